@@ -1,0 +1,68 @@
+# The very commands that CI runs. `make help` lists them. All that is installed goes to .venv; nothing needs root.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml)
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: setup demo check test bench wheel clean help
+
+# maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PYO3_PYTHON := $(abspath $(BIN))/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport CONDA_PREFIX PYTHONHOME
+
+setup: $(VENV)/.extension ## install the package, in place, with all that demo, check and test need
+
+demo: setup ## pack real images, train ResNet-50 with two processes on the CPU, show the result (some minutes)
+	PATH="$(abspath $(BIN)):$$PATH" demo/run
+
+check: setup ## formatting, lints, types and the stubs of the compiled module
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml fastrecord._core
+
+test: setup ## every test: the core's, then the package's, the slow ones too
+	if cargo nextest --version >/dev/null 2>&1; then \
+	  cargo nextest run -p fastrecord-core && cargo test -q -p fastrecord-core --doc; \
+	else \
+	  cargo test -p fastrecord-core; \
+	fi
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
+	$(BIN)/python -m pytest benches $(PYTEST_ARGS)
+
+wheel: setup ## build dist/*.whl, for every CPython from 3.11 on
+	$(BIN)/maturin build --release --out dist
+
+clean: ## remove what was built and made; .venv stays
+	rm -rf target dist demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f python/fastrecord/_core*.so $(VENV)/.extension
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.deps: pyproject.toml Cargo.toml
+	scripts/need $(PYTHON)
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2'
+	$(BIN)/maturin develop --release --extras dev,demo
+	touch $@
+
+$(VENV)/.extension: $(VENV)/.deps $(RUST)
+	$(BIN)/maturin develop --release --skip-install
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.extension
+	$(BIN)/maturin develop --release --extras bench
+	touch $@
