@@ -73,7 +73,7 @@ def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
     python = folder / "venv/bin/python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder).strip())
-    # Torch, some gigabytes, is not installed twice. Path files over there are not followed: fastrecord is not seen there.
+    # Torch is not installed a second time. Path files over there are not followed, so that fastrecord is not seen.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     run(
         sys.executable,
