@@ -1,0 +1,82 @@
+"""Classes of several files, mapped by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Reader, SchemaError
+
+Table = NDArray[np.int64]
+
+
+def class_names(reader: Reader) -> list[str] | None:
+    """Return a file's class names, position = label, or None if it names none.
+
+    Raises:
+        SchemaError: `metadata["classes"]` is no list of distinct names.
+    """
+    names = reader.metadata.get("classes")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80}")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaError(f"{reader.path}: metadata 'classes' holds {twice!r} more than once")
+    return names
+
+
+def merge_classes(readers: Sequence[Reader]) -> tuple[list[str], list[Table | None]]:
+    """Give every class of several files one number.
+
+    The first file keeps its numbers; names that later files add get the next ones, in the order of the files.
+
+    Returns:
+        The names, position = label (empty if no file names classes); for each file its table from stored label to
+        label, int64 (classes of the file,), or None where the labels stay as they are.
+
+    Raises:
+        SchemaError: only some of the files name classes, or one does so badly.
+    """
+    named = [(reader, class_names(reader)) for reader in readers]
+    without = [reader.path for reader, names in named if names is None]
+    if len(without) == len(named):
+        return [], [None] * len(named)
+    if without:
+        having = [reader.path for reader, names in named if names is not None]
+        raise SchemaError(
+            f"labels can not be matched: {_some(having)} name classes, {_some(without)} do not; "
+            "pack those again with `fastrecord pack --classes-from`"
+        )
+    numbers: dict[str, int] = {}
+    tables: list[Table | None] = []
+    for _, names in named:
+        table = np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64)
+        tables.append(None if np.array_equal(table, np.arange(len(table))) else table)
+    return list(numbers), tables
+
+
+def map_labels(labels: Table, table: Table | None, path: str) -> Table:
+    """Return labels of one file as labels of the data set, int64 (N,).
+
+    Negative labels mean "none" to many losses (`ignore_index`) and stay as they are.
+
+    Raises:
+        SchemaError: a label has no class in the file.
+    """
+    if table is None:
+        return labels
+    beyond = labels >= len(table)
+    if beyond.any():
+        raise SchemaError(f"{path}: label {labels[beyond][0]} has no class: the file names {len(table)} classes")
+    if len(table) == 0:
+        return labels
+    return np.where(labels < 0, labels, table[np.maximum(labels, 0)])
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more

@@ -1,0 +1,65 @@
+"""Which fields of a file hold the images, the labels and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastrecord._core import CorruptFileError, Reader, SchemaError
+
+KEY = "key"
+
+
+def find_image(reader: Reader) -> str:
+    """Return the field that holds the images: "image", else the only image field, else the only bytes field.
+
+    Raises:
+        SchemaError: none or several come into question.
+    """
+    schema = reader.schema
+    for kind in ("image", "bytes"):
+        names = [name for name, field in schema.items() if field.name == kind]
+        if "image" in names:
+            return "image"
+        if len(names) == 1:
+            return names[0]
+        if names:
+            raise SchemaError(
+                f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field="
+            )
+    raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
+
+
+def check_fields(readers: Sequence[Reader], image: str, label: str | None, extra: Sequence[str]) -> None:
+    """Check that every file has the fields, of the types of the first file, and that they can be what they are to be.
+
+    Raises:
+        SchemaError: one does not.
+    """
+    first = readers[0].schema
+    for reader in readers:
+        schema = reader.schema
+        for name in (image, *((label,) if label else ()), *extra):
+            if name not in schema:
+                raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)}")
+            if schema[name] != first[name]:
+                kinds = f"{schema[name].name} in {reader.path}, but {first[name].name} in {readers[0].path}"
+                raise SchemaError(f"field {name!r} is {kinds}")
+    if first[image].name not in ("image", "bytes"):
+        raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
+    if label and first[label].name not in ("int64", "float64"):
+        raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label].name}; labels are int64 or float64")
+
+
+def has_key(reader: Reader) -> bool:
+    """Return whether the file's records have keys: strings in a field "key"."""
+    return KEY in reader.schema and reader.schema[KEY].name == "string"
+
+
+def key_suffix(reader: Reader, record: int) -> str:
+    """Return what to add to the number of a record in a message: its key, if it has one."""
+    if not has_key(reader):
+        return ""
+    try:
+        return f", key {reader.get(record, KEY)!r}"
+    except CorruptFileError:
+        return ", key unreadable"

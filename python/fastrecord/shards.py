@@ -1,0 +1,162 @@
+"""One or more files as one run of records."""
+
+from __future__ import annotations
+
+import glob
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastrecord._core import Reader
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def find_files(paths: Paths) -> list[str]:
+    """Return the absolute paths of the files that a user means.
+
+    Args:
+        paths: A file, a folder (its `*.frec` files, sorted), a glob pattern (sorted; `**` works), or a sequence of
+            these, whose order is kept.
+
+    Raises:
+        FileNotFoundError: nothing is there, or a folder or a pattern holds no file.
+        ValueError: an empty sequence.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        return _find(paths)
+    files = [file for path in paths for file in _find(path)]
+    if not files:
+        raise ValueError("no path given: name at least one .frec file")
+    return files
+
+
+def _find(path: str | os.PathLike[str]) -> list[str]:
+    # Absolute, because a worker process that opens the file again may start in another folder.
+    name = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    if os.path.isdir(name):
+        found = sorted(glob.glob(os.path.join(glob.escape(name), "*.frec")))
+        if not found:
+            raise FileNotFoundError(
+                f"{name}: no .frec file in this folder; pack a folder of images by `fastrecord pack {path} OUT.frec`"
+            )
+        return found
+    if glob.has_magic(name) and not os.path.exists(name):
+        found = sorted(glob.glob(name, recursive=True))
+        if not found:
+            raise FileNotFoundError(f"no file matches {name!r}")
+        return found
+    return [name]
+
+
+class Shards:
+    """Files read as one: record i of the whole is a record of one of them.
+
+    Pickles as the readers' snapshots, which are opened again when first used: so a worker process that finds a file
+    replaced reports this as the error of its first batch, and does not die while it starts.
+
+    Attributes:
+        ends: int64 (files,), the number of records up to the end of each file.
+    """
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers: tuple[Reader, ...] | None = tuple(readers)
+        self._snapshots: list[tuple[Any, ...]] = []
+        self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"snapshots": self._reduced(), "ends": self.ends.tolist()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._readers = None
+        self._snapshots = state["snapshots"]
+        self.ends = np.array(state["ends"], np.int64)
+
+    def _reduced(self) -> list[tuple[Any, ...]]:
+        return self._snapshots if self._readers is None else [reader.__reduce__() for reader in self._readers]
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """One reader a file.
+
+        Raises:
+            FastRecordError: a file was replaced since the pickled snapshot. FileNotFoundError: it is gone.
+        """
+        if self._readers is None:
+            self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
+        return self._readers
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return the file's position in `readers` and the record number in that file.
+
+        Args:
+            index: In [-len(self), len(self)).
+
+        Raises:
+            IndexError: out of range. TypeError: not an integer.
+        """
+        row = operator.index(index)
+        total = len(self)
+        if not -total <= row < total:
+            raise IndexError(f"record {row} is out of range: the data set has {total}")
+        row %= total
+        shard = int(np.searchsorted(self.ends, row, side="right"))
+        return shard, row - (int(self.ends[shard - 1]) if shard else 0)
+
+    def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return indices as numbers in [0, len(self)), int64 (N,).
+
+        Raises:
+            IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
+        """
+        array = np.asarray(indices)
+        if array.size == 0:
+            return np.empty(0, np.int64)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise TypeError(f"record numbers are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
+        total = len(self)
+        outside = (array < -total) | (array >= total)
+        if outside.any():
+            raise IndexError(f"record {array[outside][0]} is out of range: the data set has {total}")
+        rows = array.astype(np.int64, copy=False)
+        return np.where(rows < 0, rows + total, rows)
+
+    def split(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Group rows by file.
+
+        Args:
+            rows: Numbers in [0, len(self)), int64 (N,).
+
+        Yields:
+            The file's position in `readers`; the positions in `rows` of its records, in their order; their record
+            numbers in the file.
+        """
+        if len(self.ends) == 1:
+            yield 0, np.arange(len(rows)), rows
+            return
+        shards = np.searchsorted(self.ends, rows, side="right")
+        order = np.argsort(shards, kind="stable")
+        for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            if len(positions):
+                shard = int(shards[positions[0]])
+                start = int(self.ends[shard - 1]) if shard else 0
+                yield shard, positions, rows[positions] - start
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Return what of each file this is, ready for JSON: `path`, `file_id`, `commit` and `records`."""
+        return [
+            {"path": reader.path, "file_id": reader.file_id, "commit": reader.commit, "records": len(reader)}
+            for reader in self.readers
+        ]
+
+    def close(self) -> None:
+        """Close the readers; views that were handed out stay valid."""
+        for reader in self._readers or ():
+            reader.close()

@@ -1,0 +1,84 @@
+"""Data that several test modules share: a small folder of images, and a file packed from it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastrecord as fr
+
+SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+CLASS_COUNTS = {"cat": 5, "dog": 3, "owl": 4}
+
+
+def encode(seed: int, *, mode: str = "RGB", kind: str = "JPEG") -> bytes:
+    """Return an encoded image of seeded noise over a gradient, between 32 and 71 pixels wide and high."""
+    rng = np.random.default_rng(seed)
+    height, width = rng.integers(32, 72, 2)
+    noise = rng.integers(0, 64, (height, width, 3))
+    gradient = np.linspace(0, 190, width)[None, :, None] * rng.random(3)
+    buffer = io.BytesIO()
+    Image.fromarray((noise + gradient).astype(np.uint8)).convert(mode).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def folder_records(folder: Path) -> Iterator[tuple[bytes, int, str]]:
+    """Yield (bytes, label, key) of a class folder in the order of torchvision's ImageFolder."""
+    for label, class_folder in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
+        for path in sorted(class_folder.iterdir()):
+            yield path.read_bytes(), label, path.relative_to(folder).as_posix()
+
+
+def pack_folder(folder: Path, out: Path) -> Path:
+    """Pack a class folder with the writer alone: fields image, label and key, and the class names as metadata."""
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    with fr.Writer(out, SCHEMA, metadata={"classes": classes}) as writer:
+        for data, label, key in folder_records(folder):
+            writer.append({"image": data, "label": label, "key": key})
+    return out
+
+
+def write_images(
+    path: Path, labels: Sequence[int], classes: Sequence[str] | None = None, *, complete: bool = True, seed: int = 0
+) -> Path:
+    """Write a file whose record i has label `labels[i]` and the key "<stem>/<i>"."""
+    metadata = {} if classes is None else {"classes": list(classes)}
+    with fr.Writer(path, SCHEMA, metadata=metadata, complete=complete) as writer:
+        for number, label in enumerate(labels):
+            writer.append({"image": encode(seed + number), "label": label, "key": f"{path.stem}/{number}"})
+    return path
+
+
+def write_bytes(path: Path, payloads: Sequence[bytes]) -> Path:
+    """Write a file of fields data and key."""
+    with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "key": fr.string()})) as writer:
+        for number, payload in enumerate(payloads):
+            writer.append({"data": payload, "key": f"{number}.bin"})
+    return path
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 images in 3 class folders of uneven size, among them a grey and a CMYK JPEG and an RGBA PNG. Read only."""
+    root = tmp_path_factory.mktemp("images")
+    special = {"cat/1.jpg": ("L", "JPEG"), "dog/2.png": ("RGBA", "PNG"), "owl/0.jpg": ("CMYK", "JPEG")}
+    seed = 0
+    for name, count in CLASS_COUNTS.items():
+        (root / name).mkdir()
+        for number in range(count):
+            file = "dog/2.png" if (name, number) == ("dog", 2) else f"{name}/{number}.jpg"
+            mode, kind = special.get(file, ("RGB", "JPEG"))
+            (root / file).write_bytes(encode(seed, mode=mode, kind=kind))
+            seed += 1
+    return root
+
+
+@pytest.fixture(scope="session")
+def packed(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`image_folder` as one .frec file, in the order of ImageFolder. Read only: copy it before you change a byte."""
+    return pack_folder(image_folder, tmp_path_factory.mktemp("packed") / "train.frec")

@@ -1,0 +1,410 @@
+"""FastRecordDataset in one process: samples, labels, several files, errors."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import fastrecord as fr
+from fastrecord.dataset import FinishedBatch
+from tests.conftest import SCHEMA, encode, folder_records, write_bytes, write_images
+
+
+def flip_byte(path: Path, needle: bytes) -> None:
+    """Flip a byte in the middle of the only place in a file that holds `needle`."""
+    data = bytearray(path.read_bytes())
+    assert data.count(needle) == 1
+    data[data.index(needle) + len(needle) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+# --- in the place of ImageFolder ---
+
+
+def test_every_sample_has_the_pixels_and_the_label_of_image_folder(image_folder: Path, packed: Path) -> None:
+    ours, theirs = fr.FastRecordDataset(packed), ImageFolder(str(image_folder))
+    assert len(ours) == len(theirs) == 12
+    for index, (image, label) in enumerate(theirs):
+        sample = ours[index]
+        assert isinstance(sample, tuple)
+        assert type(sample[1]) is int
+        assert sample[1] == label
+        assert sample[0].mode == "RGB"
+        np.testing.assert_array_equal(np.asarray(sample[0]), np.asarray(image))
+
+
+def test_the_attributes_that_scripts_use_are_those_of_image_folder(image_folder: Path, packed: Path) -> None:
+    ours, theirs = fr.FastRecordDataset(packed), ImageFolder(str(image_folder))
+    assert ours.classes == theirs.classes == ["cat", "dog", "owl"]
+    assert ours.class_to_idx == theirs.class_to_idx
+    assert ours.targets.tolist() == theirs.targets
+    relative = [(os.path.relpath(path, image_folder), label) for path, label in theirs.samples]
+    assert list(ours.samples) == list(ours.imgs) == relative
+    assert len(ours.samples) == 12
+    assert ours.samples[-1] == relative[-1]
+    assert ours.samples[3:9:2] == relative[3:9:2]
+    assert ours.root == str(packed)
+
+
+def test_random_transforms_draw_the_same_numbers_as_with_image_folder(image_folder: Path, packed: Path) -> None:
+    transform = transforms.Compose(
+        [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    )
+    batches: list[list[Any]] = []
+    for dataset in (fr.FastRecordDataset(packed, transform), ImageFolder(str(image_folder), transform)):
+        torch.manual_seed(7)
+        batches.append(list(DataLoader(dataset, batch_size=5, shuffle=True)))
+    assert len(batches[0]) == 3
+    for (ours, our_labels), (theirs, their_labels) in zip(*batches, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        assert our_labels.tolist() == their_labels.tolist()
+
+
+def test_transforms_are_applied_to_image_and_label_and_may_be_replaced(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, lambda image: image.size, lambda label: label + 100)
+    assert dataset[5] == (fr.FastRecordDataset(packed)[5][0].size, 101)
+    assert dataset.targets[5] == 1
+    dataset.transform = None
+    assert isinstance(dataset.__getitems__([5])[0][0], Image.Image)
+
+
+def test_decode_none_gives_the_bytes_that_were_packed(image_folder: Path, packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode=None)
+    expected = [(data, label) for data, label, _ in folder_records(image_folder)]
+    assert dataset.__getitems__(range(12)) == [dataset[index] for index in range(12)] == expected
+    assert all(type(data) is bytes for data, _ in dataset.__getitems__([0, 11]))
+
+
+@pytest.mark.parametrize("decode", ["native", "PIL", "", True])
+def test_other_values_of_decode_are_refused_with_those_allowed(packed: Path, decode: Any) -> None:
+    with pytest.raises(ValueError, match="'pil' gives PIL images, None gives the encoded bytes"):
+        fr.FastRecordDataset(packed, decode=decode)
+
+
+def test_repr_reads_as_torchvisions(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, transforms.Compose([transforms.ToTensor()]))
+    assert repr(dataset).splitlines() == [
+        "Dataset FastRecordDataset",
+        "    Number of datapoints: 12",
+        f"    Root location: {packed}",
+        "    Number of classes: 3",
+        "    Transform: Compose(",
+        "                   ToTensor()",
+        "               )",
+    ]
+
+
+def test_a_subclass_that_changes_getitem_changes_batches_too(packed: Path) -> None:
+    class WithIndex(fr.FastRecordDataset):
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    samples = WithIndex(packed, lambda image: image.size).__getitems__([7, -12])
+    assert [sample[1:] for sample in samples] == [(1, 7), (0, 0)]
+
+
+# --- indices ---
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda rows: np.array(rows, np.int8)])
+def test_a_batch_is_the_samples_one_by_one_in_the_order_given(packed: Path, kind: Callable[[list[int]], Any]) -> None:
+    dataset = fr.FastRecordDataset(packed, decode=None)
+    rows = [7, 0, 7, -1, 3, -12]
+    assert dataset.__getitems__(kind(rows)) == [dataset[row] for row in rows]
+    assert dataset.__getitems__([]) == []
+
+
+@pytest.mark.parametrize("index", [np.int64(3), np.uint8(3), torch.tensor(3), -9])
+def test_any_integer_is_an_index(packed: Path, index: Any) -> None:
+    dataset = fr.FastRecordDataset(packed, decode=None)
+    assert dataset[index] == dataset[3]
+    assert dataset.key(index) == "cat/3.jpg"
+
+
+@pytest.mark.parametrize("index", [12, -13, 2**40])
+def test_a_record_out_of_range_is_named(packed: Path, index: int) -> None:
+    dataset = fr.FastRecordDataset(packed)
+    for read in (
+        dataset.__getitem__,
+        lambda row: dataset.__getitems__([0, row]),
+        dataset.key,
+        lambda row: dataset.samples[row],
+    ):
+        with pytest.raises(IndexError, match=f"record {index} is out of range: the data set has 12"):
+            read(index)
+
+
+def test_iterating_ends_after_the_last_record(packed: Path) -> None:
+    # Python's iteration over __getitem__ ends at IndexError.
+    assert len(list(iter(cast(Any, fr.FastRecordDataset(packed, decode=None))))) == 12
+
+
+@pytest.mark.parametrize("indices", [[0.5], [[0, 1]], np.zeros(3, bool), "01"])
+def test_what_is_no_sequence_of_integers_is_refused(packed: Path, indices: Any) -> None:
+    with pytest.raises(TypeError, match="1-D sequence of integers"):
+        fr.FastRecordDataset(packed).__getitems__(indices)
+
+
+@pytest.mark.parametrize("index", [1.0, "1", slice(2), [0, 1]])
+def test_an_index_that_is_no_integer_is_refused(packed: Path, index: Any) -> None:
+    with pytest.raises(TypeError):
+        fr.FastRecordDataset(packed)[index]
+
+
+# --- fields ---
+
+
+def test_without_a_label_field_a_sample_is_the_image_alone(tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [b"x", encode(1)]), decode=None)
+    assert dataset[0] == b"x"
+    assert dataset.classes == []
+    assert not hasattr(dataset, "targets")
+    assert not hasattr(dataset, "samples")
+
+
+def test_extra_fields_follow_in_each_sample_and_collate_to_columns(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, transforms.CenterCrop(8), extra_fields=("key", "image"))
+    image, label, key, data = dataset[6]
+    assert (image.size, label, key, type(data)) == ((8, 8), 1, "dog/1.jpg", bytes)
+    dataset.transform = transforms.Compose([transforms.CenterCrop(8), transforms.ToTensor()])
+    images, labels, keys, _ = fr.collate(dataset.__getitems__([6, 0]))
+    assert images.shape == (2, 3, 8, 8)
+    assert labels.tolist() == [1, 0]
+    assert list(keys) == ["dog/1.jpg", "cat/0.jpg"]
+
+
+def test_fields_are_chosen_by_name(tmp_path: Path) -> None:
+    schema = fr.Schema({"left": fr.image(), "right": fr.image(), "score": fr.float64()})
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        writer.append({"left": encode(0), "right": encode(1), "score": 0.25})
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", decode=None, image_field="right", label_field="score")
+    assert dataset[0] == (encode(1), 0.25)
+    assert dataset.targets.dtype == np.float64
+    with pytest.raises(fr.SchemaError, match=r"left, right: choose with image_field="):
+        fr.FastRecordDataset(tmp_path / "a.frec")
+    with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'middle': it has left, right, score"):
+        fr.FastRecordDataset(tmp_path / "a.frec", image_field="middle")
+    with pytest.raises(fr.SchemaError, match="field 'score' holds float64, not images"):
+        fr.FastRecordDataset(tmp_path / "a.frec", image_field="score")
+    with pytest.raises(fr.SchemaError, match="field 'left' holds image; labels are int64 or float64"):
+        fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", label_field="left")
+    with pytest.raises(TypeError, match=r"write \('score',\)"):
+        fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", extra_fields="score")
+
+
+# --- labels ---
+
+
+def test_targets_of_one_file_are_its_mapping_and_not_a_copy(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed)
+    assert dataset.targets.dtype == np.int64
+    assert np.shares_memory(dataset.targets, dataset.readers[0].column("label"))
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.targets[0] = 1
+
+
+# --- files that are not as they should be ---
+
+
+def test_an_incomplete_file_is_refused_unless_allowed(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "half.frec", [0, 1], complete=False)
+    with pytest.raises(fr.FastRecordError, match=r"half\.frec: incomplete.* 2 records.*`fastrecord pack --resume`"):
+        fr.FastRecordDataset(path)
+    assert len(fr.FastRecordDataset(path, allow_incomplete=True)) == 2
+
+
+@pytest.mark.parametrize("decode", ["pil", None])
+def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Path, decode: str | None) -> None:
+    path = write_images(tmp_path / "a.frec", [0, 0, 0, 0])
+    flip_byte(path, encode(2))
+    dataset = fr.FastRecordDataset(path, decode=decode)
+    for read in (lambda: dataset[2], lambda: dataset.__getitems__([3, 2, 1])):
+        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 2.*, key 'a/2'"):
+            read()
+    assert len(dataset.__getitems__([3, 1, 0])) == 3
+
+
+def test_verify_false_reads_without_checking(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "a.frec", [0])
+    flip_byte(path, encode(0))
+    data, _ = fr.FastRecordDataset(path, decode=None, verify=False)[0]
+    assert len(data) == len(encode(0))
+    assert data != encode(0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "no known image type: 0 bytes"),
+        (b"this is no image", r"no known image type: 16 bytes that begin with b'this is '"),
+        (encode(0)[:700], "OSError: image file is truncated"),
+        (encode(0, kind="PNG")[:700], "OSError: image file is truncated"),
+    ],
+    ids=["empty", "text", "truncated jpeg", "truncated png"],
+)
+def test_what_pillow_can_not_decode_is_named_with_the_reason(tmp_path: Path, payload: bytes, reason: str) -> None:
+    dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0), payload]))
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1])):
+        with pytest.raises(fr.DecodeError, match=rf"a\.frec: record 1, key '1\.bin', field data: {reason}"):
+            read()
+
+
+def test_an_image_beyond_pillows_limit_is_a_decode_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0)]))
+    with pytest.raises(fr.DecodeError, match=r"DecompressionBombError: .*exceeds limit"):
+        dataset[0]
+
+
+def test_an_error_of_a_transform_stays_what_it_is(packed: Path) -> None:
+    def fail(_: Any) -> None:
+        raise OSError("mine")
+
+    with pytest.raises(OSError, match=r"^mine$"):
+        fr.FastRecordDataset(packed, fail)[0]
+
+
+def test_a_closed_data_set_refuses_to_read_and_keeps_what_it_gave(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed)
+    targets = dataset.targets
+    dataset.close()
+    assert targets.tolist() == [0] * 5 + [1] * 3 + [2] * 4
+    with pytest.raises(ValueError, match="closed"):
+        dataset[0]
+
+
+# --- pickles and copies ---
+
+
+def test_the_pickle_is_below_2_kb_however_many_records(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", SCHEMA, metadata={"classes": [f"class {n}" for n in range(1000)]}) as writer:
+        for number in range(20_000):
+            writer.append({"image": b"x", "label": number % 1000, "key": f"{number}"})
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", decode=None)
+    assert dataset.targets[19_999] == 999
+    assert len(dataset.samples) == 20_000
+    state = pickle.dumps(dataset)
+    assert len(state) < 2048
+    again = pickle.loads(state)
+    assert len(again) == 20_000
+    assert again[-1] == (b"x", 999)
+    assert again.classes == dataset.classes
+    assert again.samples[12_345] == ("12345", 345)
+
+
+def test_a_pickle_reads_the_snapshot_it_was_made_of(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "a.frec", [0, 1])
+    state = pickle.dumps(fr.FastRecordDataset(path))
+    with fr.Writer(path, mode="a") as writer:
+        writer.append({"image": encode(9), "label": 9, "key": "later"})
+    assert len(fr.FastRecordDataset(path)) == 3
+    again = pickle.loads(state)
+    assert len(again) == 2
+    assert again.targets.tolist() == [0, 1]
+
+
+def test_a_pickle_of_a_file_that_was_replaced_or_removed_is_refused(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "a.frec", [0, 1])
+    state = pickle.dumps(fr.FastRecordDataset(path))
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.frec"):
+        pickle.loads(state)[0]
+    write_images(path, [0, 1])
+    with pytest.raises(fr.FastRecordError, match=r"a\.frec"):
+        pickle.loads(state)[0]
+
+
+def test_a_relative_path_is_found_again_from_another_folder(
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(packed.parent)
+    dataset = fr.FastRecordDataset(packed.name, decode=None)
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(pickle.dumps(dataset))[3] == dataset[3]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_may_have_another_transform(packed: Path, duplicate: Callable[[Any], Any]) -> None:
+    dataset = fr.FastRecordDataset(packed)
+    other = duplicate(dataset)
+    other.transform = transforms.ToTensor()
+    assert isinstance(dataset[0][0], Image.Image)
+    assert isinstance(other[0][0], torch.Tensor)
+
+
+def test_threads_share_a_data_set(packed: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(fr.FastRecordDataset(packed, decode=None)))
+    results: dict[int, list[Any]] = {}
+    start = threading.Barrier(4)
+
+    def read(number: int) -> None:
+        start.wait()
+        results[number] = [dataset.__getitems__([number, 11 - number, 5]) for _ in range(20)]
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert results[number] == [[dataset[number], dataset[11 - number], dataset[5]]] * 20
+
+
+# --- torch's data sets, and collate ---
+
+
+def test_subset_split_and_concat_read_what_they_should(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode=None)
+    subset = Subset(dataset, [11, 3, 5])
+    assert subset.__getitems__([0, 2]) == [dataset[11], dataset[5]]
+    train, test = random_split(dataset, [0.75, 0.25], torch.Generator().manual_seed(0))
+    assert sorted([*train.indices, *test.indices]) == list(range(12))
+    assert test.__getitems__([1]) == [dataset[test.indices[1]]]
+    both: Any = ConcatDataset([dataset, subset])
+    assert len(both) == 15
+    assert both[12] == dataset[11]
+
+
+def test_collate_stacks_tensors_and_makes_int64_labels(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, transforms.Compose([transforms.CenterCrop(16), transforms.PILToTensor()]))
+    images, labels = fr.collate(dataset.__getitems__([0, 11, 6]))
+    assert images.shape == (3, 3, 16, 16)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images[1], dataset[11][0])
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [0, 2, 1]
+
+
+def test_collate_keeps_encoded_bytes_in_a_sequence(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode=None)
+    data, labels = fr.collate(dataset.__getitems__([4, 8]))
+    assert list(data) == [dataset[4][0], dataset[8][0]]
+    assert labels.tolist() == [0, 2]
+
+
+def test_collate_passes_a_finished_batch_through() -> None:
+    images, labels = torch.zeros(2, 3, 4, 4), torch.tensor([0, 1])
+    batch = fr.collate(FinishedBatch([images, labels]))
+    assert type(batch) is list
+    assert batch[0] is images
+    assert batch[1] is labels
+
+
+def test_collate_says_what_to_do_about_pil_images(tmp_path: Path, packed: Path) -> None:
+    with pytest.raises(TypeError, match=r"PIL images can not be stacked.*ToTensor\(\)"):
+        fr.collate(fr.FastRecordDataset(packed).__getitems__([0, 1]))
+    with pytest.raises(TypeError, match=r"PIL images can not be stacked.*ToTensor\(\)"):
+        fr.collate(fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0)])).__getitems__([0]))
