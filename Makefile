@@ -37,7 +37,8 @@ test: setup ## every test: the core's, then the package's, the slow ones too
 	else \
 	  cargo test -p fastrecord-core; \
 	fi
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
+	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
 	$(BIN)/python -m pytest benches $(PYTEST_ARGS)
