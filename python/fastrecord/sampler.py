@@ -1,0 +1,400 @@
+"""Which records make up batch k of an epoch, as a pure function; a batch sampler for torch's DataLoader around it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch.distributed
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from fastrecord import _core
+
+Tail = Literal["pad", "drop", "exact"]
+
+_TAILS: tuple[str, ...] = get_args(Tail)
+_STATE_VERSION = 1
+_WORD = 1 << 64
+
+
+def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
+    """Positions in the epoch order that one rank takes of one global batch; over all ranks each position comes once."""
+    start = batch * global_batch_size
+    stop = min(start + global_batch_size, n)
+    return range(start + rank, stop, world_size)
+
+
+def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int:
+    """Return the number of batches in one rank's epoch of n records.
+
+    It is the same on all ranks with `"pad"` and `"drop"`. With `"exact"` the last global batch is a batch only for
+    those ranks that have a share in it.
+    """
+    full, rest = divmod(n, global_batch_size)
+    match tail:
+        case "drop":
+            return full
+        case "pad":
+            return full + (rest > 0)
+        case "exact":
+            return full + (rest > rank)
+
+
+class FastRecordBatchSampler(Sampler[list[int]]):
+    """Yields this rank's share of each global batch as a list of record numbers: a `batch_sampler` for DataLoader.
+
+    Global batch g of an epoch is positions [g * B, (g + 1) * B) of the epoch order, where B is `batch_size *
+    world_size`; rank r takes every `world_size`-th of them from the r-th on. So the global batches do not depend on how
+    many ranks share them, and any batch is computed without those before it. No permutation is held: a billion records
+    take no memory.
+
+    **Epochs.** An iteration begins when its first batch is asked for, and is one epoch: the one that `set_epoch` named.
+    Without `set_epoch` it is the next epoch if the iteration before has handed out its last batch, and the same epoch
+    again, from its start, if that was broken off.
+
+    **Resuming.** After `load_state_dict` the next iteration yields the rest of the epoch that the state was saved in;
+    those after it are whole. `len()` is always that of a whole epoch. `set_epoch` with the epoch of the loaded state
+    keeps the place; with another one it drops it.
+
+    Args:
+        data: Anything with a length, which is taken once, here. If it has `snapshots`, as FastRecordDataset does,
+            states name its files.
+        batch_size: Records in a batch of this rank, at least 1.
+        shuffle: Whether the epoch order is a permutation drawn from (seed, epoch), or the order of the records.
+        seed: In [0, 2**64).
+        rank: This process's number in [0, world_size). Given together with `world_size`, or not at all: then both are
+            taken here from torch.distributed, and are 0 and 1 if it has no process group yet. A group that is made
+            later and says otherwise is an error when iterating.
+        world_size: Number of processes that share each global batch.
+        tail: What becomes of a last global batch of fewer than B records. `"pad"`: it is filled up from the start of
+            the epoch order (over and over if there are fewer than B records in all), so that fewer than B records
+            repeat and all ranks have equally many batches of equal size. `"drop"`: it is left out. `"exact"`: each
+            record comes once over all ranks; the ranks' last batches differ in size, and some ranks may have one batch
+            fewer. Default: `"pad"` when shuffling over several ranks, else `"exact"`.
+        drop_last: True is `tail="drop"`, under the name that torch uses.
+
+    Raises:
+        TypeError: an argument has another type; `data` has no length.
+        ValueError: a number is out of range; `data` is empty, or `"drop"` leaves none of it; only one of rank and
+            world_size is given; `drop_last` contradicts `tail`.
+    """
+
+    def __init__(
+        self,
+        data: Sized,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: Tail | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        if not isinstance(data, Sized):
+            raise TypeError(f"data has no len(), which a batch sampler needs: {type(data).__name__}")
+        if (rank is None) != (world_size is None):
+            raise ValueError(f"give both rank and world_size, or neither: rank={rank}, world_size={world_size}")
+        self._follows_group = rank is None or world_size is None
+        if rank is None or world_size is None:
+            rank, world_size = _process_group() or (0, 1)
+        self._n = len(data)
+        if self._n == 0:
+            raise ValueError("data is empty: there is no record to make batches of")
+        self._batch_size = _integer("batch_size", batch_size, 1)
+        self._shuffle = _flag("shuffle", shuffle)
+        self._seed = _integer("seed", seed, 0, _WORD)
+        self._world_size = _integer("world_size", world_size, 1)
+        self._rank = _integer("rank", rank, 0, self._world_size)
+        if tail is not None and tail not in _TAILS:
+            raise ValueError(f"tail is one of {', '.join(map(repr, _TAILS))}, not {tail!r}")
+        if _flag("drop_last", drop_last):
+            if tail not in (None, "drop"):
+                raise ValueError(f"drop_last=True is tail='drop', but tail is {tail!r}: give one of them")
+            tail = "drop"
+        self._tail_given = tail is not None
+        self._tail: Tail = tail or ("pad" if self._shuffle and self._world_size > 1 else "exact")
+        if self._tail == "drop" and self._n < self.global_batch_size:
+            size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
+            raise ValueError(f"tail='drop' leaves no batch: the data have {self._n} records, a global batch is {size}")
+        self._snapshots = _snapshots(data)
+        self._run = _Run(epoch=0, done=0)
+
+    def __len__(self) -> int:
+        """Return the number of this rank's batches in a whole epoch, whether or not the next iteration is one."""
+        return batch_count(self._n, global_batch_size=self.global_batch_size, rank=self._rank, tail=self._tail)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the record numbers of one batch after the other; see the class for which epoch, and from where."""
+        group = _process_group()
+        if self._follows_group and group is not None and group != (self._rank, self._world_size):
+            raise RuntimeError(
+                f"the sampler was made as rank {self._rank} of {self._world_size}, but torch.distributed now says rank "
+                f"{group[0]} of {group[1]}: make it after init_process_group, or give it rank and world_size"
+            )
+        if self._run.begun:
+            self._run = _Run(epoch=self.epoch, done=0)
+        # Each iteration counts for itself: one that goes on after another has begun must not move that one's place.
+        run = self._run
+        run.begun = True
+        while run.done < len(self):
+            rows = self.rows(run.done, epoch=run.epoch)
+            run.done += 1
+            yield rows.tolist()
+
+    def positions(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions in the epoch order that this rank takes of a batch, int64 (records in the batch,).
+
+        Those that fill up a last batch have wrapped round to the start.
+
+        Raises:
+            IndexError: `batch` is not in [0, len(self)).
+        """
+        if not 0 <= batch < len(self):
+            raise IndexError(f"batch {batch} is out of range: an epoch of this rank has {len(self)}")
+        size = self.global_batch_size
+        # Padding: the epoch order goes on for as long as the batch needs, and what is beyond its end is at its start.
+        n = (batch + 1) * size if self._tail == "pad" else self._n
+        share = batch_rows(n, batch=batch, global_batch_size=size, rank=self._rank, world_size=self._world_size)
+        return np.arange(share.start, share.stop, share.step, dtype=np.int64) % self._n
+
+    def rows(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
+        """Return the record numbers of one batch of this rank, int64 (records in the batch,). No iteration is touched.
+
+        Args:
+            batch: Number of the batch in its epoch.
+            epoch: Default: `self.epoch`.
+
+        Raises:
+            IndexError: `batch` is not in [0, len(self)).
+        """
+        positions = self.positions(batch)
+        if not self._shuffle:
+            return positions
+        return _core.permute(self._n, self._seed, self.epoch if epoch is None else epoch, positions)
+
+    @property
+    def batch_size(self) -> int:
+        """Records in a full batch of this rank."""
+        return self._batch_size
+
+    @property
+    def global_batch_size(self) -> int:
+        """Records in a full batch of all ranks together."""
+        return self._batch_size * self._world_size
+
+    @property
+    def rank(self) -> int:
+        """This process's number in [0, world_size)."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that share each global batch."""
+        return self._world_size
+
+    @property
+    def seed(self) -> int:
+        """What the epoch orders are drawn from; a loaded state brings its own."""
+        return self._seed
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the epoch order is a permutation."""
+        return self._shuffle
+
+    @property
+    def tail(self) -> Tail:
+        """What becomes of a last global batch that is not full."""
+        return self._tail
+
+    # No `drop_last` here: what has batch_size and drop_last, Lightning takes for a BatchSampler like torch's and makes
+    # anew around a sampler of its own: the records would be shared out twice. Without it, it says what to do instead.
+
+    @property
+    def sampler(self) -> FastRecordBatchSampler:
+        """The sampler itself, for frameworks that call `batch_sampler.sampler.set_epoch`."""
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the iteration under way or, once that has handed out its last batch, the next one."""
+        return self._run.epoch + self._handed_out_all()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` that of the next iteration.
+
+        The same epoch again changes nothing while that is under way or a loaded state waits to be continued in it.
+
+        Raises:
+            TypeError: no int. ValueError: negative.
+        """
+        epoch = _integer("epoch", epoch, 0, _WORD)
+        if epoch != self._run.epoch or self._handed_out_all():
+            self._run = _Run(epoch=epoch, done=0)
+
+    def state_dict(self, batches_done: int | None = None) -> dict[str, Any]:
+        """Return where the epoch stands, ready for JSON: what `load_state_dict` continues from.
+
+        The state is the same on all ranks that have done equally many batches, and good for all; save that of rank 0.
+
+        Args:
+            batches_done: Batches of the epoch begun last that this rank has consumed, counted from the epoch's start,
+                also after a resume. A DataLoader with workers takes batches from the sampler ahead of the consumer, so
+                that only the consumer knows. Default: the batches handed out, which is right without workers.
+
+        Raises:
+            TypeError: `batches_done` is no int. ValueError: it is not in [0, len(self)].
+        """
+        done = self._run.done if batches_done is None else _integer("batches_done", batches_done, 0, len(self) + 1)
+        over = done >= len(self) and (batches_done is not None or self._run.begun)
+        return {
+            "version": _STATE_VERSION,
+            "seed": self._seed,
+            "epoch": self._run.epoch + over,
+            "batches_done": 0 if over else done,
+            "global_batch_size": self.global_batch_size,
+            "shuffle": self._shuffle,
+            "tail": self._tail,
+            "records": self._n,
+            "snapshots": [{key: file[key] for key in ("file_id", "commit", "records")} for file in self._snapshots],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next iteration yields the batches that were not done, in constant time.
+
+        The state's seed is taken over, and its tail unless one was given to this sampler. The world size may differ.
+
+        Raises:
+            TypeError, ValueError: the state is malformed, of another version, of other data, of another global batch
+                size (the message names the `batch_size` that fits), or differs in shuffle or in a tail that was given.
+                Then nothing has changed.
+        """
+        loaded = _State.parse(state)
+        self._check_data(loaded)
+        if loaded.global_batch_size != self.global_batch_size:
+            here = f"here {self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
+            fitting, rest = divmod(loaded.global_batch_size, self._world_size)
+            advice = f"use batch_size={fitting}" if rest == 0 else "use a number of ranks that divides it"
+            raise ValueError(f"the state has a global batch size of {loaded.global_batch_size}, {here}: {advice}")
+        if loaded.shuffle != self._shuffle:
+            raise ValueError(
+                f"the state has shuffle={loaded.shuffle}, this sampler shuffle={self._shuffle}: make them equal"
+            )
+        if self._tail_given and loaded.tail != self._tail:
+            raise ValueError(f"the state has tail={loaded.tail!r}, this sampler tail={self._tail!r}: make them equal")
+        # Counted as rank 0 has them, which has most: a state is good for every rank.
+        batches = batch_count(self._n, global_batch_size=self.global_batch_size, rank=0, tail=loaded.tail)
+        if loaded.batches_done > batches:
+            raise ValueError(f"the state has {loaded.batches_done} batches done, an epoch has {batches}")
+        self._seed = loaded.seed
+        self._tail = loaded.tail
+        self._run = _Run(epoch=loaded.epoch, done=loaded.batches_done)
+
+    def _handed_out_all(self) -> bool:
+        return self._run.begun and self._run.done >= len(self)
+
+    def _check_data(self, loaded: _State) -> None:
+        advice = "open the data as they were then, or start without the state"
+        # If one of the two does not know its files (a Subset does not), there is only the number of records to compare.
+        if loaded.snapshots and self._snapshots:
+            then_files, now_files = len(loaded.snapshots), len(self._snapshots)
+            if then_files != now_files:
+                raise ValueError(f"the state is of {then_files} files, the data are of {now_files}: {advice}")
+            for number, (then, now) in enumerate(zip(loaded.snapshots, self._snapshots, strict=True)):
+                if any(then.get(key) != now[key] for key in ("file_id", "commit", "records")):
+                    raise ValueError(
+                        f"file {number} of the data ({now.get('path', 'path unknown')}) is {_describe(now)}, but the "
+                        f"state was saved with {_describe(then)}: {advice}"
+                    )
+        if loaded.records != self._n:
+            raise ValueError(f"the state is of {loaded.records} records, the data have {self._n}: {advice}")
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass through an epoch: an iteration, or (not begun) what the next one will be."""
+
+    epoch: int
+    done: int
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A state whose types and ranges have been checked."""
+
+    seed: int
+    epoch: int
+    batches_done: int
+    global_batch_size: int
+    shuffle: bool
+    tail: Tail
+    records: int
+    snapshots: list[Mapping[str, Any]]
+
+    @classmethod
+    def parse(cls, state: Mapping[str, Any]) -> _State:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a sampler's state is a dict, not {type(state).__name__}")
+        version = state.get("version")
+        if version != _STATE_VERSION:
+            raise ValueError(f"the state has version {version!r}, this fastrecord reads {_STATE_VERSION}")
+        missing = [name for name in cls.__slots__ if name not in state]
+        if missing:
+            raise ValueError(f"the state lacks {', '.join(missing)}: it is none of FastRecordBatchSampler.state_dict()")
+        if state["tail"] not in _TAILS:
+            raise ValueError(f"state: tail is one of {', '.join(map(repr, _TAILS))}, not {state['tail']!r}")
+        snapshots = state["snapshots"]
+        if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
+            raise TypeError(f"state: snapshots is a list of dicts, not {snapshots!r}")
+        return cls(
+            seed=_integer("state: seed", state["seed"], 0, _WORD),
+            epoch=_integer("state: epoch", state["epoch"], 0, _WORD),
+            batches_done=_integer("state: batches_done", state["batches_done"], 0),
+            global_batch_size=_integer("state: global_batch_size", state["global_batch_size"], 1),
+            shuffle=_flag("state: shuffle", state["shuffle"]),
+            tail=state["tail"],
+            records=_integer("state: records", state["records"], 1),
+            snapshots=snapshots,
+        )
+
+
+def _process_group() -> tuple[int, int] | None:
+    """Rank and world size of torch.distributed's process group, if there is one."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _snapshots(data: object) -> list[dict[str, Any]]:
+    """What of each file the data are, if they say so."""
+    return [dict(file) for file in getattr(data, "snapshots", ())]
+
+
+def _describe(file: Mapping[str, Any]) -> str:
+    return f"{file.get('file_id')} at commit {file.get('commit')} with {file.get('records')} records"
+
+
+def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Check an int, numpy's too, against [low, high)."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not a bool: {value}")
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
+    if number < low or (high is not None and number >= high):
+        allowed = f"at least {low}" if high is None else f"from {low} to {high - 1}"
+        raise ValueError(f"{name} is {allowed}, not {number}")
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
