@@ -1,0 +1,67 @@
+"""Pack training records into one append-only file and feed training from it at the speed of the hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastrecord._core import (
+    Batch,
+    CorruptFileError,
+    DecodeError,
+    FastRecordError,
+    LockedError,
+    Reader,
+    SchemaError,
+    UnsupportedVersionError,
+    Writer,
+    __version__,
+)
+from fastrecord.schema import FieldType, Schema, bytes_, float64, image, int64, string
+
+if TYPE_CHECKING:
+    from fastrecord.dataset import FastRecordDataset, collate
+    from fastrecord.sampler import FastRecordBatchSampler
+
+# What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
+_LAZY = {
+    "FastRecordBatchSampler": "fastrecord.sampler",
+    "FastRecordDataset": "fastrecord.dataset",
+    "collate": "fastrecord.dataset",
+}
+
+__all__ = [
+    "Batch",
+    "CorruptFileError",
+    "DecodeError",
+    "FastRecordBatchSampler",
+    "FastRecordDataset",
+    "FastRecordError",
+    "FieldType",
+    "LockedError",
+    "Reader",
+    "Schema",
+    "SchemaError",
+    "UnsupportedVersionError",
+    "Writer",
+    "__version__",
+    "bytes_",
+    "collate",
+    "float64",
+    "image",
+    "int64",
+    "string",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'fastrecord' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,250 @@
+//! Many records by one call: asked for ahead, copied and checked in parallel.
+
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use crate::buffer::fill_parts;
+use crate::error::{Error, Result};
+use crate::index::Source;
+use crate::layout::Extent;
+use crate::pool::Pool;
+use crate::reader::Reader;
+use crate::sys;
+
+/// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
+const GROUP: u64 = 256 << 10;
+/// Below this, waking another thread costs more than it saves.
+const ALONE: u64 = 512 << 10;
+/// Payloads from this size on are always asked for ahead; below, only after a batch that had to read from the disk. (A
+/// system call a record is 1 % of copying 110 KB, and 20 times the cost of copying 100 bytes.)
+const ALWAYS_AHEAD: u64 = 16 << 10;
+/// Copied and checked in pieces that stay in the nearest cache in between.
+const PIECE: usize = 16 << 10;
+
+impl Reader {
+    /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
+    fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
+        let mut starts = Vec::with_capacity(extents.len() + 1);
+        let mut end = 0_u64;
+        starts.push(0);
+        for extent in extents {
+            end = end.checked_add(extent.stored)?;
+            starts.push(end);
+        }
+        Some(starts)
+    }
+
+    /// Runs of neighbouring positions of about [`GROUP`] bytes each.
+    fn groups(starts: &[u64]) -> Vec<Range<usize>> {
+        let mut groups = Vec::new();
+        let mut first = 0;
+        for next in 1..starts.len() {
+            if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
+                groups.push(first..next);
+                first = next;
+            }
+        }
+        groups
+    }
+
+    /// Bytes of each record's payload; a missing value has none.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        Ok(self.extents(field, records)?.iter().map(|e| e.stored).collect())
+    }
+
+    /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn prefetch(&self, field: usize, records: &[u64]) -> Result<u64> {
+        let extents = self.extents(field, records)?;
+        for extent in &extents {
+            sys::will_need(&self.inner.file, extent.offset, extent.stored);
+        }
+        Ok(extents.iter().map(|e| e.stored).sum())
+    }
+
+    /// Where the payloads of a batch lie, `None` for a missing value, for reading them through a mapping.
+    ///
+    /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
+    /// would be read page by page.
+    ///
+    /// # Errors
+    /// A damaged index, a field without payloads, or a file that has been truncated.
+    pub fn view_batch(&self, field: usize, records: &[u64]) -> Result<Vec<Option<(u64, u64)>>> {
+        self.check_size()?;
+        let extents = self.extents(field, records)?;
+        let blocks = sys::blocks_read();
+        if self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks {
+            for extent in &extents {
+                sys::will_need(&self.inner.file, extent.offset, extent.stored);
+            }
+        }
+        Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.stored))).collect())
+    }
+
+    /// Copies the payloads of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] before anything is written; damage (with `verify`, of payloads too), a record without a value,
+    /// failed reads and interrupts after parts of `out` may have been written.
+    pub fn read_batch_into(
+        &self,
+        field: usize,
+        records: &[u64],
+        out: &mut [u8],
+        verify: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<Vec<u64>> {
+        let extents = self.extents(field, records)?;
+        let starts = self.fitting_starts(&extents, out.len() as u64)?;
+        self.copy(field, records, extents, &starts, out, verify, interrupted)?;
+        Ok(starts)
+    }
+
+    /// As [`Reader::read_batch_into`], into a new buffer of the right size.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_batch_copy(
+        &self,
+        field: usize,
+        records: &[u64],
+        verify: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Vec<u64>)> {
+        let extents = self.extents(field, records)?;
+        let starts = self.fitting_starts(&extents, u64::MAX)?;
+        let size = starts.last().copied().unwrap_or_default();
+        let mut out = Vec::new();
+        // Repeated records of a hostile file could ask for more than there is: an error, not an abort.
+        out.try_reserve_exact(size as usize).map_err(|_| Error::BufferTooSmall {
+            path: self.path().to_owned(),
+            needed: size,
+            given: 0,
+        })?;
+        out.resize(size as usize, 0);
+        self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
+        Ok((out, starts))
+    }
+
+    fn fitting_starts(&self, extents: &[Extent], given: u64) -> Result<Vec<u64>> {
+        let starts = Self::starts(extents);
+        let needed = starts.as_ref().and_then(|s| s.last().copied()).unwrap_or(u64::MAX);
+        match starts {
+            Some(starts) if needed <= given => Ok(starts),
+            _ => Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given }),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // one private step of the two calls above
+    fn copy(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: Vec<Extent>,
+        starts: &[u64],
+        out: &mut [u8],
+        verify: bool,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        self.check_size()?;
+        if let Some(i) = extents.iter().position(|e| e.missing) {
+            return Err(self.missing(field, records[i]));
+        }
+        let total = starts.last().copied().unwrap_or_default();
+        let large = total >= ALWAYS_AHEAD * extents.len() as u64;
+        if large || self.inner.cold.load(Ordering::Relaxed) {
+            self.ask_ahead(&extents, starts, &mut interrupted)?;
+        }
+        let before = if large { 0 } else { sys::blocks_read() };
+        if total < ALONE || self.threads() == 1 {
+            for (i, extent) in extents.iter().enumerate() {
+                let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
+                self.copy_one(field, records[i], extent, part, verify)?;
+                // Few items, or small ones; a large one is worth the question.
+                if extent.stored >= GROUP && interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
+        } else {
+            let (this, records) = (self.clone(), records.to_vec());
+            let fill = move |i: usize, part: &mut [u8]| this.copy_one(field, records[i], &extents[i], part, verify);
+            let groups = Self::groups(starts);
+            fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)?;
+        }
+        if !large {
+            self.inner.cold.store(sys::blocks_read() != before, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Asks for all of a batch before any of it is touched, so that the disk has a full queue.
+    fn ask_ahead(&self, extents: &[Extent], starts: &[u64], interrupted: impl FnMut() -> bool) -> Result<()> {
+        let total = starts.last().copied().unwrap_or_default();
+        if total < ALONE || self.threads() == 1 {
+            for extent in extents {
+                sys::will_need(&self.inner.file, extent.offset, extent.stored);
+            }
+            return Ok(());
+        }
+        let (this, extents, groups) = (self.clone(), extents.to_vec(), Self::groups(starts));
+        Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
+            for extent in &extents[groups[item].clone()] {
+                sys::will_need(&this.inner.file, extent.offset, extent.stored);
+            }
+            Ok(())
+        })
+    }
+
+    #[inline]
+    fn copy_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8], verify: bool) -> Result<()> {
+        match &self.inner.random {
+            Source::Mapped(map) => {
+                let start = extent.offset as usize;
+                let Some(bytes) = map.bytes().get(start..start + out.len()) else {
+                    return Err(Error::corrupt(self.path(), "index", "an extent lies outside of the mapping"));
+                };
+                if !verify {
+                    out.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                let mut crc = 0;
+                for (to, from) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE)) {
+                    to.copy_from_slice(from);
+                    crc = crc32c::crc32c_append(crc, to);
+                }
+                self.compare_crc(field, record, extent.crc, crc)
+            }
+            Source::File(file) => {
+                file.read_exact_at(out, extent.offset).map_err(|e| Error::io(self.path(), e))?;
+                if verify { self.check_crc(field, record, extent, out) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Checks the checksums of records' payloads where they lie in the mapping, on all threads.
+    ///
+    /// # Errors
+    /// The first damaged payload; interrupts. Files read by system calls are checked when they are copied instead.
+    pub fn verify_mapped(&self, field: usize, records: &[u64], mut interrupted: impl FnMut() -> bool) -> Result<()> {
+        let extents = self.extents(field, records)?;
+        let Some(starts) = Self::starts(&extents) else { return Ok(()) };
+        let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
+        self.check_size()?;
+        self.ask_ahead(&extents, &starts, &mut interrupted)?;
+        let (this, records, groups) = (self.clone(), records.to_vec(), Self::groups(&starts));
+        Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
+            for i in groups[item].clone() {
+                let start = extents[i].offset as usize;
+                let bytes = map.bytes().get(start..start + extents[i].stored as usize).unwrap_or_default();
+                this.check_crc(field, records[i], &extents[i], bytes)?;
+            }
+            Ok(())
+        })
+    }
+}

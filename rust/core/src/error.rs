@@ -1,0 +1,102 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of every operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong; one variant for each thing that a caller could do differently.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
+pub enum Error {
+    #[error("{path}: {source}", path = path.display())]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{path}: not a .frec file: {reason}", path = path.display())]
+    NotFrec { path: PathBuf, reason: String },
+
+    #[error("{path}: the file has format version {found}, this fastrecord reads up to {supported}: upgrade fastrecord", path = path.display())]
+    Version { path: PathBuf, found: u32, supported: u32 },
+
+    #[error("{path}: {what}: written by a newer fastrecord: upgrade fastrecord", path = path.display())]
+    Unsupported { path: PathBuf, what: String },
+
+    #[error(
+        "{path}: the file holds no commit: its writer was stopped before the first one, so there is nothing to read; delete it and write it again",
+        path = path.display()
+    )]
+    NoCommit { path: PathBuf },
+
+    #[error("{path}: the {part} is damaged: {detail}", path = path.display())]
+    Corrupt { path: PathBuf, part: String, detail: String },
+
+    #[error("{path}: the file is truncated: it has {found} bytes, and its commit {commit} ends at {expected}: copy it again, or restore it", path = path.display())]
+    Truncated { path: PathBuf, found: u64, expected: u64, commit: u64 },
+
+    #[error("{path}: record {record}, field {field}: stored CRC {stored:#010x}, computed {computed:#010x}: the payload is damaged", path = path.display())]
+    Checksum { path: PathBuf, record: u64, field: String, stored: u32, computed: u32 },
+
+    #[error("{path}: record {record}, field {field}: bad extent: {detail}", path = path.display())]
+    BadExtent { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: not valid UTF-8", path = path.display())]
+    BadString { path: PathBuf, record: u64, field: String },
+
+    #[error("{path}: record {record} is out of range: the file has {len} records", path = path.display())]
+    OutOfRange { path: PathBuf, record: i64, len: u64 },
+
+    #[error("{path}: record {record} has no value for field {field}", path = path.display())]
+    Missing { path: PathBuf, record: u64, field: String },
+
+    #[error("{path}: no field {field:?}: the file has {known}", path = path.display())]
+    NoField { path: PathBuf, field: String, known: String },
+
+    #[error("{path}: field {field} is of type {found}: {expected}", path = path.display())]
+    FieldType { path: PathBuf, field: String, found: String, expected: String },
+
+    #[error("{path}: the batch needs {needed} bytes, the buffer has {given}: nothing was written", path = path.display())]
+    BufferTooSmall { path: PathBuf, needed: u64, given: u64 },
+
+    #[error("schema: {0}")]
+    Schema(String),
+
+    #[error("{path}: record {record}, field {field}: {detail}", path = path.display())]
+    BadValue { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: the file's schema is {found}, not {given}: leave the schema out to append", path = path.display())]
+    SchemaMismatch { path: PathBuf, found: String, given: String },
+
+    #[error("{input}: {detail}", input = input.display())]
+    NotAnImage { input: PathBuf, detail: String },
+
+    #[error("{path}: another writer has it open{holder}", path = path.display())]
+    Locked { path: PathBuf, holder: String },
+
+    #[error("{path}: the writer is closed", path = path.display())]
+    WriterClosed { path: PathBuf },
+
+    #[error("{path}: the writer stopped after a failed write ({cause}): the file is good up to its last commit ({records} records); open it again to go on", path = path.display())]
+    WriterFailed { path: PathBuf, cause: String, records: u64 },
+
+    #[error("{path}: a writer belongs to the process that opened it (pid {owner}), this is pid {here}", path = path.display())]
+    WrongProcess { path: PathBuf, owner: u32, here: u32 },
+
+    #[error("{path}: the reader is closed", path = path.display())]
+    ReaderClosed { path: PathBuf },
+
+    #[error("{path}: the file was replaced: expected {expected}, found {found}: open it anew", path = path.display())]
+    Replaced { path: PathBuf, expected: String, found: String },
+
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn corrupt(path: &Path, part: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { path: path.to_owned(), part: part.into(), detail: detail.into() }
+    }
+}

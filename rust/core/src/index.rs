@@ -1,0 +1,269 @@
+//! The columns of a snapshot: record number -> entry, each block checked when it is first read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::layout::{BLOCK, CHUNK_LEN, Chunk, Encoding, Footer, Part, u32_at};
+use crate::map::Mapping;
+use crate::schema::Schema;
+
+/// Where the bytes of a snapshot are read from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// A mapping of all of it.
+    Mapped(Arc<Mapping>),
+    /// System calls; chunks are read whole at first touch.
+    File(Arc<File>),
+}
+
+/// All columns of one snapshot.
+#[derive(Debug)]
+pub(crate) struct Index {
+    columns: Vec<Column>,
+    by_field: Vec<[Option<usize>; 3]>,
+}
+
+/// One column of a field.
+#[derive(Debug)]
+pub(crate) struct Column {
+    /// For messages: `image` or `image.width`.
+    name: String,
+    pub(crate) width: usize,
+    pub(crate) chunks: Vec<ChunkData>,
+}
+
+/// One chunk and what is known of its blocks.
+#[derive(Debug)]
+pub(crate) struct ChunkData {
+    pub(crate) chunk: Chunk,
+    source: Source,
+    /// One bit a block: it was checked.
+    checked: Vec<AtomicU64>,
+    loaded: OnceLock<Vec<u8>>,
+}
+
+impl Index {
+    /// Decodes a directory whose CRC has been checked.
+    pub(crate) fn new(
+        path: &Path,
+        directory: &[u8],
+        footer: &Footer,
+        schema: &Schema,
+        source: &Source,
+    ) -> Result<Self> {
+        let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
+        let mut groups: BTreeMap<(u32, Part), Vec<Chunk>> = BTreeMap::new();
+        let mut last: Option<Chunk> = None;
+        for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
+            let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
+            let Some(field) = schema.fields().iter().find(|f| f.id == chunk.field) else {
+                return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
+            };
+            if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
+                return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind.name())));
+            }
+            if let Some(before) = last {
+                let rises = (before.field, before.part, before.end_record()) <= (chunk.field, chunk.part, chunk.first)
+                    && ((before.field, before.part) != (chunk.field, chunk.part) || before.end_record() <= chunk.first);
+                let same = (before.field, before.part) == (chunk.field, chunk.part);
+                if (same && !rises) || (before.field, before.part) > (chunk.field, chunk.part) {
+                    return Err(bad(i, "out of order, or it overlaps the entry before it".to_owned()));
+                }
+            }
+            last = Some(chunk);
+            groups.entry((chunk.field, chunk.part)).or_default().push(chunk);
+        }
+        let (mut columns, mut by_field) = (Vec::new(), Vec::with_capacity(schema.fields().len()));
+        for field in schema.fields() {
+            let mut parts = [None; 3];
+            for part in Part::ALL {
+                let Some((_, width)) = field.kind.column(part) else { continue };
+                let suffix = ["", ".width", ".height"][part as usize];
+                let chunks = groups.remove(&(field.id, part)).unwrap_or_default();
+                let chunks = chunks.into_iter().map(|chunk| ChunkData::new(chunk, source.clone())).collect();
+                parts[part as usize] = Some(columns.len());
+                columns.push(Column { name: format!("{}{suffix}", field.name), width: width.into(), chunks });
+            }
+            by_field.push(parts);
+        }
+        Ok(Self { columns, by_field })
+    }
+
+    /// A column of the field at a position of the schema; `None` if its type has no such part.
+    pub(crate) fn column(&self, field: usize, part: Part) -> Option<&Column> {
+        self.columns.get((*self.by_field.get(field)?)[part as usize]?)
+    }
+
+    pub(crate) fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+}
+
+impl Column {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls `each` with the entry of each record, in the order given; an entry is `None` where the field is missing.
+    ///
+    /// Records must have been checked against the record count.
+    #[inline]
+    pub(crate) fn for_each<const WIDTH: usize>(
+        &self,
+        path: &Path,
+        records: &[u64],
+        mut each: impl FnMut(usize, Option<&[u8; WIDTH]>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut chunk) = self.chunks.last() else {
+            return (0..records.len()).try_for_each(|i| each(i, None));
+        };
+        let mut bytes = chunk.bytes(path, &self.name)?;
+        for (i, &record) in records.iter().enumerate() {
+            if record.wrapping_sub(chunk.chunk.first) >= chunk.chunk.count {
+                let Some(found) = self.find(record) else {
+                    each(i, None)?;
+                    continue;
+                };
+                chunk = found;
+                bytes = chunk.bytes(path, &self.name)?;
+            }
+            let at = (record - chunk.chunk.first) as usize * WIDTH;
+            let entry = bytes.get(at..at + WIDTH).and_then(|entry| entry.try_into().ok());
+            let Some(entry) = entry else {
+                return Err(Error::corrupt(
+                    path,
+                    format!("column {}", self.name),
+                    "an entry lies outside of its chunk",
+                ));
+            };
+            chunk.check(path, &self.name, bytes, at / BLOCK)?;
+            if BLOCK % WIDTH != 0 {
+                chunk.check(path, &self.name, bytes, (at + WIDTH - 1) / BLOCK)?;
+            }
+            each(i, Some(entry))?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, record: u64) -> Option<&ChunkData> {
+        let after = self.chunks.partition_point(|c| c.chunk.first <= record);
+        let found = self.chunks.get(after.checked_sub(1)?)?;
+        (record < found.chunk.end_record()).then_some(found)
+    }
+
+    /// Whether one chunk holds the entries of all records.
+    pub(crate) fn single(&self, records: u64) -> Option<&ChunkData> {
+        let [only] = &self.chunks[..] else { return None };
+        (only.chunk.first == 0 && only.chunk.count == records).then_some(only)
+    }
+
+    /// The first record that no chunk covers.
+    pub(crate) fn first_missing(&self, records: u64) -> Option<u64> {
+        let mut next = 0;
+        for data in &self.chunks {
+            if data.chunk.first != next {
+                return Some(next);
+            }
+            next = data.chunk.end_record();
+        }
+        (next < records).then_some(next)
+    }
+
+    /// Reads and checks all entries, chunk by chunk; `each` gets the first record of a chunk and its bytes.
+    pub(crate) fn for_each_chunk(&self, path: &Path, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        self.chunks.iter().try_for_each(|data| each(data.chunk.first, data.checked_bytes(path, &self.name)?))
+    }
+}
+
+impl ChunkData {
+    pub(crate) fn new(chunk: Chunk, source: Source) -> Self {
+        let blocks = match source {
+            Source::Mapped(_) => chunk.table().1,
+            Source::File(_) => 0, // checked when it is loaded
+        };
+        let checked = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Self { chunk, source, checked, loaded: OnceLock::new() }
+    }
+
+    /// Where the entries lie in the file, if they are read from a mapping.
+    pub(crate) fn mapped_at(&self) -> Option<u64> {
+        matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
+    }
+
+    /// The entries, behind them (from the next multiple of 8 on) the check table. Unchecked if mapped.
+    fn bytes(&self, path: &Path, name: &str) -> Result<&[u8]> {
+        let length = (self.chunk.end() - self.chunk.offset) as usize;
+        match &self.source {
+            Source::Mapped(map) => {
+                let start = self.chunk.offset as usize;
+                map.bytes().get(start..start + length).ok_or_else(|| {
+                    Error::corrupt(path, format!("column {name}"), "its chunk lies outside of the mapping")
+                })
+            }
+            Source::File(file) => {
+                if let Some(bytes) = self.loaded.get() {
+                    return Ok(bytes);
+                }
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, self.chunk.offset).map_err(|e| Error::io(path, e))?;
+                for block in 0..self.chunk.table().1 as usize {
+                    self.check_block(path, name, &bytes, block)?;
+                }
+                // Two threads may both have loaded it; the first one's stays.
+                let _ = self.loaded.set(bytes);
+                Ok(self.loaded.get().map_or(&[], Vec::as_slice))
+            }
+        }
+    }
+
+    /// All entries, every block of them checked.
+    pub(crate) fn checked_bytes(&self, path: &Path, name: &str) -> Result<&[u8]> {
+        let bytes = self.bytes(path, name)?;
+        for block in 0..self.chunk.table().1 as usize {
+            self.check(path, name, bytes, block)?;
+        }
+        Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
+    }
+
+    #[inline]
+    fn check(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
+        let Some(word) = self.checked.get(block / 64) else { return Ok(()) };
+        if word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1 {
+            return Ok(());
+        }
+        self.check_block(path, name, bytes, block)?;
+        word.fetch_or(1 << (block % 64), Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[cold]
+    fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
+        let length = self.chunk.length() as usize;
+        let table = (self.chunk.table().0 - self.chunk.offset) as usize;
+        let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
+        let computed = crc32c::crc32c(bytes.get(start..end).unwrap_or_default());
+        let stored = u32_at(bytes, table + 4 * block);
+        if stored == computed {
+            return Ok(());
+        }
+        let width = usize::from(self.chunk.width);
+        let first = self.chunk.first + (start / width) as u64;
+        let last = self.chunk.first + ((end - 1) / width) as u64;
+        let at = self.chunk.offset + start as u64;
+        let what = match self.chunk.encoding {
+            Encoding::Extents => "index",
+            Encoding::Values => "values",
+        };
+        let part = format!("{what} of field {name}, records {first} to {last}");
+        let detail = format!(
+            "stored CRC {stored:#010x}, computed {computed:#010x} (bytes {at} to {})",
+            at + (end - start) as u64
+        );
+        Err(Error::corrupt(path, part, detail))
+    }
+}

@@ -1,0 +1,56 @@
+//! One append-only packed file of training records, read in parallel.
+//!
+//! ```
+//! use fastrecord_core::{Access, FieldType, Reader, Schema, Value, Writer, WriterOptions};
+//!
+//! # fn main() -> fastrecord_core::Result<()> {
+//! let folder = tempfile::tempdir().unwrap();
+//! let path = folder.path().join("train.frec");
+//! let schema = Schema::new([("data", FieldType::Bytes), ("label", FieldType::Int64)])?;
+//! let mut writer = Writer::open(&path, Some(schema), None, &WriterOptions::default())?;
+//! writer.append(&[Value::Bytes(b"first"), Value::Int(3)])?;
+//! writer.append(&[Value::Bytes(b"second"), Value::Int(4)])?;
+//! writer.close()?;
+//!
+//! let reader = Reader::open(&path, Access::Mmap, None)?;
+//! let records = reader.resolve(&[1, 0])?;
+//! let (bytes, offsets) = reader.read_batch_copy(reader.field("data")?, &records, true, || false)?;
+//! assert_eq!((&bytes[..], &offsets[..]), (&b"secondfirst"[..], &[0, 6, 11][..]));
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64", unix)))]
+compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file are handed out as they lie in it");
+
+mod batch;
+mod buffer;
+mod chunks;
+mod error;
+mod index;
+mod ingest;
+mod layout;
+mod map;
+mod open;
+mod order;
+mod pool;
+mod probe;
+mod reader;
+mod schema;
+mod storage;
+mod sys;
+mod verify;
+mod writer;
+
+pub use error::{Error, Result};
+pub use ingest::OnError;
+pub use layout::{FORMAT_VERSION, FileId};
+pub use map::Mapping;
+pub use order::Order;
+pub use pool::default_threads;
+pub use probe::image_size;
+pub use reader::{Access, ColumnBytes, Datum, Reader, SnapshotId, from_hex, hex};
+pub use schema::{ColumnType, Field, FieldType, Schema};
+pub use storage::Storage;
+pub use verify::{MAX_ERRORS, Report};
+pub use writer::{Mode, Value, Writer, WriterOptions};

@@ -1,0 +1,156 @@
+//! Finding and checking the newest footer: docs/format.md, section 8. Readers and writers open files by it.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::layout::{CheckedRange, FileId, Footer, PAGE, SLOT_LEN, Slot, SlotState, decode_superblock, slot_offset};
+use crate::schema::Document;
+use crate::storage::Storage;
+
+/// A commit as its footer, directory and metadata tell it.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    pub id: FileId,
+    pub footer: Footer,
+    pub directory: Vec<u8>,
+    pub document: Document,
+    /// Bytes in the file when it was opened.
+    pub file_length: u64,
+}
+
+/// A file that is being looked at.
+pub(crate) struct Opening<'a> {
+    path: &'a Path,
+    storage: &'a dyn Storage,
+    pub(crate) length: u64,
+    pub(crate) id: FileId,
+    slots: [SlotState; 2],
+}
+
+impl<'a> Opening<'a> {
+    /// Reads and checks page 0.
+    pub(crate) fn new(path: &'a Path, storage: &'a dyn Storage) -> Result<Self> {
+        let io = |e| Error::io(path, e);
+        let mut page = vec![0; storage.len().map_err(io)?.min(PAGE) as usize];
+        storage.read_at(&mut page, 0).map_err(io)?;
+        let id = decode_superblock(path, &page)?;
+        let mut slots = decode_slots(&page, &id);
+        // A writer may be just writing one: look again before believing that it is damaged.
+        for _ in 0..3 {
+            if !slots.contains(&SlotState::Unreadable) {
+                break;
+            }
+            storage.read_at(&mut page, 0).map_err(io)?;
+            slots = decode_slots(&page, &id);
+        }
+        // The length comes last: a slot that says sealed then never names a footer that this length leaves out.
+        let length = storage.len().map_err(io)?;
+        Ok(Self { path, storage, length, id, slots })
+    }
+
+    fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
+        // Ranges were checked against the footer's offset, so this allocates less than the file's size.
+        let mut bytes = vec![0; length as usize];
+        self.storage.read_at(&mut bytes, offset).map_err(|e| Error::io(self.path, e))?;
+        Ok(bytes)
+    }
+
+    /// The valid footer at an offset, if there is one.
+    pub(crate) fn footer_at(&self, offset: u64) -> Result<Option<Footer>> {
+        let inside = offset >= PAGE && offset % PAGE == 0 && offset.checked_add(PAGE).is_some_and(|e| e <= self.length);
+        if !inside {
+            return Ok(None);
+        }
+        match self.read(offset, PAGE) {
+            Ok(page) => Footer::decode(self.path, &page, offset, &self.id),
+            // The file shrank since its length was read.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The newest footer.
+    pub(crate) fn newest(&self) -> Result<Footer> {
+        if self.length % PAGE == 0 && self.length >= 2 * PAGE {
+            if let Some(footer) = self.footer_at(self.length - PAGE)? {
+                return Ok(footer);
+            }
+        }
+        let mut best: Option<Footer> = None;
+        for state in self.slots {
+            let SlotState::Valid(slot) = state else { continue };
+            let found = self.footer_at(slot.footer)?.filter(|footer| footer.commit == slot.commit);
+            match found {
+                Some(footer) if best.is_none_or(|b| b.commit < footer.commit) => best = Some(footer),
+                Some(_) => {}
+                None if slot.sealed => return Err(self.lost(slot)),
+                None => {}
+            }
+        }
+        let unreadable = self.slots.contains(&SlotState::Unreadable);
+        if best.is_none() || unreadable {
+            let found = self.scan()?;
+            if best.is_none_or(|b| found.is_some_and(|f| f.commit > b.commit)) {
+                best = found;
+            }
+        }
+        best.ok_or_else(|| Error::NoCommit { path: self.path.to_owned() })
+    }
+
+    fn lost(&self, slot: Slot) -> Error {
+        let expected = slot.footer.saturating_add(PAGE);
+        if expected > self.length {
+            let path = self.path.to_owned();
+            return Error::Truncated { path, found: self.length, expected, commit: slot.commit };
+        }
+        let detail = format!("bytes {} to {expected} do not hold a valid footer", slot.footer);
+        Error::corrupt(self.path, format!("footer of commit {}", slot.commit), detail)
+    }
+
+    /// The last valid footer in the file, by looking at every page from the end backwards.
+    fn scan(&self) -> Result<Option<Footer>> {
+        const STEP: u64 = 256 * PAGE;
+        let mut end = self.length / PAGE * PAGE;
+        while end > PAGE {
+            let start = end.saturating_sub(STEP).max(PAGE);
+            let bytes = self.read(start, end - start)?;
+            for (i, page) in bytes.chunks_exact(PAGE as usize).enumerate().rev() {
+                if Footer::has_magic(page) {
+                    if let Some(footer) = Footer::decode(self.path, page, start + i as u64 * PAGE, &self.id)? {
+                        return Ok(Some(footer));
+                    }
+                }
+            }
+            end = start;
+        }
+        Ok(None)
+    }
+
+    /// Reads directory and metadata of a footer and checks their CRCs.
+    pub(crate) fn load(self, footer: Footer) -> Result<Commit> {
+        let part = |name: &str| format!("{name} of commit {}", footer.commit);
+        let directory = self.read_checked(footer.directory, part("directory"))?;
+        let metadata = self.read_checked(footer.metadata, part("metadata"))?;
+        let document = Document::decode(self.path, &metadata)?;
+        Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
+    }
+
+    fn read_checked(&self, range: CheckedRange, part: String) -> Result<Vec<u8>> {
+        let bytes = self.read(range.offset, range.length)?;
+        let computed = crc32c::crc32c(&bytes);
+        if computed == range.crc {
+            return Ok(bytes);
+        }
+        let (stored, end) = (range.crc, range.offset + range.length);
+        let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x} (bytes {} to {end})", range.offset);
+        Err(Error::corrupt(self.path, part, detail))
+    }
+}
+
+fn decode_slots(page: &[u8], id: &FileId) -> [SlotState; 2] {
+    [0, 1].map(|commit| {
+        let at = slot_offset(commit) as usize;
+        page.get(at..at + SLOT_LEN).map_or(SlotState::Empty, |bytes| Slot::decode(bytes, id))
+    })
+}

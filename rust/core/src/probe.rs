@@ -1,0 +1,23 @@
+//! Telling from its first bytes whether something is an image, and how large.
+
+/// Width and height in pixels of an encoded image, by its bytes, whatever its name says.
+///
+/// # Errors
+/// Why the bytes are no image that is known, as text.
+pub fn image_size(data: &[u8]) -> std::result::Result<(u32, u32), String> {
+    if data.is_empty() {
+        return Err("not an image: it is empty".to_owned());
+    }
+    let size = imagesize::blob_size(data).map_err(|_| {
+        let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();
+        format!(
+            "not an image of a known type, or its header is damaged: {} bytes, the first are {}",
+            data.len(),
+            head.join(" ")
+        )
+    })?;
+    let pixels = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
+    pixels(size.width)
+        .zip(pixels(size.height))
+        .ok_or_else(|| format!("not an image: its header says {} x {} pixels", size.width, size.height))
+}

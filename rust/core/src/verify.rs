@@ -1,0 +1,148 @@
+//! The whole-file check: every checksum there is.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::layout::Extent;
+use crate::pool::Pool;
+use crate::reader::Reader;
+
+/// What a check of a whole file found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Records whose payloads were read.
+    pub records: u64,
+    /// Payload bytes that were read.
+    pub bytes: u64,
+    /// What is damaged, in record order within a field; at most [`MAX_ERRORS`].
+    pub errors: Vec<String>,
+}
+
+/// So many damaged places are listed; more are counted in a last line.
+pub const MAX_ERRORS: usize = 1000;
+/// Records whose extents are looked up at once.
+const WINDOW: u64 = 16 << 10;
+const PIECE: usize = 1 << 20;
+
+impl Reader {
+    /// Reads every index block and every payload and checks their CRCs, on all threads, by system calls.
+    ///
+    /// `progress` is called on the calling thread now and then with bytes done so far; when it says true, the check stops.
+    /// Damage is in the report, not an error.
+    ///
+    /// # Errors
+    /// Failed reads (a file that was truncated, a bad disk) and interrupts.
+    pub fn verify(&self, mut progress: impl FnMut(u64) -> bool) -> Result<Report> {
+        self.check_size()?;
+        let mut report = Report { records: self.len(), ..Report::default() };
+        let mut more = 0_u64;
+        let mut note = |report: &mut Report, error: &Error| {
+            if report.errors.len() < MAX_ERRORS { report.errors.push(error.to_string()) } else { more += 1 }
+        };
+        // The index first: columns whose blocks are damaged are named here, once, and skipped below.
+        for column in self.inner.index.columns() {
+            for data in &column.chunks {
+                if let Err(error) = data.checked_bytes(self.path(), column.name()) {
+                    note(&mut report, &error);
+                }
+            }
+        }
+        let done = Arc::new(AtomicU64::new(0));
+        for (field, definition) in self.schema().fields().iter().enumerate() {
+            if !definition.kind.is_variable() {
+                continue;
+            }
+            let mut start = 0;
+            while start < self.len() {
+                let end = self.len().min(start + WINDOW);
+                let wanted = self.readable_extents(field, start..end, |error| note(&mut report, error));
+                start = end;
+                let found = self.verify_payloads(field, wanted, &done, &mut progress)?;
+                found.iter().for_each(|error| note(&mut report, error));
+            }
+        }
+        report.bytes = done.load(Ordering::Relaxed);
+        if more > 0 {
+            report.errors.push(format!("{}: {more} more damaged places are not listed", self.path().display()));
+        }
+        Ok(report)
+    }
+
+    /// The extents of a window of records; those that are damaged or under damaged index blocks are left out.
+    fn readable_extents(
+        &self,
+        field: usize,
+        window: std::ops::Range<u64>,
+        mut note: impl FnMut(&Error),
+    ) -> Vec<(u64, Extent)> {
+        let records: Vec<u64> = window.collect();
+        if let Ok(extents) = self.extents(field, &records) {
+            return records.into_iter().zip(extents).collect();
+        }
+        let mut good = Vec::new();
+        for record in records {
+            match self.extents(field, &[record]) {
+                Ok(extents) => good.extend(extents.into_iter().map(|e| (record, e))),
+                Err(error @ Error::BadExtent { .. }) => note(&error),
+                Err(_) => {} // a damaged block, noted already
+            }
+        }
+        good
+    }
+
+    fn verify_payloads(
+        &self,
+        field: usize,
+        wanted: Vec<(u64, Extent)>,
+        done: &Arc<AtomicU64>,
+        progress: &mut impl FnMut(u64) -> bool,
+    ) -> Result<Vec<Error>> {
+        let mut groups = Vec::new();
+        let (mut first, mut bytes) = (0, 0);
+        for (i, (_, extent)) in wanted.iter().enumerate() {
+            bytes += extent.stored;
+            if bytes >= PIECE as u64 || i + 1 == wanted.len() {
+                groups.push(first..i + 1);
+                (first, bytes) = (i + 1, 0);
+            }
+        }
+        let damaged = Arc::new(Mutex::new(Vec::new()));
+        let (this, found, counter) = (self.clone(), Arc::clone(&damaged), Arc::clone(done));
+        Pool::current().run(
+            groups.len(),
+            self.threads(),
+            || progress(done.load(Ordering::Relaxed)),
+            move |item| {
+                let mut piece = Vec::new();
+                for (record, extent) in &wanted[groups[item].clone()] {
+                    let crc = this.payload_crc(extent, &mut piece)?;
+                    counter.fetch_add(extent.stored, Ordering::Relaxed);
+                    if let Err(error) = this.compare_crc(field, *record, extent.crc, crc) {
+                        found.lock().unwrap_or_else(PoisonError::into_inner).push((*record, error));
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        if progress(done.load(Ordering::Relaxed)) {
+            return Err(Error::Interrupted);
+        }
+        let mut damaged = std::mem::take(&mut *damaged.lock().unwrap_or_else(PoisonError::into_inner));
+        damaged.sort_by_key(|(record, _)| *record);
+        Ok(damaged.into_iter().map(|(_, error)| error).collect())
+    }
+
+    /// The CRC of a payload of any size, read piece by piece.
+    fn payload_crc(&self, extent: &Extent, piece: &mut Vec<u8>) -> Result<u32> {
+        let (mut crc, mut at) = (0, 0);
+        while at < extent.stored {
+            piece.resize((extent.stored - at).min(PIECE as u64) as usize, 0);
+            self.inner.file.read_exact_at(piece, extent.offset + at).map_err(|e| Error::io(self.path(), e))?;
+            crc = crc32c::crc32c_append(crc, piece);
+            at += piece.len() as u64;
+        }
+        Ok(crc)
+    }
+}

@@ -1,0 +1,153 @@
+//! What `Reader.read_batch` hands over.
+
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::{PyIndexError, PyKeyError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+use crate::convert::int64_array;
+use crate::error::to_py;
+use crate::export::slice;
+use crate::reader::State;
+
+/// The values of one field of a batch.
+pub(crate) enum Values {
+    /// A `Payloads` or a numpy array.
+    Ready(Py<PyAny>),
+    /// Texts, made when first asked for.
+    Texts(usize, OnceLock<Py<PyAny>>),
+}
+
+/// Records read by one call: a mapping of field name to its values.
+///
+/// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep the mapping alive; fields of
+/// fixed width are numpy arrays of shape (N,) that own their memory; strings are a list of N str.
+#[pyclass(module = "fastrecord", frozen, mapping)]
+pub(crate) struct Batch {
+    pub(crate) state: Arc<State>,
+    pub(crate) records: Vec<u64>,
+    pub(crate) fields: Vec<(String, Values)>,
+}
+
+#[pymethods]
+impl Batch {
+    /// The number of records.
+    fn __len__(&self) -> usize {
+        self.records.len()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, field: &str) -> PyResult<Py<PyAny>> {
+        let found = self.fields.iter().find(|(name, _)| name == field);
+        let Some((_, values)) = found else {
+            let known = self.keys().join(", ");
+            return Err(PyKeyError::new_err(format!("no field {field:?} in this batch: it has {known}")));
+        };
+        match values {
+            Values::Ready(values) => Ok(values.clone_ref(py)),
+            Values::Texts(position, cell) => {
+                if let Some(list) = cell.get() {
+                    return Ok(list.clone_ref(py));
+                }
+                let texts = py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py)?;
+                let list = PyList::new(py, texts)?.into_any().unbind();
+                Ok(cell.get_or_init(|| list).clone_ref(py))
+            }
+        }
+    }
+
+    fn __contains__(&self, field: &Bound<'_, PyAny>) -> bool {
+        field.cast::<PyString>().is_ok_and(|name| self.fields.iter().any(|(n, _)| name == n.as_str()))
+    }
+
+    /// The names of the fields.
+    fn keys(&self) -> Vec<String> {
+        self.fields.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(PyList::new(py, self.keys())?.try_iter()?.into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<fastrecord.Batch of {} records: {}>", self.records.len(), self.keys().join(", "))
+    }
+}
+
+/// The payloads of one field of a batch: a sequence of N read-only memoryviews, each made when it is asked for.
+///
+/// A missing value is None. A view keeps the mapping (or the buffer that it lies in) alive, also after the reader is closed.
+#[pyclass(module = "fastrecord", frozen, sequence)]
+pub(crate) struct Payloads {
+    pub(crate) view: Py<PyAny>,
+    pub(crate) ranges: Arc<Vec<Option<(u64, u64)>>>,
+}
+
+fn payload<'py>(view: &Bound<'py, PyAny>, range: Option<(u64, u64)>) -> PyResult<Bound<'py, PyAny>> {
+    match range {
+        Some((offset, length)) => slice(view, offset, length),
+        None => Ok(view.py().None().into_bound(view.py())),
+    }
+}
+
+#[pymethods]
+impl Payloads {
+    fn __len__(&self) -> usize {
+        self.ranges.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, position: isize) -> PyResult<Bound<'py, PyAny>> {
+        let at = if position < 0 { position + self.ranges.len() as isize } else { position };
+        let range = usize::try_from(at).ok().and_then(|at| self.ranges.get(at));
+        let Some(range) = range else {
+            let message = format!("payload {position} is out of range: the batch has {}", self.ranges.len());
+            return Err(PyIndexError::new_err(message));
+        };
+        payload(self.view.bind(py), *range)
+    }
+
+    fn __iter__(&self, py: Python<'_>) -> PayloadIterator {
+        PayloadIterator { view: self.view.clone_ref(py), ranges: Arc::clone(&self.ranges), next: 0 }
+    }
+
+    /// All memoryviews as a list.
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let view = self.view.bind(py);
+        let views: Vec<_> = self.ranges.iter().map(|range| payload(view, *range)).collect::<PyResult<_>>()?;
+        PyList::new(py, views)
+    }
+
+    /// Bytes of each payload, int64 (N,); 0 for a missing value.
+    #[getter]
+    fn lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        int64_array(py, self.ranges.iter().map(|range| range.map_or(0, |(_, length)| length)).collect())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<fastrecord.Payloads: {} read-only memoryviews>", self.ranges.len())
+    }
+}
+
+#[pyclass(module = "fastrecord._core")]
+pub(crate) struct PayloadIterator {
+    view: Py<PyAny>,
+    ranges: Arc<Vec<Option<(u64, u64)>>>,
+    next: usize,
+}
+
+#[pymethods]
+impl PayloadIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(range) = self.ranges.get(self.next) else { return Ok(None) };
+        self.next += 1;
+        payload(self.view.bind(py), *range).map(Some)
+    }
+
+    fn __length_hint__(&self) -> usize {
+        self.ranges.len() - self.next
+    }
+}

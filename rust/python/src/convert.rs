@@ -1,0 +1,111 @@
+//! Python values to what the core takes, and back.
+
+use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyRange, PyTuple};
+
+use fastrecord_core::Schema;
+
+use crate::error::{SchemaError, to_py};
+
+fn not_indices(detail: &str) -> PyErr {
+    PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))
+}
+
+/// Record numbers from any 1-D sequence or array of integers.
+pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if let Ok(array) = given.extract::<PyReadonlyArray1<'_, i64>>() {
+        return Ok(array.as_slice().map_or_else(|_| array.as_array().to_vec(), <[i64]>::to_vec));
+    }
+    if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() || given.is_instance_of::<PyRange>() {
+        return given.try_iter()?.map(|item| index(&item?)).collect();
+    }
+    let array = given.py().import("numpy")?.call_method1("asarray", (given,))?;
+    if array.getattr("ndim")?.extract::<usize>()? != 1 {
+        return Err(not_indices(&format!("of shape {}", array.getattr("shape")?)));
+    }
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    if array.len()? == 0 {
+        return Ok(Vec::new());
+    }
+    match kind.as_str() {
+        "i" => {
+            Ok(array.call_method1("astype", ("int64",))?.extract::<PyReadonlyArray1<'_, i64>>()?.as_array().to_vec())
+        }
+        "u" => {
+            let numbers = array.call_method1("astype", ("uint64",))?;
+            let numbers = numbers.extract::<PyReadonlyArray1<'_, u64>>()?;
+            // What no i64 holds is out of range in any file, whatever number stands for it.
+            Ok(numbers.as_array().iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect())
+        }
+        _ => Err(not_indices(&format!(
+            "of dtype {} (a mask is turned into numbers by numpy.flatnonzero)",
+            array.getattr("dtype")?
+        ))),
+    }
+}
+
+/// One record number; anything with `__index__` but a bool.
+pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if given.is_instance_of::<PyBool>() || given.is_instance_of::<PyFloat>() {
+        return Err(not_indices(&format!("of {}", given.get_type().name()?)));
+    }
+    given.extract::<i64>().map_err(|error| {
+        if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(given.py()) {
+            PyIndexError::new_err(format!("record {given} is out of range"))
+        } else {
+            not_indices(&format!("of {}", given.get_type()))
+        }
+    })
+}
+
+/// An int64 array that owns its memory.
+pub(crate) fn int64_array<'py>(py: Python<'py>, values: Vec<u64>) -> Bound<'py, PyAny> {
+    PyArray1::from_vec(py, values.into_iter().map(u64::cast_signed).collect()).into_any()
+}
+
+/// An int64 array as positions, each at least 0.
+pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<Vec<u64>> {
+    if given.ndim() != 1 {
+        return Err(PyValueError::new_err("positions are a 1-D int64 array"));
+    }
+    let check = |&p: &i64| {
+        let position = u64::try_from(p).ok().filter(|&p| p < n);
+        position.ok_or_else(|| PyIndexError::new_err(format!("position {p} is out of range: there are {n}")))
+    };
+    given.as_array().iter().map(check).collect()
+}
+
+/// JSON text of a Python object; NaN and what is no JSON are refused.
+pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<String, serde_json::Value>> {
+    let py = value.py();
+    let options = PyDict::new(py);
+    options.set_item("allow_nan", false)?;
+    let dict = py.import("builtins")?.call_method1("dict", (value,))?;
+    let text: String = py.import("json")?.call_method("dumps", (dict,), Some(&options))?.extract()?;
+    serde_json::from_str(&text).map_err(|e| PyValueError::new_err(format!("metadata: {e}")))
+}
+
+/// A Python object from JSON text.
+pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (text,))
+}
+
+/// The core's schema from a `fastrecord.Schema`, or from a mapping that makes one.
+pub(crate) fn schema_from(given: &Bound<'_, PyAny>) -> PyResult<Schema> {
+    let class = given.py().import("fastrecord.schema")?.getattr("Schema")?;
+    let schema = if given.is_instance(&class)? { given.clone() } else { class.call1((given,))? };
+    let text: String = schema.call_method0("_to_json")?.extract()?;
+    Schema::from_json(&text).map_err(to_py)
+}
+
+/// A `fastrecord.Schema` from the core's.
+pub(crate) fn schema_to<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyAny>> {
+    py.import("fastrecord.schema")?.getattr("Schema")?.call_method1("_from_json", (schema.to_json(),))
+}
+
+/// A message about one value of a record, in the core's form.
+pub(crate) fn bad_value(path: &std::path::Path, record: u64, field: &str, detail: &str) -> PyErr {
+    SchemaError::new_err(format!("{}: record {record}, field {field}: {detail}", path.display()))
+}

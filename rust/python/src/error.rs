@@ -1,0 +1,74 @@
+//! Core errors as Python exceptions, and the one door that releases the GIL.
+
+use std::io::ErrorKind;
+
+use fastrecord_core::{Error, Result};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyIndexError, PyKeyError, PyOSError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
+create_exception!(fastrecord, CorruptFileError, FastRecordError, "Bytes break the format, or a checksum differs.");
+create_exception!(fastrecord, SchemaError, FastRecordError, "A schema is not allowed, or a value does not fit it.");
+create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has the file open.");
+create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are no image, or one that cannot be decoded.");
+create_exception!(fastrecord, UnsupportedVersionError, FastRecordError, "The file was written by a newer fastrecord.");
+
+/// The exception for a core error: a built-in one where there is one.
+pub(crate) fn to_py(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        Error::Io { path, source } => match source.raw_os_error() {
+            // OSError(errno, text, path) becomes FileNotFoundError or PermissionError by itself.
+            Some(errno) => {
+                let text = source.to_string();
+                let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+                PyOSError::new_err((errno, text, path.into_os_string()))
+            }
+            None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
+                "{}: the file ended early: it was truncated while it was being read",
+                path.display()
+            )),
+            None => PyOSError::new_err(message),
+        },
+        Error::NotFrec { .. }
+        | Error::NoCommit { .. }
+        | Error::Corrupt { .. }
+        | Error::Truncated { .. }
+        | Error::Checksum { .. }
+        | Error::BadExtent { .. }
+        | Error::BadString { .. } => CorruptFileError::new_err(message),
+        Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(message),
+        Error::OutOfRange { .. } => PyIndexError::new_err(message),
+        Error::NoField { .. } => PyKeyError::new_err(message),
+        Error::FieldType { .. } => PyTypeError::new_err(message),
+        Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
+            PyValueError::new_err(message)
+        }
+        Error::Schema(_) | Error::BadValue { .. } | Error::SchemaMismatch { .. } => SchemaError::new_err(message),
+        Error::NotAnImage { .. } => DecodeError::new_err(message),
+        Error::Locked { .. } => LockedError::new_err(message),
+        // `Error` is non-exhaustive only for other crates; these are the rest: Missing, WriterFailed, WrongProcess, Replaced.
+        _ => FastRecordError::new_err(message),
+    }
+}
+
+/// Runs `work` without the GIL; its error becomes a Python exception.
+///
+/// `work` gets a question to ask now and then: was there a signal (Ctrl-C)? If so, that exception is the outcome.
+pub(crate) fn without_gil<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let outcome = py.detach(|| {
+        work(&mut || {
+            let signal = Python::attach(|py| py.check_signals());
+            let interrupted = signal.is_err();
+            raised = signal.err();
+            interrupted
+        })
+    });
+    // The handler has run and raised: nobody else will raise it, whatever the work came to.
+    raised.map_or_else(|| outcome.map_err(to_py), Err)
+}

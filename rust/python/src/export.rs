@@ -1,0 +1,91 @@
+//! Memory of ours that Python may look at but not change: an object with the buffer protocol.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use fastrecord_core::Mapping;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyMemoryView, PySlice};
+
+/// What keeps the bytes alive and in place.
+pub(crate) enum Bytes {
+    Mapped(Arc<Mapping>),
+    Owned(Arc<Vec<u8>>),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map.bytes(),
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Owner of exported bytes: every memoryview and array over them keeps it alive.
+#[pyclass(module = "fastrecord._core", frozen)]
+pub(crate) struct Exporter {
+    bytes: Bytes,
+}
+
+#[pymethods]
+impl Exporter {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let bytes = slf.get().bytes.as_slice();
+        // SAFETY: PyBuffer_FillInfo fills `view`, which the interpreter gives us for that, and takes a reference to the owner,
+        // which keeps the bytes alive. They stay in place: the owner is frozen, and neither a mapping nor the vector behind
+        // an Arc ever moves its bytes. Read-only (1): requests for a writable buffer are refused.
+        let status = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                bytes.as_ptr().cast::<c_void>().cast_mut(),
+                bytes.len().cast_signed(),
+                1,
+                flags,
+            )
+        };
+        if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+/// A memoryview of all bytes; slices of it are what users get.
+pub(crate) fn export(py: Python<'_>, bytes: Bytes) -> PyResult<Py<PyAny>> {
+    let exporter = Bound::new(py, Exporter { bytes })?;
+    Ok(PyMemoryView::from(&exporter.into_any())?.into_any().unbind())
+}
+
+/// A slice of a memoryview.
+#[inline]
+pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> PyResult<Bound<'py, PyAny>> {
+    let (start, stop) = (offset.cast_signed() as isize, (offset + length).cast_signed() as isize);
+    view.get_item(PySlice::new(view.py(), start, stop, 1))
+}
+
+/// Lends the memory of a writable, contiguous Python buffer for the time of a call.
+pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u8]) -> PyResult<T>) -> PyResult<T> {
+    // A CPU tensor has no buffer protocol, the array over its memory has.
+    let array = if out.hasattr("__torch_function__")? { out.call_method0("numpy")? } else { out.clone() };
+    let flat = PyMemoryView::from(&array)?.call_method1("cast", ("B",))?;
+    let buffer = pyo3::buffer::PyBuffer::<u8>::get(&flat)?;
+    if buffer.readonly() {
+        return Err(PyBufferError::new_err("the buffer is read-only"));
+    }
+    let length = buffer.len_bytes();
+    let bytes: &mut [u8] = if length == 0 {
+        &mut []
+    } else {
+        // SAFETY: the buffer is contiguous (the cast made sure) and writable, and stays allocated and in place until `buffer` is
+        // dropped below. That no other Python thread reads or writes it meanwhile is the caller's part, as in `file.readinto`.
+        unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), length) }
+    };
+    let result = work(bytes);
+    drop(buffer); // not before: it is what keeps the memory in place
+    result
+}

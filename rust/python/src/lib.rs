@@ -1,0 +1,64 @@
+//! The private module `fastrecord._core`: argument checks, the GIL and error mapping; no algorithm.
+#![allow(missing_docs)] // what Python sees is documented in the classes
+
+mod batch;
+mod convert;
+mod error;
+mod export;
+mod reader;
+mod writer;
+
+use fastrecord_core::{Order, default_threads};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+/// Return the rows at positions of the epoch order of n rows, int64 (N,).
+#[pyfunction]
+fn permute<'py>(
+    py: Python<'py>,
+    n: u64,
+    seed: u64,
+    epoch: u64,
+    positions: PyReadonlyArray1<'py, i64>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let positions = convert::positions(&positions, n)?;
+    let order = Order::new(n, seed, epoch);
+    let rows = py.detach(|| positions.iter().map(|&p| order.row(p).cast_signed()).collect());
+    Ok(PyArray1::from_vec(py, rows))
+}
+
+/// Return (width, height) of an encoded image by its first bytes, or None if it is no image of a known type.
+#[pyfunction]
+fn image_size(data: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
+    let buffer = pyo3::buffer::PyBuffer::<u8>::get(data)?;
+    Ok(fastrecord_core::image_size(&buffer.to_vec(data.py())?).ok())
+}
+
+/// Return how many threads work on one call by default: the CPUs that the process may run on.
+#[pyfunction]
+fn pool_threads() -> usize {
+    default_threads()
+}
+
+#[pymodule]
+mod _core {
+    use super::*;
+
+    #[pymodule_export]
+    use super::{image_size, permute, pool_threads};
+    #[pymodule_export]
+    use crate::batch::{Batch, Payloads};
+    #[pymodule_export]
+    use crate::error::{
+        CorruptFileError, DecodeError, FastRecordError, LockedError, SchemaError, UnsupportedVersionError,
+    };
+    #[pymodule_export]
+    use crate::reader::{Reader, open_snapshot};
+    #[pymodule_export]
+    use crate::writer::Writer;
+
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,462 @@
+//! `fastrecord.Reader`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use fastrecord_core::{
+    Access, ColumnBytes, ColumnType, Datum, Error, FieldType, Reader as CoreReader, SnapshotId, from_hex, hex,
+};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
+
+use crate::batch::{Batch, Payloads, Values};
+use crate::convert::{from_json, index, indices, int64_array, schema_to};
+use crate::error::{to_py, without_gil};
+use crate::export::{Bytes, export, slice, with_writable};
+
+/// A core reader with the memoryviews that all views are slices of.
+pub(crate) struct State {
+    pub(crate) reader: CoreReader,
+    /// For single records and columns; None if nothing is mapped.
+    view: Option<Py<PyAny>>,
+    /// For batches in random order.
+    random: Option<Py<PyAny>>,
+}
+
+impl State {
+    fn new(py: Python<'_>, reader: CoreReader) -> PyResult<Arc<Self>> {
+        let of = |map: Option<&Arc<_>>| map.map(|map| export(py, Bytes::Mapped(Arc::clone(map)))).transpose();
+        let (view, random) = (of(reader.mapping())?, of(reader.random_mapping())?);
+        Ok(Arc::new(Self { reader, view, random }))
+    }
+}
+
+/// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
+///
+/// Args:
+///     path: The .frec file.
+///     access: "mmap" maps the file, so that records are views that cost nothing; "pread" maps nothing: every read is a copy, and
+///         every failure of the disk an exception. The index is then read into memory at first use (32 bytes a record and field).
+///     threads: Threads that work on one call at the most. By default the CPUs that the process may run on.
+///
+/// A reader may be used from several threads, forked, and pickled: a copy in another process opens the very same snapshot, and
+/// refuses a file that was replaced. Views keep the mapping alive after `close()`.
+///
+/// Raises:
+///     FileNotFoundError, PermissionError: from the system.
+///     CorruptFileError: no .frec file, damaged or truncated, or one that was never committed to.
+///     UnsupportedVersionError: written by a newer fastrecord.
+#[pyclass(module = "fastrecord", frozen, sequence)]
+pub(crate) struct Reader {
+    path: PathBuf,
+    state: Mutex<Option<Arc<State>>>,
+}
+
+fn access_from(name: &str) -> PyResult<Access> {
+    match name {
+        "mmap" => Ok(Access::Mmap),
+        "pread" => Ok(Access::Pread),
+        other => Err(PyValueError::new_err(format!("access is \"mmap\" or \"pread\", not {other:?}"))),
+    }
+}
+
+fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
+    if threads == Some(0) { Err(PyValueError::new_err("threads is at least 1")) } else { Ok(threads) }
+}
+
+impl Reader {
+    fn with(py: Python<'_>, reader: CoreReader) -> PyResult<Self> {
+        Ok(Self { path: reader.path().to_owned(), state: Mutex::new(Some(State::new(py, reader)?)) })
+    }
+
+    pub(crate) fn state(&self) -> PyResult<Arc<State>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        state.ok_or_else(|| to_py(Error::ReaderClosed { path: self.path.clone() }))
+    }
+
+    fn replace(&self, state: Option<Arc<State>>) -> Option<Arc<State>> {
+        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
+    }
+}
+
+/// One value of a record as a Python object.
+fn value<'py>(py: Python<'py>, state: &State, field: usize, record: u64, verify: bool) -> PyResult<Bound<'py, PyAny>> {
+    match state.reader.datum(field, record, verify).map_err(to_py)? {
+        Datum::Payload(offset, length) => {
+            if let Some(view) = &state.view {
+                return slice(view.bind(py), offset, length);
+            }
+            let bytes = py.detach(|| state.reader.payload(field, record, verify)).map_err(to_py)?;
+            Ok(PyMemoryView::from(&PyBytes::new(py, &bytes).into_any())?.into_any())
+        }
+        Datum::Str(text) => Ok(text.into_pyobject(py)?.into_any()),
+        Datum::Int(number) => Ok(number.into_pyobject(py)?.into_any()),
+        Datum::Float(number) => Ok(number.into_pyobject(py)?.into_any()),
+        Datum::Missing => Ok(py.None().into_bound(py)),
+    }
+}
+
+fn values_of(py: Python<'_>, state: &Arc<State>, field: usize, records: &[u64], verify: bool) -> PyResult<Values> {
+    let reader = &state.reader;
+    let kind = reader.schema().fields()[field].kind;
+    let array = match kind {
+        FieldType::String => return Ok(Values::Texts(field, OnceLock::new())),
+        FieldType::Image | FieldType::Bytes => {
+            let payloads = if let Some(view) = &state.random {
+                let ranges = without_gil(py, |interrupted| {
+                    if verify {
+                        reader.verify_mapped(field, records, interrupted)?;
+                    }
+                    reader.view_batch(field, records)
+                })?;
+                Payloads { view: view.clone_ref(py), ranges: Arc::new(ranges) }
+            } else {
+                let (bytes, starts) =
+                    without_gil(py, |interrupted| reader.read_batch_copy(field, records, verify, interrupted))?;
+                let ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
+                Payloads { view: export(py, Bytes::Owned(Arc::new(bytes)))?, ranges: Arc::new(ranges) }
+            };
+            Bound::new(py, payloads)?.into_any()
+        }
+        FieldType::Int64 => {
+            let words = py.detach(|| reader.words(field, records)).map_err(to_py)?;
+            PyArray1::from_vec(py, words.into_iter().map(i64::from_le_bytes).collect()).into_any()
+        }
+        FieldType::Float64 => {
+            let words = py.detach(|| reader.words(field, records)).map_err(to_py)?;
+            PyArray1::from_vec(py, words.into_iter().map(f64::from_le_bytes).collect()).into_any()
+        }
+        other => return Err(PyTypeError::new_err(format!("a field of type {} cannot be read", other.name()))),
+    };
+    Ok(Values::Ready(array.unbind()))
+}
+
+#[pymethods]
+impl Reader {
+    #[new]
+    #[pyo3(signature = (path, access = "mmap", *, threads = None))]
+    fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>) -> PyResult<Self> {
+        let (access, threads) = (access_from(access)?, check_threads(threads)?);
+        let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py)?;
+        Self::with(py, reader)
+    }
+
+    /// The number of records.
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.state()?.reader.len() as usize)
+    }
+
+    /// Return one record as a dict of field name to value; negative numbers count from the end.
+    ///
+    /// Images and bytes are read-only memoryviews of the mapping. Strings are checked against their CRC, payloads are not:
+    /// `get(.., verify=True)` and `read_batch(.., verify=True)` do that.
+    fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let state = self.state()?;
+        let reader = &state.reader;
+        let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
+        reader.check_size().map_err(to_py)?;
+        let dict = PyDict::new(py);
+        for (position, field) in reader.schema().fields().iter().enumerate() {
+            dict.set_item(&field.name, value(py, &state, position, record, false)?)?;
+        }
+        Ok(dict)
+    }
+
+    /// Return one field of one record; with `verify`, a payload is checked against its CRC.
+    #[pyo3(signature = (record, field, *, verify = false))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        record: &Bound<'py, PyAny>,
+        field: &str,
+        verify: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.state()?;
+        let record = state.reader.resolve(&[index(record)?]).map_err(to_py)?[0];
+        state.reader.check_size().map_err(to_py)?;
+        value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify)
+    }
+
+    /// Return all values of a fixed-width field, shape (N,), read-only: int64 or float64; "image.width" and "image.height"
+    /// are uint32.
+    ///
+    /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else a copy, made once.
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.state()?;
+        state.reader.check_size().map_err(to_py)?;
+        let (kind, bytes) = py.detach(|| state.reader.column(name)).map_err(to_py)?;
+        let dtype = match kind {
+            ColumnType::Int64 => "int64",
+            ColumnType::Float64 => "float64",
+            ColumnType::Uint32 => "uint32",
+            _ => return Err(PyTypeError::new_err(format!("column {name:?} is of a type without an array"))),
+        };
+        let view = match (bytes, &state.view) {
+            (ColumnBytes::Mapped(offset, length), Some(view)) => slice(view.bind(py), offset, length)?,
+            (ColumnBytes::Mapped(..), None) => return Err(PyTypeError::new_err("no mapping")),
+            (ColumnBytes::Copied(bytes), _) => export(py, Bytes::Owned(bytes))?.into_bound(py),
+        };
+        py.import("numpy")?.call_method1("frombuffer", (view, dtype))
+    }
+
+    /// Return the bytes of each record's payload, int64 (N,), without reading any payload; all records if no numbers are given.
+    #[pyo3(signature = (field, indices = None))]
+    fn lengths<'py>(
+        &self,
+        py: Python<'py>,
+        field: &str,
+        indices: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.state()?;
+        let reader = &state.reader;
+        let records = match indices {
+            Some(given) => reader.resolve(&self::indices(given)?).map_err(to_py)?,
+            None => (0..reader.len()).collect(),
+        };
+        let field = reader.field(field).map_err(to_py)?;
+        let lengths = py.detach(|| reader.lengths(field, &records)).map_err(to_py)?;
+        Ok(int64_array(py, lengths))
+    }
+
+    /// Read many records by one call, without the GIL.
+    ///
+    /// Args:
+    ///     indices: Record numbers, any 1-D integer sequence or array; repeats are allowed, negative ones count from the end.
+    ///     fields: Names of the fields wanted; by default all.
+    ///     verify: Check each payload against its CRC (strings always are).
+    /// Returns:
+    ///     A Batch. Its payloads are views of the mapping; with access="pread", of one new buffer.
+    /// Raises:
+    ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named.
+    #[pyo3(signature = (indices, fields = None, verify = false))]
+    fn read_batch(
+        &self,
+        py: Python<'_>,
+        indices: &Bound<'_, PyAny>,
+        fields: Option<Vec<String>>,
+        verify: bool,
+    ) -> PyResult<Batch> {
+        let state = self.state()?;
+        let reader = &state.reader;
+        let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
+        let wanted: Vec<usize> = match fields {
+            Some(names) => names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?,
+            None => (0..reader.schema().fields().len()).collect(),
+        };
+        let mut values = Vec::with_capacity(wanted.len());
+        for field in wanted {
+            let name = reader.schema().fields()[field].name.clone();
+            values.push((name, values_of(py, &state, field, &records, verify)?));
+        }
+        Ok(Batch { state, records, fields: values })
+    }
+
+    /// Copy the payloads of many records, one behind the other, into a writable buffer, on all threads and without the GIL.
+    ///
+    /// Args:
+    ///     indices: As for `read_batch`.
+    ///     field: A field of type image, bytes or string.
+    ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call.
+    ///     verify: Check each payload against its CRC.
+    /// Returns:
+    ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
+    /// Raises:
+    ///     ValueError: the buffer is too small; nothing was written. BufferError: it is read-only.
+    ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may have been written.
+    #[pyo3(signature = (indices, field, out, verify = true))]
+    fn read_batch_into<'py>(
+        &self,
+        py: Python<'py>,
+        indices: &Bound<'py, PyAny>,
+        field: &str,
+        out: &Bound<'py, PyAny>,
+        verify: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.state()?;
+        let reader = &state.reader;
+        let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
+        let field = reader.field(field).map_err(to_py)?;
+        let starts = with_writable(out, |bytes| {
+            without_gil(py, |interrupted| reader.read_batch_into(field, &records, bytes, verify, interrupted))
+        })?;
+        Ok(int64_array(py, starts))
+    }
+
+    /// Ask the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
+    fn prefetch(&self, py: Python<'_>, indices: &Bound<'_, PyAny>, field: &str) -> PyResult<u64> {
+        let state = self.state()?;
+        let records = state.reader.resolve(&self::indices(indices)?).map_err(to_py)?;
+        let field = state.reader.field(field).map_err(to_py)?;
+        py.detach(|| state.reader.prefetch(field, &records)).map_err(to_py)
+    }
+
+    /// Go on to the newest commit; True if there is one. Views and batches of before stay as they are.
+    fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
+        let state = self.state()?;
+        let newer = py.detach(|| state.reader.refresh()).map_err(to_py)?;
+        let found = newer.is_some();
+        if let Some(reader) = newer {
+            drop(self.replace(Some(State::new(py, reader)?)));
+        }
+        Ok(found)
+    }
+
+    /// Check every checksum in the file, on all threads.
+    ///
+    /// Args:
+    ///     progress: Called now and then with (bytes done, bytes in all).
+    /// Returns:
+    ///     A dict: "ok" (bool), "records", "bytes" (payload bytes read), "errors" (list of str, each naming file, record and field),
+    ///     "tail_bytes" (behind the last commit: one under way, or torn).
+    /// Raises:
+    ///     OSError: the disk fails.
+    #[pyo3(signature = (*, progress = None))]
+    fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        let state = self.state()?;
+        let reader = &state.reader;
+        let total = reader.bytes();
+        let mut raised = None;
+        let report = without_gil(py, |interrupted| {
+            reader.verify(|done| {
+                let called = progress.as_ref().map(|call| Python::attach(|py| call.call1(py, (done, total)).map(drop)));
+                if let Some(Err(error)) = called {
+                    raised = Some(error);
+                    return true;
+                }
+                interrupted()
+            })
+        });
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        let report = report?;
+        let dict = PyDict::new(py);
+        dict.set_item("ok", report.errors.is_empty())?;
+        dict.set_item("records", report.records)?;
+        dict.set_item("bytes", report.bytes)?;
+        dict.set_item("errors", report.errors)?;
+        dict.set_item("tail_bytes", reader.tail_bytes())?;
+        Ok(dict)
+    }
+
+    /// Let go of the file. The mapping goes with the last view of it. Closing twice is allowed.
+    fn close(&self) {
+        drop(self.replace(None));
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let state = self.state()?;
+        let (reader, id) = (&state.reader, state.reader.snapshot());
+        let path = std::path::absolute(reader.path()).unwrap_or_else(|_| reader.path().to_owned()).into_os_string();
+        let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
+        let arguments = (path, self.access()?, reader.threads(), hex(&id.file_id), id.commit, id.footer);
+        Ok((open, arguments.into_pyobject(py)?))
+    }
+
+    fn __repr__(&self) -> String {
+        match self.state() {
+            Ok(state) => {
+                let (records, schema) = (state.reader.len(), state.reader.schema().describe());
+                format!("<fastrecord.Reader {:?}: {records} records, {schema}>", self.path)
+            }
+            Err(_) => format!("<fastrecord.Reader {:?}: closed>", self.path),
+        }
+    }
+
+    /// The path that it was opened by.
+    #[getter]
+    fn path(&self) -> OsString {
+        self.path.clone().into_os_string()
+    }
+
+    /// "mmap" or "pread".
+    #[getter]
+    fn access(&self) -> PyResult<&'static str> {
+        Ok(if self.state()?.reader.access() == Access::Mmap { "mmap" } else { "pread" })
+    }
+
+    /// Whether `close()` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.state().is_err()
+    }
+
+    /// The fields of every record, a `fastrecord.Schema`.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        schema_to(py, self.state()?.reader.schema())
+    }
+
+    /// The file's own key/values, a new dict each time.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, &serde_json::Value::Object(self.state()?.reader.metadata().clone()).to_string())
+    }
+
+    /// False while a bulk import is under way, or if it was stopped.
+    #[getter]
+    fn complete(&self) -> PyResult<bool> {
+        Ok(self.state()?.reader.complete())
+    }
+
+    /// The file's random id, 32 hexadecimal digits; a copy of a file keeps it.
+    #[getter]
+    fn file_id(&self) -> PyResult<String> {
+        Ok(hex(&self.state()?.reader.snapshot().file_id))
+    }
+
+    /// The number of the commit that is read, from 1.
+    #[getter]
+    fn commit(&self) -> PyResult<u64> {
+        Ok(self.state()?.reader.snapshot().commit)
+    }
+
+    /// The format version of the file.
+    #[getter]
+    fn version(&self) -> PyResult<u32> {
+        Ok(self.state()?.reader.version())
+    }
+
+    /// Bytes of the file up to the end of the commit.
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        Ok(self.state()?.reader.bytes())
+    }
+
+    /// Bytes behind the commit when the file was opened: a commit under way, or a torn tail.
+    #[getter]
+    fn tail_bytes(&self) -> PyResult<u64> {
+        Ok(self.state()?.reader.tail_bytes())
+    }
+}
+
+/// Open the very snapshot that another process had; what a pickled Reader does.
+#[pyfunction]
+pub(crate) fn open_snapshot(
+    py: Python<'_>,
+    path: PathBuf,
+    access: &str,
+    threads: Option<usize>,
+    file_id: &str,
+    commit: u64,
+    footer: u64,
+) -> PyResult<Reader> {
+    let Some(file_id) = from_hex(file_id) else {
+        return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
+    };
+    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
+    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py)?;
+    Reader::with(py, reader)
+}

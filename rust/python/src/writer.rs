@@ -1,0 +1,352 @@
+//! `fastrecord.Writer`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+use fastrecord_core::{FieldType, Mode, OnError, Value, Writer as CoreWriter, WriterOptions};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyBytes, PyMapping, PyString, PyTuple};
+
+use crate::convert::{bad_value, from_json, schema_from, schema_to, to_json};
+use crate::error::{SchemaError, to_py, without_gil};
+
+/// The one writer of a file: append records, commit, close.
+///
+/// Args:
+///     path: The .frec file.
+///     schema: A Schema, or a mapping of name to type. May be None to append; if given then, it must be the file's.
+///     mode: "x" creates the file and refuses an existing one; "a" goes on behind the last commit of an existing one (a torn
+///         tail is cut off); "w" writes under a temporary name beside it and takes its place at close.
+///     metadata: The file's own key/values, JSON-able. "classes" (list of class names, position = label) is read by data sets.
+///     complete: False while a bulk import is under way: data sets refuse the file until `writer.complete = True`.
+///     commit_bytes: Commit by itself after so many bytes, so that memory and what a crash can lose stay bounded.
+///
+/// A `with` block commits and closes at its end; if an exception leaves it, what is not committed is dropped, and a new file
+/// without any commit is removed. A writer belongs to the process that opened it.
+///
+/// Raises:
+///     FileExistsError, FileNotFoundError: by mode. LockedError: another writer has it open; names it.
+///     SchemaError: the schema is not allowed, or not the file's. CorruptFileError: the file to append to is damaged.
+#[pyclass(module = "fastrecord", frozen)]
+pub(crate) struct Writer {
+    writer: Mutex<CoreWriter>,
+}
+
+/// A value taken from a Python record, kept alive while it is appended.
+enum Held {
+    Bytes(Py<PyBytes>),
+    Buffer(Vec<u8>),
+    Text(String),
+    Int(i64),
+    Float(f64),
+}
+
+impl Held {
+    fn value<'a>(&'a self, py: Python<'a>) -> Value<'a> {
+        match self {
+            Self::Bytes(bytes) => Value::Bytes(bytes.as_bytes(py)),
+            Self::Buffer(bytes) => Value::Bytes(bytes),
+            Self::Text(text) => Value::Str(text),
+            Self::Int(number) => Value::Int(*number),
+            Self::Float(number) => Value::Float(*number),
+        }
+    }
+}
+
+fn hold(value: &Bound<'_, PyAny>, kind: FieldType) -> Result<Held, String> {
+    let py = value.py();
+    let wrong = |wanted: &str, error: &PyErr| {
+        let given = value.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string());
+        format!("{wanted} is wanted, not {given} ({})", error.value(py))
+    };
+    match kind {
+        FieldType::Image | FieldType::Bytes => {
+            if let Ok(bytes) = value.cast::<PyBytes>() {
+                return Ok(Held::Bytes(bytes.clone().unbind()));
+            }
+            let buffer = PyBuffer::<u8>::get(value).map_err(|e| wrong("a bytes-like object", &e))?;
+            buffer.to_vec(py).map(Held::Buffer).map_err(|e| wrong("a bytes-like object", &e))
+        }
+        FieldType::String => match value.cast::<PyString>() {
+            Ok(text) => {
+                text.to_str().map(|t| Held::Text(t.to_owned())).map_err(|e| wrong("text that UTF-8 can hold", &e))
+            }
+            Err(error) => Err(wrong("a str", &error.into())),
+        },
+        FieldType::Int64 => value.extract().map(Held::Int).map_err(|e| wrong("an integer of 64 bits", &e)),
+        FieldType::Float64 => value.extract().map(Held::Float).map_err(|e| wrong("a float", &e)),
+        other => Err(format!("a field of type {} cannot be written", other.name())),
+    }
+}
+
+/// One column of values for `append_files`.
+enum Column {
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Texts(Vec<String>),
+    Bytes(Vec<Vec<u8>>),
+}
+
+impl Column {
+    fn new(values: &Bound<'_, PyAny>, kind: FieldType) -> PyResult<Self> {
+        let array = |dtype: &str| {
+            let array = values.py().import("numpy")?.call_method1("asarray", (values,))?;
+            let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+            if array.len()? > 0 && !(if dtype == "int64" { "iu" } else { "iuf" }).contains(&kind) {
+                return Err(PyTypeError::new_err(format!(
+                    "{dtype} values are wanted, not {}",
+                    array.getattr("dtype")?
+                )));
+            }
+            array.call_method1("astype", (dtype,))?.call_method0("tolist")
+        };
+        match kind {
+            FieldType::Int64 => array("int64")?.extract().map(Self::Ints),
+            FieldType::Float64 => array("float64")?.extract().map(Self::Floats),
+            FieldType::String => values.extract().map(Self::Texts),
+            FieldType::Bytes | FieldType::Image => values.extract().map(Self::Bytes),
+            other => Err(PyTypeError::new_err(format!("a field of type {} cannot be written", other.name()))),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Ints(values) => values.len(),
+            Self::Floats(values) => values.len(),
+            Self::Texts(values) => values.len(),
+            Self::Bytes(values) => values.len(),
+        }
+    }
+
+    fn value(&self, i: usize) -> Value<'_> {
+        match self {
+            Self::Ints(values) => Value::Int(values[i]),
+            Self::Floats(values) => Value::Float(values[i]),
+            Self::Texts(values) => Value::Str(&values[i]),
+            Self::Bytes(values) => Value::Bytes(&values[i]),
+        }
+    }
+}
+
+impl Writer {
+    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, CoreWriter> {
+        // Waits without the GIL: the thread that holds the lock may need the GIL to let go of it.
+        self.writer.lock_py_attached(py).unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn record_values(record: &Bound<'_, PyMapping>, writer: &CoreWriter) -> PyResult<Vec<Held>> {
+    let fields = writer.schema().fields();
+    let bad = |field: &str, detail: &str| bad_value(writer.path(), writer.len(), field, detail);
+    let mut held = Vec::with_capacity(fields.len());
+    for field in fields {
+        let value = record.get_item(&field.name).map_err(|_| bad(&field.name, "the record has no value for it"))?;
+        held.push(hold(&value, field.kind).map_err(|detail| bad(&field.name, &detail))?);
+    }
+    if record.len()? != fields.len() {
+        for key in record.keys()? {
+            let name: String = key.extract()?;
+            if !fields.iter().any(|f| f.name == name) {
+                return Err(bad(&name, &format!("no such field: the file has {}", writer.schema().describe())));
+            }
+        }
+    }
+    Ok(held)
+}
+
+#[pymethods]
+impl Writer {
+    #[new]
+    #[pyo3(signature = (path, schema = None, mode = "x", metadata = None, *, complete = true, commit_bytes = 1 << 30))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        schema: Option<&Bound<'_, PyAny>>,
+        mode: &str,
+        metadata: Option<&Bound<'_, PyAny>>,
+        complete: bool,
+        commit_bytes: u64,
+    ) -> PyResult<Self> {
+        let mode = match mode {
+            "x" => Mode::Create,
+            "a" => Mode::Append,
+            "w" => Mode::Overwrite,
+            other => return Err(PyValueError::new_err(format!("mode is \"x\", \"a\" or \"w\", not {other:?}"))),
+        };
+        if commit_bytes == 0 {
+            return Err(PyValueError::new_err("commit_bytes is at least 1"));
+        }
+        let schema = schema.map(schema_from).transpose()?;
+        if schema.is_none() && mode != Mode::Append {
+            return Err(SchemaError::new_err(format!("{}: a new file needs a schema", path.display())));
+        }
+        let metadata = metadata.map(to_json).transpose()?;
+        let options = WriterOptions { mode, commit_bytes, complete };
+        let writer = py.detach(|| CoreWriter::open(&path, schema, metadata, &options)).map_err(to_py)?;
+        Ok(Self { writer: Mutex::new(writer) })
+    }
+
+    /// Append one record, a mapping with a value for each field, and return its number.
+    ///
+    /// Raises:
+    ///     SchemaError: a value is missing, unknown or does not fit; names record and field, and nothing was appended.
+    ///     OSError: a write failed (a full disk): the file is good up to its last commit, and this writer goes no further.
+    fn append(&self, py: Python<'_>, record: &Bound<'_, PyMapping>) -> PyResult<u64> {
+        let mut guard = self.lock(py);
+        let writer = &mut *guard;
+        let held = record_values(record, writer)?;
+        let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
+        let large = values.iter().any(|v| matches!(v, Value::Bytes(bytes) if bytes.len() > 64 << 10));
+        let number = if large { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
+        number.map_err(to_py)
+    }
+
+    /// Append one record for each file, in order; several threads read ahead, without the GIL.
+    ///
+    /// Args:
+    ///     field: The field of type image or bytes that gets the bytes of the files, as they are.
+    ///     paths: The files, N of them.
+    ///     values: For each other field its values, N of them.
+    ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is no image: nothing of it or
+    ///         after it is appended, what was before it is. "skip" leaves such files out.
+    /// Returns:
+    ///     The files that were skipped: (position in `paths`, reason).
+    /// Raises:
+    ///     DecodeError: a file is no image; OSError: it cannot be read, or a write failed. Both name the file.
+    #[pyo3(signature = (field, paths, values, *, on_error = "raise"))]
+    fn append_files(
+        &self,
+        py: Python<'_>,
+        field: &str,
+        paths: Vec<PathBuf>,
+        values: &Bound<'_, PyMapping>,
+        on_error: &str,
+    ) -> PyResult<Vec<(usize, String)>> {
+        let on_error = match on_error {
+            "raise" => OnError::Raise,
+            "skip" => OnError::Skip,
+            other => return Err(PyValueError::new_err(format!("on_error is \"raise\" or \"skip\", not {other:?}"))),
+        };
+        let mut guard = self.lock(py);
+        let writer = &mut *guard;
+        let Some(position) = writer.schema().position(field) else {
+            return Err(SchemaError::new_err(format!(
+                "no field {field:?}: the file has {}",
+                writer.schema().describe()
+            )));
+        };
+        let mut columns = Vec::new();
+        for other in writer.schema().fields().iter().filter(|f| f.name != field) {
+            let given = values.get_item(&other.name);
+            let given = given.map_err(|_| SchemaError::new_err(format!("no values for field {}", other.name)))?;
+            let column = Column::new(&given, other.kind);
+            let column = column.map_err(|e| SchemaError::new_err(format!("field {}: {}", other.name, e.value(py))))?;
+            if column.len() != paths.len() {
+                let message = format!("field {}: {} values for {} files", other.name, column.len(), paths.len());
+                return Err(SchemaError::new_err(message));
+            }
+            columns.push(column);
+        }
+        let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
+        without_gil(py, |interrupted| writer.append_files(position, &paths, on_error, row, interrupted))
+    }
+
+    /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
+    fn commit(&self, py: Python<'_>) -> PyResult<u64> {
+        let mut guard = self.lock(py);
+        let writer = &mut *guard;
+        py.detach(|| writer.commit()).map_err(to_py)
+    }
+
+    /// Commit and release the file. Closing twice is allowed.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let mut guard = self.lock(py);
+        let writer = &mut *guard;
+        py.detach(|| writer.close()).map_err(to_py)
+    }
+
+    /// Drop what is not committed and release the file; a new file without any commit is removed.
+    fn abort(&self, py: Python<'_>) {
+        let mut guard = self.lock(py);
+        let writer = &mut *guard;
+        py.detach(|| writer.abort());
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let failed = exception.iter().next().is_some_and(|kind| !kind.is_none());
+        if failed {
+            self.abort(py);
+            return Ok(());
+        }
+        self.close(py)
+    }
+
+    /// Records in the file, those not yet committed included.
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.lock(py).len() as usize
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let writer = self.lock(py);
+        format!("<fastrecord.Writer {:?}: {} records, {}>", writer.path(), writer.len(), writer.schema().describe())
+    }
+
+    /// The path that it was opened by.
+    #[getter]
+    fn path(&self, py: Python<'_>) -> OsString {
+        self.lock(py).path().as_os_str().to_owned()
+    }
+
+    /// The fields of every record, a `fastrecord.Schema`.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let schema = self.lock(py).schema().clone();
+        schema_to(py, &schema)
+    }
+
+    /// Bytes that this writer has appended to the file.
+    #[getter]
+    fn bytes_written(&self, py: Python<'_>) -> u64 {
+        self.lock(py).bytes_written()
+    }
+
+    /// Records that are durable.
+    #[getter]
+    fn committed(&self, py: Python<'_>) -> u64 {
+        self.lock(py).committed()
+    }
+
+    /// The file's own key/values, a new dict each time; assign a mapping to replace them with the next commit.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::Value::Object(self.lock(py).metadata().clone()).to_string();
+        from_json(py, &text)
+    }
+
+    #[setter]
+    fn set_metadata(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let value = to_json(value)?;
+        self.lock(py).set_metadata(value);
+        Ok(())
+    }
+
+    /// Whether the file says, from the next commit on, that it is complete.
+    #[getter]
+    fn complete(&self, py: Python<'_>) -> bool {
+        self.lock(py).complete()
+    }
+
+    #[setter]
+    fn set_complete(&self, py: Python<'_>, value: bool) {
+        self.lock(py).set_complete(value);
+    }
+}
