@@ -1,0 +1,32 @@
+"""Train a torchvision classifier on packed files: alone, or under torchrun in many processes.
+
+`python -m fastrecord.train TRAIN.frec --val VAL.frec` is the command; `train(TrainConfig(...))` the same from Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastrecord.train.config import TrainConfig, TrainError
+
+if TYPE_CHECKING:
+    from fastrecord.train.engine import Result, train
+
+# The engine needs torch; the configuration and `--help` do not (PEP 562).
+_LAZY = {"Result": "fastrecord.train.engine", "train": "fastrecord.train.engine"}
+
+__all__ = ["Result", "TrainConfig", "TrainError", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'fastrecord.train' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

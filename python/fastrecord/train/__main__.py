@@ -1,0 +1,146 @@
+"""The command `python -m fastrecord.train`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from fastrecord import FastRecordError
+from fastrecord.train.config import Amp, Augment, DataKind, DeviceKind, LoaderKind, Schedule, TrainConfig, TrainError
+from fastrecord.train.interrupt import StopSignal
+
+_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
+    """Declare the option of a field of TrainConfig, with its default; `name` in the spelling of the command line."""
+    field = name.removeprefix("--").replace("-", "_")
+    default = _DEFAULTS[field]
+    flags = [name, *more.pop("also", ())]
+    if default is False:
+        return click.option(*flags, field, is_flag=True, help=text)
+    if choices is not None:
+        kind = click.Choice(get_args(choices))
+    shown = default is not None
+    return click.option(*flags, field, type=kind, default=default, show_default=shown, help=text, **more)
+
+
+@click.command(context_settings={"max_content_width": 120})
+@click.argument("train", nargs=-1, required=True, metavar="TRAIN.frec...")
+@click.option(
+    "--val", multiple=True, metavar="FILE", help="File or glob to evaluate on after every epoch; may be repeated."
+)
+@_option("--model", "Any classifier of torchvision, by its name.", metavar="NAME")
+@_option("--epochs", "Passes over the training records.", kind=int)
+@_option("--batch-size", "Images per process in one forward and backward pass.", kind=int, also=("-b",))
+@_option("--accumulate", "Passes per optimizer step. Global batch: batch size x this x processes.", kind=int)
+@_option("--image-size", "Height and width of the images the model sees, in pixels.", kind=int)
+@_option("--augment", "imagenet: random resized crop and flip; none: resize and centre crop.", choices=Augment)
+@_option(
+    "--threads",
+    "Decoding workers per process; 0: decode in the process itself. Default: its share of the cores, at most 8.",
+    kind=int,
+    also=("--workers", "-j"),
+)
+@_option("--loader", "torch: a DataLoader with worker processes, decoding by Pillow.", choices=LoaderKind)
+@_option("--data", "real: the records of TRAIN.", choices=DataKind)
+@_option("--lr", "Peak learning rate for a global batch of 256; scaled linearly with the global batch.", kind=float)
+@_option("--momentum", "Momentum of SGD.", kind=float)
+@_option("--weight-decay", "Weight decay of SGD.", kind=float)
+@click.option(
+    "--decay-norm-bias/--no-decay-norm-bias",
+    default=True,
+    show_default=True,
+    help="Whether biases and normalisation parameters decay too.",
+)
+@_option("--schedule", "What follows the warm-up: cosine to 0, or drops by steps.", choices=Schedule)
+@_option("--lr-step-epochs", "Epochs between the drops of the step schedule.", kind=int)
+@_option("--lr-gamma", "Factor of each drop of the step schedule.", kind=float)
+@_option(
+    "--warmup-epochs",
+    "Epochs of linear warm-up, fractions allowed. Default: 5, at most a tenth of the epochs.",
+    kind=float,
+)
+@_option("--label-smoothing", "Label smoothing, in [0, 1).", kind=float)
+@_option("--amp", "Mixed precision; fp16 scales the gradients.", choices=Amp)
+@_option("--channels-last", "Keep weights and images in channels_last memory.")
+@_option("--compile", "Run the model through torch.compile; the first steps take minutes.")
+@_option("--seed", "Seed of record order, augmentation, initial weights and dropout.", kind=int)
+@_option("--device", "auto takes CUDA where there is one.", choices=DeviceKind)
+@_option(
+    "--out", "Folder for metrics.jsonl, checkpoints/ and training.png. Default: runs/MODEL.", kind=Path, metavar="DIR"
+)
+@_option(
+    "--resume",
+    "Go on from a checkpoint, the folder of a run, or 'auto': the run in --out, if there is one.",
+    metavar="PATH",
+)
+@_option("--overwrite", "Replace the run that --out holds; otherwise that is an error.")
+@_option("--max-steps", "Stop after this many optimizer steps, counted from the very first.", kind=int)
+@_option("--checkpoint-every", "Optimizer steps between checkpoints beside those at every epoch's end.", kind=int)
+@_option("--print-freq", "Optimizer steps between log lines.", kind=int, also=("-p",))
+@click.pass_context
+def main(context: click.Context, /, **options: Any) -> None:
+    r"""Train a torchvision classifier on packed files, on one process or under torchrun on many.
+
+    \b
+    python -m fastrecord.train train.frec --val val.frec
+    torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --amp bf16 --channels-last
+
+    Ctrl-C and SIGTERM end the run after the step under way; the checkpoint they leave goes on with --resume auto.
+    """
+    for name in ("train", "val"):
+        given = options[name]
+        options[name] = None if not given else given[0] if len(given) == 1 else list(given)
+    try:
+        config = TrainConfig(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    context.exit(_run(config))
+
+
+def _run(config: TrainConfig) -> int:
+    """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("fastrecord.train").setLevel(logging.INFO)
+    try:
+        with StopSignal() as stop:
+            from fastrecord.train.engine import train
+
+            result = train(config, stop)
+    except (TrainError, FastRecordError, OSError) as error:
+        # Errors that all ranks share are told once, by the first; others by the rank that has them.
+        if not isinstance(error, TrainError) or os.environ.get("RANK", "0") == "0":
+            click.echo(f"Error: {_last_line(error)}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        click.echo("interrupted in the middle of a step: no checkpoint was written for it", err=True)
+        return 128 + signal.SIGINT
+    if not result.signal:
+        return 0
+    if os.environ.get("RANK", "0") == "0":
+        name = signal.Signals(result.signal).name
+        left = (
+            "before the first step" if result.checkpoint is None else f"{result.checkpoint} goes on with --resume auto"
+        )
+        click.echo(f"stopped by {name} after step {result.step}: {left}", err=True)
+    return 128 + result.signal
+
+
+def _last_line(error: Exception) -> str:
+    """Return an error's message; of one that a data worker had, which is wrapped in its traceback, the last line."""
+    text = str(error).strip()
+    return text.splitlines()[-1] if "Original Traceback" in text else text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Checkpoints: written so that a run killed at any moment leaves the one before whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrecord.train.config import TrainError
+
+_FORMAT = "fastrecord.train 1"
+
+
+def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
+    """Write `state` to `path`, replacing what is there in one step, and wait until the disk has it.
+
+    Raises:
+        OSError: it can not be written (a full disk); what was at `path` is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Through memory: torch turns a full disk into an error without the path, and it leaves the reason out.
+    buffer = io.BytesIO()
+    torch.save({"format": _FORMAT, **state}, buffer)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, f"{error.strerror}; the checkpoint was not written", str(path)) from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint into the host's memory. Only tensors and plain values are unpickled.
+
+    Raises:
+        TrainError: the file is not there, or is not a checkpoint of this trainer.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise TrainError(f"{path}: {error.strerror}") from error
+    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        raise TrainError(f"{path}: not a checkpoint of fastrecord.train, or damaged ({error})") from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise TrainError(f"{path}: not a checkpoint of fastrecord.train ({_FORMAT!r})")
+    return state
+
+
+def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
+    """Return the checkpoint that a run starts from, or None for a fresh start.
+
+    Args:
+        resume: A checkpoint, the folder of a run, "auto" for the run in `folder` if there is one, or None.
+        folder: Where the run writes.
+
+    Raises:
+        TrainError: `resume` names something that is not there.
+    """
+    if resume is None:
+        return None
+    if resume == "auto":
+        newest = folder / "checkpoints" / "last.pt"
+        return newest if newest.exists() else None
+    path = Path(resume)
+    for candidate in (path, path / "last.pt", path / "checkpoints" / "last.pt"):
+        if candidate.is_file():
+            return candidate
+    raise TrainError(f"{path}: no checkpoint there (a file, or a folder with checkpoints/last.pt)")

@@ -1,0 +1,128 @@
+"""What a training run is told: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+Augment = Literal["imagenet", "none"]
+Amp = Literal["off", "bf16", "fp16"]
+Schedule = Literal["cosine", "step"]
+LoaderKind = Literal["torch"]
+DataKind = Literal["real"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+
+class TrainError(Exception):
+    """A run that can not start or go on, for a reason that the user can act on; the message says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """All that decides a run. Two runs of equal configurations see the same batches and the same augmentation.
+
+    Attributes:
+        train: Packed file, glob, or several files, to train on.
+        val: The same, to evaluate on after every epoch; None evaluates nothing.
+        model: Name of a torchvision classifier.
+        epochs: Passes over the training records.
+        batch_size: Images per process in one forward and backward pass.
+        accumulate: Passes per optimizer step; the global batch is `batch_size * accumulate * processes`.
+        image_size: Height and width of the images that the model sees, in pixels.
+        augment: "imagenet": random resized crop and flip in training, resize to 256/224 of the size and centre crop in
+            evaluation. "none": resize the shorter side to the size and centre crop, in both.
+        loader: "torch": decode with Pillow in the worker processes of a torch DataLoader.
+        data: "real": the records of `train`.
+        threads: Decoding workers per process; 0 decodes in the training process; None: the cores that this process may
+            use, shared among the processes on the machine, 8 at most.
+        lr: Peak learning rate for a global batch of 256; scaled linearly with the global batch.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+        decay_norm_bias: False leaves biases and normalisation parameters out of the weight decay.
+        schedule: What follows the warm-up: "cosine" to 0, or "step": times `lr_gamma` every `lr_step_epochs`.
+        lr_step_epochs: Epochs between the drops of the step schedule.
+        lr_gamma: Factor of each drop.
+        warmup_epochs: Epochs of linear warm-up, fractions allowed; None: 5, and at most a tenth of `epochs`.
+        label_smoothing: In [0, 1).
+        amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
+        channels_last: Keep the weights and images in channels_last memory.
+        compile: Run the model through torch.compile.
+        seed: Of the record order, the augmentation, the initial weights and dropout.
+        device: "auto" takes CUDA where there is one.
+        out: Folder for metrics, checkpoints and plot; None: `runs/<model>`.
+        resume: A checkpoint file, the folder of a run, "auto" (the run in `out`, if there is one), or None.
+        overwrite: Replace the run that `out` holds; otherwise it is refused.
+        max_steps: Stop after this many optimizer steps, counted from the very first; the schedule does not change.
+        checkpoint_every: Optimizer steps between checkpoints, besides those at every epoch's end; 0: only those.
+        print_freq: Optimizer steps between log lines.
+
+    Raises:
+        ValueError: a value is outside of its range; the message names the option.
+    """
+
+    train: str | Sequence[str]
+    val: str | Sequence[str] | None = None
+    model: str = "resnet50"
+    epochs: int = 90
+    batch_size: int = 256
+    accumulate: int = 1
+    image_size: int = 224
+    augment: Augment = "imagenet"
+    loader: LoaderKind = "torch"
+    data: DataKind = "real"
+    threads: int | None = None
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    decay_norm_bias: bool = True
+    schedule: Schedule = "cosine"
+    lr_step_epochs: int = 30
+    lr_gamma: float = 0.1
+    warmup_epochs: float | None = None
+    label_smoothing: float = 0.0
+    amp: Amp = "off"
+    channels_last: bool = False
+    compile: bool = False
+    seed: int = 0
+    device: DeviceKind = "auto"
+    out: Path | None = None
+    resume: str | Path | None = None
+    overwrite: bool = False
+    max_steps: int | None = None
+    checkpoint_every: int = 0
+    print_freq: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "image_size", "lr_step_epochs", "print_freq"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("checkpoint_every", "lr", "momentum", "weight_decay", "lr_gamma"):
+            self._check(name, getattr(self, name) >= 0, "at least 0")
+        self._check("seed", 0 <= self.seed < 2**63, "in [0, 2**63)")
+        self._check("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
+        self._check("threads", self.threads is None or self.threads >= 0, "at least 0")
+        self._check("max_steps", self.max_steps is None or self.max_steps >= 1, "at least 1")
+        fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
+        self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
+        choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "loader": LoaderKind, "data": DataKind}
+        for name, kind in {**choices, "device": DeviceKind}.items():
+            self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
+        if self.overwrite and self.resume is not None:
+            raise ValueError(
+                "overwrite and resume: one replaces the run that the other would go on with; give one of them"
+            )
+
+    def _check(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} is {getattr(self, name)!r}: it must be {allowed}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path("runs") / self.model if self.out is None else Path(self.out)
+
+    @property
+    def warmup(self) -> float:
+        """Epochs of warm-up, with the default filled in."""
+        return min(5.0, self.epochs / 10) if self.warmup_epochs is None else self.warmup_epochs

@@ -1,0 +1,151 @@
+"""The processes of a run and what they say to each other; alone, every exchange is a local no-op."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from fastrecord.train.config import DeviceKind, TrainError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among those of the run.
+
+    Attributes:
+        rank: This process, in [0, world_size).
+        world_size: Processes over all machines.
+        local_rank: This process among those of its machine.
+        local_world_size: Processes on this machine.
+        device: Where this process computes.
+        control: A gloo group for small messages between the hosts, beside NCCL; None when alone.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+    control: dist.ProcessGroup | None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the logs, metrics and checkpoints."""
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of `values` over all ranks; they are on `device`, and may be changed in place."""
+        if self.control is not None:
+            dist.all_reduce(values)
+        return values
+
+    def largest(self, value: int) -> int:
+        """Return the largest `value` of all ranks. Costs a small message between the hosts; no device is waited for."""
+        if self.control is None:
+            return value
+        largest = torch.tensor([value])
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
+        return int(largest.item())
+
+    def copy_from_first(self, tensors: Iterator[torch.Tensor]) -> None:
+        """Overwrite `tensors` on every rank with those of rank 0."""
+        if self.control is not None:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def each(self, work: Callable[[], T]) -> T:
+        """Run `work` on every rank and return its result; a failure on one is raised on all, so that none waits for it.
+
+        Raises:
+            TrainError: `work` raised one, or an OSError, here or on another rank.
+        """
+        result, failure = _attempt(work)
+        failures: list[str | None] = [failure]
+        if self.control is not None:
+            failures = [None] * self.world_size
+            dist.all_gather_object(failures, failure, group=self.control)
+        for rank, message in enumerate(failures):
+            if message is not None:
+                raise TrainError(message if self.world_size == 1 or rank == 0 else f"rank {rank}: {message}")
+        return result  # type: ignore[return-value]  # no failure: `work` returned
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Run `work` on rank 0 alone and return its result, which must pickle, on every rank.
+
+        Raises:
+            TrainError: `work` raised one, or an OSError, on rank 0.
+        """
+        box: list[Any] = list(_attempt(work)) if self.is_first else [None, None]
+        if self.control is not None:
+            dist.broadcast_object_list(box, src=0, group=self.control)
+        if box[1] is not None:
+            raise TrainError(box[1])
+        return box[0]  # type: ignore[no-any-return]
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, str | None]:
+    try:
+        return work(), None
+    except (TrainError, OSError) as error:
+        return None, str(error)
+
+
+@contextmanager
+def start_ranks(device: DeviceKind) -> Iterator[Ranks]:
+    """Join the process group that torchrun describes in the environment (NCCL on CUDA, gloo on the CPU), or run alone.
+
+    A process group that exists already is used, and left as it is.
+
+    Raises:
+        TrainError: CUDA is asked for and there is none, or there are more processes than GPUs.
+    """
+    launched = dist.is_available() and ("WORLD_SIZE" in os.environ and "RANK" in os.environ)
+    joined = dist.is_available() and dist.is_initialized()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched or joined else 0
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched or joined else 1
+    chosen = _choose_device(device, local_rank, local_world_size)
+    if not launched and not joined:
+        yield Ranks(0, 1, 0, 1, chosen, None)
+        return
+    if not joined:
+        if chosen.type == "cuda":
+            dist.init_process_group("nccl", device_id=chosen)
+        else:
+            dist.init_process_group("gloo")
+    control: Any = dist.new_group(backend="gloo")
+    # A TrainError is raised by all ranks alike. At another error they may be gone, and leaving the group wait for them.
+    alike = False
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank, local_world_size, chosen, control)
+        alike = True
+    except TrainError:
+        alike = True
+        raise
+    finally:
+        if alike and not joined:
+            dist.destroy_process_group()
+
+
+def _choose_device(device: DeviceKind, local_rank: int, local_world_size: int) -> torch.device:
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise TrainError("no CUDA device is available to torch; train on the CPU with --device cpu")
+    if device == "cpu" or not available:
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise TrainError(
+            f"{local_world_size} processes on this machine, but {count} GPUs: start at most one process per GPU "
+            f"(torchrun --nproc-per-node {count}), or train on the CPU with --device cpu"
+        )
+    chosen = torch.device("cuda", local_rank)
+    torch.cuda.set_device(chosen)
+    return chosen

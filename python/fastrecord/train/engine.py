@@ -1,0 +1,343 @@
+"""The run: epochs of steps, evaluation, checkpoints, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from fastrecord.train.config import TrainConfig, TrainError
+from fastrecord.train.data import Batch, Batches, TorchBatches, derive_seed, open_datasets
+from fastrecord.train.distributed import Ranks, start_ranks
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.learner import Learner
+from fastrecord.train.meters import Metrics, MetricsFile, TrainMeter, correct_guesses, train_line, val_line
+from fastrecord.train.model import build_classifier, has_batch_norm
+from fastrecord.train.plot import plot_metrics
+from fastrecord.train.schedule import LearningRate
+
+_log = logging.getLogger("fastrecord.train")
+
+# Losses are summed as integers of this resolution: such a sum does not depend on the order, so not on the ranks.
+_LOSS_UNIT = 2.0**-20
+_LOSS_LIMIT = 2.0**20  # of one image; keeps the sum over 8 million images within 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        step: Optimizer steps taken since the very first.
+        epoch: Whole epochs trained.
+        train: Metrics of the last epoch that was trained on, over all ranks.
+        val: Metrics of the last evaluation; None if there was none.
+        best_error1: Lowest error of an evaluation, in percent; None if there was none.
+        checkpoint: The newest checkpoint; None if nothing was trained.
+        signal: The signal that ended the run, or 0.
+        module: The trained model, on this rank's device.
+    """
+
+    step: int
+    epoch: int
+    train: Metrics
+    val: Metrics | None
+    best_error1: float | None
+    checkpoint: Path | None
+    signal: int
+    module: nn.Module
+
+
+def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
+    """Train a classifier as `config` says; under torchrun, every process calls it alike.
+
+    SIGINT, SIGTERM and SIGHUP end the run after the step under way, with a checkpoint. Progress is logged by the logger
+    "fastrecord.train" of rank 0.
+
+    Args:
+        config: The run.
+        stop: Notes the signals; None to do so for the time of this call.
+
+    Raises:
+        TrainError: the run can not start or go on; on all ranks alike.
+        FastRecordError: a record can not be read or decoded.
+        OSError: a file can not be written.
+    """
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignal()) if stop is None else stop
+        ranks = stack.enter_context(start_ranks(config.device))
+        return _Run(config, ranks, signals, stack).run()
+
+
+def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal) -> Metrics:
+    """Evaluate on the batches of all ranks, which may have different numbers of them: nothing is exchanged but one sum.
+
+    The sums do not depend on how the images are shared among the ranks.
+
+    Args:
+        learner: The model; rank 0's running statistics are used on all ranks.
+        batches: Of this rank.
+        ranks: All ranks; every one must call this.
+        signals: A signal ends the loop early; the metrics are then of no use.
+
+    Returns:
+        Metrics over all ranks; the loss is the cross entropy without label smoothing.
+    """
+    ranks.copy_from_first(learner.module.buffers())
+    # In units of the loss, images, images, images, and images whose loss is not finite.
+    totals = torch.zeros(5, dtype=torch.int64, device=ranks.device)
+    learner.module.eval()
+    for images, labels in batches:
+        if signals.number:
+            break
+        logits = learner.predict(images)
+        labels = labels.to(ranks.device, non_blocking=True)
+        losses = functional.cross_entropy(logits, labels, reduction="none").double()
+        finite = losses.isfinite()
+        units = losses.where(finite, losses.new_zeros(())).clamp(max=_LOSS_LIMIT) / _LOSS_UNIT
+        correct1, correct5 = correct_guesses(logits, labels)
+        count = torch.full_like(correct1, len(labels))
+        totals += torch.stack([units.round().long().sum(), correct1, correct5, count, (~finite).sum()])
+    learner.module.train()
+    units_sum, correct1_sum, correct5_sum, images_sum, broken = ranks.sum(totals).tolist()
+    return Metrics(math.nan if broken else units_sum * _LOSS_UNIT, correct1_sum, correct5_sum, images_sum)
+
+
+class _Run:
+    """One run on one rank.
+
+    `step` counts the optimizer steps of the whole run, `done` those of the running epoch, `epoch` the epochs behind it.
+    """
+
+    def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal, stack: ExitStack) -> None:
+        self.config, self.ranks, self.signals = config, ranks, signals
+        self.step = self.epoch = self.done = 0
+        self.val: Metrics | None = None
+        self.best_error1: float | None = None
+        self.checkpoint: Path | None = None
+        train_set, val_set = ranks.each(lambda: open_datasets(config))
+        self.classes = train_set.classes
+        self.batches: Batches = TorchBatches(train_set, config, ranks, training=True)
+        stack.callback(self.batches.close)
+        self.val_batches: Batches | None = None
+        if val_set is not None:
+            self.val_batches = TorchBatches(val_set, config, ranks, training=False)
+            stack.callback(self.val_batches.close)
+        self.steps_per_epoch = len(self.batches)
+        global_batch_size = config.batch_size * config.accumulate * ranks.world_size
+        self.learning_rate = LearningRate.from_config(
+            config, global_batch_size=global_batch_size, steps_per_epoch=self.steps_per_epoch
+        )
+        torch.manual_seed(config.seed)
+        torch.backends.cudnn.benchmark = ranks.device.type == "cuda"
+        self.learner = Learner(ranks.each(self._build_model), config, ranks)
+        self.meter = TrainMeter(ranks)
+        found = ranks.first(lambda: _claim_folder(config))
+        if found is not None:
+            self._resume(ranks.first(lambda: load_checkpoint(found)), found)
+        self.metrics: MetricsFile | None = None
+        ranks.first(lambda: self._open_metrics(stack, resumed=found is not None))
+        self._say(
+            f"{config.model}, {len(self.classes)} classes: {len(train_set)} records to train on, "
+            f"{0 if val_set is None else len(val_set)} to evaluate on; "
+            f"{ranks.world_size} process{'es' if ranks.world_size > 1 else ''} on {ranks.device.type}; "
+            f"global batch {global_batch_size} = {config.batch_size} x {config.accumulate} x {ranks.world_size}; "
+            f"{config.epochs} epochs of {self.steps_per_epoch} steps; peak learning rate {self.learning_rate.peak:.5g}"
+        )
+        if found is not None:
+            self._say(f"resumed from {found}: epoch {self.epoch}, {self.done} of {self.steps_per_epoch} steps done")
+
+    def run(self) -> Result:
+        """Train until the last epoch or step, or until a signal comes."""
+        signal = 0
+        while self.epoch < self.config.epochs and not self._at_max_steps() and not signal:
+            signal = self._train_epoch() or self._evaluate_epoch()
+        if self.ranks.is_first and not signal:
+            plot_metrics(self.config.folder / "metrics.jsonl", self.config.folder / "training.png")
+        train_metrics = self.meter.epoch
+        return Result(
+            self.step,
+            self.epoch,
+            train_metrics,
+            self.val,
+            self.best_error1,
+            self.checkpoint,
+            signal,
+            self.learner.module,
+        )
+
+    def _train_epoch(self) -> int:
+        """Train what is left of the running epoch; return the signal that cut it short, or 0."""
+        if self.done == 0:
+            self.meter.start_epoch()
+        self.meter.restart_clock()
+        batches = self.meter.timed(self.batches.epoch(self.epoch)) if self.done < self.steps_per_epoch else iter(())
+        while self.done < self.steps_per_epoch and not self._at_max_steps():
+            # All ranks must leave at the same step, though a signal reaches them at different times.
+            signal = self.ranks.largest(self.signals.number)
+            if signal:
+                if self.step:
+                    self._save("last")
+                return signal
+            self._seed_step()
+            learning_rate = self.learning_rate(self.step)
+            self.learner.step(batches, learning_rate=learning_rate, meter=self.meter)
+            self.step += 1
+            self.done += 1
+            last = self.done == self.steps_per_epoch or self._at_max_steps()
+            if self.done % self.config.print_freq == 0 or last:
+                self._report(learning_rate)
+            if self.config.checkpoint_every and self.step % self.config.checkpoint_every == 0 and not last:
+                self._save("last")
+        return 0
+
+    def _evaluate_epoch(self) -> int:
+        """Evaluate, and write the checkpoint that ends the epoch or the run; return the signal that came, or 0."""
+        improved = False
+        if self.val_batches is not None:
+            start = time.perf_counter()
+            metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
+            signal = self.ranks.largest(self.signals.number)
+            if signal:
+                self._save("last")
+                return signal
+            self._report_val(metrics, time.perf_counter() - start)
+            self.val = metrics
+            improved = self.best_error1 is None or metrics.error1 < self.best_error1
+            self.best_error1 = metrics.error1 if improved else self.best_error1
+        if self.done == self.steps_per_epoch:
+            self.epoch, self.done = self.epoch + 1, 0
+        self._save("last")
+        if improved:
+            self._save("best")
+        return 0
+
+    def _at_max_steps(self) -> bool:
+        return self.config.max_steps is not None and self.step >= self.config.max_steps
+
+    def _seed_step(self) -> None:
+        """Make dropout and the like a function of seed, step and rank, so that a resumed run draws the same."""
+        seed = derive_seed(self.config.seed, self.step, self.ranks.rank)
+        torch.default_generator.manual_seed(seed)
+        if self.ranks.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _collect(self) -> None:
+        self.meter.collect()
+        if not math.isfinite(self.meter.epoch.loss_sum):
+            newest = (
+                "there is no checkpoint yet"
+                if self.checkpoint is None
+                else f"the newest checkpoint is {self.checkpoint}"
+            )
+            raise TrainError(
+                f"the loss is no longer finite at epoch {self.epoch}, step {self.step} (looked at every "
+                f"{self.config.print_freq} steps): try a lower --lr (the learning rate is "
+                f"{self.learning_rate(self.step - 1):.5g} now), a longer --warmup-epochs"
+                f"{'' if self.config.amp == 'off' else ', or --amp off'}; {newest}"
+            )
+
+    def _report(self, learning_rate: float) -> None:
+        self._collect()
+        window = self.meter.window
+        self._say(train_line(self.epoch, self.done, self.steps_per_epoch, window, self.meter.epoch, learning_rate))
+        self._record(
+            "train",
+            window.metrics,
+            lr=learning_rate,
+            images_per_second=window.images_per_second,
+            data_wait=window.data_wait,
+            step_seconds=window.seconds / window.steps,
+        )
+        self.meter.start_window()
+
+    def _report_val(self, metrics: Metrics, seconds: float) -> None:
+        self._say(val_line(self.epoch, metrics, seconds))
+        counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
+        self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
+
+    def _record(self, event: str, metrics: Metrics, **more: float) -> None:
+        if self.metrics is not None:
+            means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
+            self.metrics.write({"event": event, "epoch": self.epoch, "step": self.step, **means, **more})
+
+    def _say(self, line: str) -> None:
+        if self.ranks.is_first:
+            _log.info(line)
+
+    def _save(self, name: str) -> None:
+        self._collect()
+        path = self.config.folder / "checkpoints" / f"{name}.pt"
+        self.ranks.first(lambda: save_checkpoint(self._state(), path))
+        if name == "last":
+            self.checkpoint = path
+        self.meter.restart_clock()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "config": {"model": self.config.model, "seed": self.config.seed, "image_size": self.config.image_size},
+            "classes": list(self.classes),
+            "step": self.step,
+            "epoch": self.epoch,
+            "done": self.done,
+            "best_error1": self.best_error1,
+            "meter": self.meter.state_dict(),
+            "batches": self.batches.state_dict(epoch=self.epoch, steps_done=self.done),
+            **self.learner.state_dict(),
+        }
+
+    def _resume(self, state: dict[str, Any], path: Path) -> None:
+        ours = {"model": self.config.model, "seed": self.config.seed, "classes": list(self.classes)}
+        theirs = {"model": state["config"]["model"], "seed": state["config"]["seed"], "classes": state["classes"]}
+        for name, value in ours.items():
+            if theirs[name] != value:
+                raise TrainError(
+                    f"{path} was made with {name} {theirs[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
+                )
+        self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
+        self.learner.load_state_dict(state)
+        self.meter.load_state_dict(state["meter"])
+        self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
+        self.best_error1, self.checkpoint = state["best_error1"], path
+
+    def _build_model(self) -> nn.Module:
+        config = self.config
+        module = build_classifier(config.model, classes=len(self.classes), image_size=config.image_size)
+        if config.batch_size == 1 and has_batch_norm(module):
+            raise TrainError(
+                f"{config.model} has batch normalisation, and --batch-size 1 leaves it one image to normalise over: "
+                "use at least 2"
+            )
+        return module
+
+    def _open_metrics(self, stack: ExitStack, *, resumed: bool) -> None:
+        path = self.config.folder / "metrics.jsonl"
+        self.metrics = stack.enter_context(MetricsFile(path, keep_steps=self.step if resumed else None))
+
+
+def _claim_folder(config: TrainConfig) -> Path | None:
+    """Make the folder of the run and return the checkpoint to start from; no run is written over unasked."""
+    folder = config.folder
+    found = find_checkpoint(config.resume, folder)
+    if found is None:
+        kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
+        there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
+        if there and not config.overwrite:
+            raise TrainError(
+                f"{folder} holds a run already ({there[0].name}): go on with it (--resume auto), replace it "
+                "(--overwrite), or choose another --out"
+            )
+        for path in there:
+            path.unlink()
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    return found

@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM as a wish that the run looks at between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+# A launcher passes a signal on to processes that the terminal has signalled already: so close together, both are one
+# wish. In seconds.
+_ONE_WISH = 2.0
+
+
+class StopSignal:
+    """Notes the first SIGINT, SIGTERM or SIGHUP while it is entered, instead of raising in the middle of a step.
+
+    A later SIGINT raises KeyboardInterrupt, for a run that hangs. Outside of the main thread it notes nothing. SIGHUP
+    stays ignored where it was (nohup).
+
+    Attributes:
+        number: The signal noted, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._noted_at = 0.0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if kind is signal.SIGHUP and signal.getsignal(kind) is signal.SIG_IGN:
+                    continue
+                self._previous[kind] = signal.signal(kind, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        while self._previous:
+            number, handler = self._previous.popitem()
+            # A handler that was not set from Python reads as None, and can not be set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self.number:
+            self.number, self._noted_at = number, now
+        elif number == signal.SIGINT and now - self._noted_at > _ONE_WISH:
+            raise KeyboardInterrupt
+
+
+def outlive_first_signal(_worker: int) -> None:
+    """Make a data worker ignore SIGINT and the first SIGTERM or SIGHUP; a DataLoader's `worker_init_fn`.
+
+    Terminals and launchers signal the whole process group. A worker that died of it would fail the step under way; its
+    trainer ends it after that step. A second SIGTERM works as usual, so that nothing can be left behind.
+    """
+
+    def second_one_ends(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(kind, second_one_ends)

@@ -1,0 +1,113 @@
+"""One optimizer step, and all that it needs: model, optimizer, precision, gradient exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastrecord.train.config import TrainConfig
+from fastrecord.train.data import Batch, Normalize
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.meters import TrainMeter
+from fastrecord.train.model import parameter_groups
+
+_AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Learner:
+    """A model under SGD, the same on every rank.
+
+    Args:
+        module: Maps float32 (B, 3, S, S) to logits (B, classes).
+        config: Optimizer, precision, accumulation, compilation.
+        ranks: The processes that average their gradients.
+
+    Attributes:
+        module: The model without what DDP and torch.compile put around it; it shares its parameters with them.
+    """
+
+    def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks) -> None:
+        self._accumulate = config.accumulate
+        self._device = ranks.device
+        self._memory_format = torch.channels_last if config.channels_last else torch.contiguous_format
+        self.module = module.to(ranks.device).to(memory_format=self._memory_format)
+        self._normalize = Normalize().to(ranks.device)
+        self._ddp: DistributedDataParallel | None = None
+        self._model: Any = self.module
+        if ranks.world_size > 1:
+            self._ddp = self._model = DistributedDataParallel(
+                self.module, device_ids=[ranks.device] if ranks.device.type == "cuda" else None
+            )
+        if config.compile:
+            # Outside of DDP, so that the graph is split where gradients are exchanged.
+            self._model = torch.compile(self._model)
+        self.optimizer = torch.optim.SGD(
+            parameter_groups(self.module, weight_decay=config.weight_decay, decay_norm_bias=config.decay_norm_bias),
+            lr=config.lr,
+            momentum=config.momentum,
+        )
+        self._amp = _AMP_TYPES.get(config.amp)
+        self._scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.amp == "fp16")
+        self._loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
+
+    def step(self, batches: Iterable[Batch], *, learning_rate: float, meter: TrainMeter) -> None:
+        """Take one optimizer step over `accumulate` batches, as if they were one, of all ranks.
+
+        Args:
+            batches: At least `accumulate` equally large ones; no more are drawn.
+            learning_rate: Of this step.
+            meter: Counts the batches and the step.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        for position, (images, labels) in zip(range(self._accumulate), batches, strict=False):
+            self._backward(images, labels, meter, last=position == self._accumulate - 1)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        meter.add_step()
+
+    def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, last: bool) -> None:
+        labels = labels.to(self._device, non_blocking=True)
+        # Only the last pass of a step exchanges gradients.
+        with nullcontext() if last or self._ddp is None else self._ddp.no_sync():
+            with self._autocast():
+                logits = self._model(self._prepare(images))
+                loss = self._loss(logits, labels)
+            self._scaler.scale(loss / self._accumulate).backward()
+        with torch.no_grad():
+            meter.add_batch(loss.detach(), logits.detach(), labels)
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the float32 logits (B, classes) of uint8 `images` (B, 3, S, S); no other rank is asked."""
+        with torch.no_grad(), self._autocast():
+            logits: torch.Tensor = self.module(self._prepare(images))
+        return logits.float()
+
+    def _prepare(self, images: torch.Tensor) -> torch.Tensor:
+        moved = images.to(self._device, non_blocking=True).contiguous(memory_format=self._memory_format)
+        prepared: torch.Tensor = self._normalize(moved)
+        return prepared
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, dtype=self._amp, enabled=self._amp is not None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of model, optimizer and gradient scaler."""
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])

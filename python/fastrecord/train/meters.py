@@ -1,0 +1,244 @@
+"""What a run measures and how it tells: counts over all ranks, the log line, and the file of metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+
+from fastrecord.train.distributed import Ranks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Sums over images. `loss_sum` may be nan or infinite; the counts are exact."""
+
+    loss_sum: float = 0.0
+    correct1: int = 0
+    correct5: int = 0
+    count: int = 0
+
+    def __add__(self, other: Metrics) -> Metrics:
+        return Metrics(
+            self.loss_sum + other.loss_sum,
+            self.correct1 + other.correct1,
+            self.correct5 + other.correct5,
+            self.count + other.count,
+        )
+
+    @property
+    def loss(self) -> float:
+        """Mean loss an image."""
+        return self.loss_sum / self.count if self.count else 0.0
+
+    @property
+    def error1(self) -> float:
+        """Share of images whose first guess is wrong, in percent."""
+        return 100 * (1 - self.correct1 / self.count) if self.count else 0.0
+
+    @property
+    def error5(self) -> float:
+        """Share of images without the right class among the first five guesses, in percent."""
+        return 100 * (1 - self.correct5 / self.count) if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between two log lines, over all ranks.
+
+    Attributes:
+        metrics: Of the images trained on.
+        steps: Optimizer steps.
+        seconds: Time of the steps, without that of writing checkpoints.
+        waited: The part of `seconds` spent waiting for batches, on the rank that waited longest.
+    """
+
+    metrics: Metrics = Metrics()
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def images_per_second(self) -> float:
+        """Images/s over all ranks."""
+        return self.metrics.count / self.seconds if self.seconds else 0.0
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the time spent waiting for batches, in [0, 1]."""
+        return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
+
+
+def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Count the images whose label is the first guess, and is among the first five (or all, with fewer classes).
+
+    Args:
+        logits: Float, (B, classes).
+        labels: int64, (B,).
+
+    Returns:
+        Two int64 scalars on the device of `logits`.
+    """
+    hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+    return hits[:, 0].sum(), hits.sum()
+
+
+class TrainMeter:
+    """Collects the metrics of training steps on the device, and sums them over the ranks when asked.
+
+    No method but `collect` makes the host wait for the device.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        # float64 counts exactly up to 2**53; one kind of number makes it one message.
+        self._local = torch.zeros(4, dtype=torch.float64, device=ranks.device)
+        self._steps = 0
+        self._waited = 0.0
+        self._mark = time.perf_counter()
+        self.window = Window()
+        self.epoch = Metrics()
+
+    def add_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Count one batch; `loss` is its mean over the images."""
+        correct1, correct5 = correct_guesses(logits, labels)
+        count = torch.full_like(correct1, len(labels))
+        self._local += torch.stack([loss.double() * len(labels), correct1, correct5, count])
+
+    def add_step(self) -> None:
+        """Count one optimizer step."""
+        self._steps += 1
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        """Iterate over `batches`, noting the time spent waiting for each."""
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            self._waited += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+    def collect(self) -> None:
+        """Move all counted so far into `window` and `epoch`. Every rank must call it at the same step."""
+        waits = torch.zeros(self._ranks.world_size, dtype=torch.float64, device=self._ranks.device)
+        waits[self._ranks.rank] = self._waited
+        loss_sum, correct1, correct5, count, *waited = self._ranks.sum(torch.cat([self._local, waits])).tolist()
+        now = time.perf_counter()
+        metrics = Metrics(loss_sum, int(correct1), int(correct5), int(count))
+        self.epoch += metrics
+        self.window = Window(
+            self.window.metrics + metrics,
+            self.window.steps + self._steps,
+            self.window.seconds + now - self._mark,
+            self.window.waited + max(waited),
+        )
+        self._local.zero_()
+        self._steps, self._waited, self._mark = 0, 0.0, now
+
+    def restart_clock(self) -> None:
+        """Leave the time since the last `collect` out of the measured seconds."""
+        self._mark = time.perf_counter()
+
+    def start_window(self) -> None:
+        """Begin the next window; nothing may be uncollected."""
+        self.window = Window()
+
+    def start_epoch(self) -> None:
+        """Begin the next epoch and its first window."""
+        self.epoch = Metrics()
+        self.start_window()
+        self.restart_clock()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was collected in the running epoch and window."""
+        return {
+            "epoch": _fields(self.epoch),
+            "window": _fields(self.window.metrics),
+            "steps": self.window.steps,
+            "seconds": self.window.seconds,
+            "waited": self.window.waited,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.epoch = Metrics(*state["epoch"])
+        self.window = Window(Metrics(*state["window"]), state["steps"], state["seconds"], state["waited"])
+        self.restart_clock()
+
+
+def _fields(metrics: Metrics) -> list[float]:
+    return [metrics.loss_sum, metrics.correct1, metrics.correct5, metrics.count]
+
+
+def train_line(epoch: int, done: int, steps: int, window: Window, total: Metrics, learning_rate: float) -> str:
+    """Format a log line of training; in brackets: over the epoch so far."""
+    now = window.metrics
+    return (
+        f"Epoch: [{epoch}][{done}/{steps}]  Time {window.seconds / max(1, window.steps):.3f}  "
+        f"Data {window.images_per_second:.1f} images/s ({100 * window.data_wait:.1f}% wait)  "
+        f"Loss {now.loss:.4f} ({total.loss:.4f})  Error@1 {now.error1:.2f} ({total.error1:.2f})  "
+        f"Error@5 {now.error5:.2f} ({total.error5:.2f})  LR {learning_rate:.5g}"
+    )
+
+
+def val_line(epoch: int, metrics: Metrics, seconds: float) -> str:
+    """Format the log line of an evaluation."""
+    return (
+        f"Val:   [{epoch}]  Time {seconds:.1f}  Loss {metrics.loss:.4f}  Error@1 {metrics.error1:.2f}  "
+        f"Error@5 {metrics.error5:.2f}  Accuracy {100 - metrics.error1:.2f} % ({metrics.correct1} of {metrics.count})"
+    )
+
+
+class MetricsFile:
+    """A file of JSON objects, one a line, written line by line; a line that is there is whole, but perhaps the last.
+
+    Args:
+        path: The file.
+        keep_steps: Going on from a checkpoint: keep the lines up to this step, and drop those that will come again.
+            None: start an empty file.
+    """
+
+    def __init__(self, path: Path, *, keep_steps: int | None) -> None:
+        kept = [] if keep_steps is None else [row for row in read_metrics(path) if row["step"] <= keep_steps]
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        os.replace(temporary, path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one object; numbers that JSON does not have (nan, infinity) become null."""
+        finite = {
+            key: None if value != value or value in (_INFINITY, -_INFINITY) else value for key, value in row.items()
+        }
+        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_INFINITY = float("inf")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read a metrics file; a torn last line, left by a killed run, is left out. A file that is not there is empty."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,0 +1,74 @@
+"""The model: any torchvision classifier by its name, and which of its parameters decay."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision import models
+
+from fastrecord.train.config import TrainError
+
+_NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+
+
+def classifier_names() -> list[str]:
+    """Return the names that `build_classifier` takes, sorted."""
+    names: list[str] = models.list_models(module=models)
+    return names
+
+
+def build_classifier(name: str, *, classes: int, image_size: int) -> nn.Module:
+    """Build an untrained torchvision classifier, its weights drawn from torch's global generator.
+
+    Args:
+        name: As torchvision.models.list_models() spells it.
+        classes: Outputs.
+        image_size: Height and width of the images to come; models that depend on it are built for it.
+
+    Raises:
+        TrainError: torchvision has no such classifier, or it can not take images of that size.
+    """
+    names = classifier_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+        raise TrainError(
+            f"torchvision has no classifier named {name!r}; "
+            + (f"near it are {', '.join(near)}" if near else f"it has {', '.join(names)}")
+        )
+    extra: dict[str, Any] = {}
+    if name in ("googlenet", "inception_v3"):
+        # One output, as all others have; and their own way of initialising, asked for so that it does not warn.
+        extra = {"aux_logits": False, "init_weights": True}
+    elif name.startswith("vit_"):
+        extra = {"image_size": image_size}
+    elif name.startswith("maxvit_"):
+        extra = {"input_size": (image_size, image_size)}
+    try:
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
+        with torch.no_grad():
+            # On the meta device only shapes are computed.
+            copy.deepcopy(model).to("meta")(torch.empty(2, 3, image_size, image_size, device="meta"))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise TrainError(f"{name} does not take images of {image_size} x {image_size} pixels: {error}") from error
+    return model
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether the model normalises over the batch, so that a batch of one image can not train it."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norm_bias: bool) -> list[dict[str, Any]]:
+    """Return the optimizer's parameter groups: all in one, or biases and normalisation apart, without decay."""
+    if decay_norm_bias:
+        return [{"params": list(model.parameters()), "weight_decay": weight_decay}]
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            (others if isinstance(module, _NORMALISATION) or name == "bias" else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

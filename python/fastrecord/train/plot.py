@@ -1,0 +1,63 @@
+"""One picture of a run: loss, error and speed over the steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from fastrecord.train.meters import read_metrics
+
+_log = logging.getLogger("fastrecord.train")
+
+
+def plot_metrics(metrics: Path, picture: Path) -> bool:
+    """Draw a metrics file as a PNG; needs matplotlib, which the extra `plot` installs.
+
+    Returns:
+        Whether it was drawn. Without matplotlib one log line says so.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        _log.info("no plot: matplotlib is not installed (pip install matplotlib)")
+        return False
+    rows = read_metrics(metrics)
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    loss, error, speed = figure.subplots(1, 3)
+    for event, style in (("train", {"linewidth": 1.0}), ("val", {"linewidth": 1.5, "marker": "o", "markersize": 4})):
+        chosen = [row for row in rows if row["event"] == event]
+        steps = [row["step"] for row in chosen]
+        label = {"train": "training", "val": "evaluation"}[event]
+        # A loss that was not finite is null in the file, and a gap in the line.
+        losses = [float("nan") if row["loss"] is None else row["loss"] for row in chosen]
+        loss.plot(steps, losses, label=label, **style)
+        error.plot(steps, [100 - row["error1"] for row in chosen], label=label, **style)
+        if event == "val" and chosen:
+            error.annotate(
+                f"{100 - chosen[-1]['error1']:.2f} %", (steps[-1], 100 - chosen[-1]["error1"]), ha="right", va="top"
+            )
+    trained = [row for row in rows if row["event"] == "train"]
+    steps = [row["step"] for row in trained]
+    speed.plot(steps, [row["images_per_second"] for row in trained], label="images/s", linewidth=1.0)
+    speed.set_ylim(bottom=0)
+    wait = speed.twinx()
+    wait.plot(
+        steps, [100 * row["data_wait"] for row in trained], color="tab:red", linewidth=0.8, label="waiting for data"
+    )
+    wait.set_ylim(0, 100)
+    wait.set_ylabel("step time spent waiting for data, %", color="tab:red")
+    for axes, title, unit in (
+        (loss, "Loss", ""),
+        (error, "Accuracy", "%"),
+        (speed, "Speed, all processes", "images/s"),
+    ):
+        axes.set(title=title, xlabel="optimizer step", ylabel=unit)
+        axes.grid(alpha=0.3)
+    loss.legend()
+    error.legend(loc="lower right")
+    temporary = picture.with_name(f".{picture.name}.tmp")
+    figure.savefig(temporary, format="png", dpi=110)
+    os.replace(temporary, picture)
+    _log.info(f"plot: {picture}")
+    return True
