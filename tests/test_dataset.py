@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
 from fastrecord.dataset import FinishedBatch
-from tests.conftest import SCHEMA, encode, folder_records, write_bytes, write_images
+from tests.conftest import encode, folder_records, write_bytes, write_images
 
 
 def flip_byte(path: Path, needle: bytes) -> None:
@@ -290,7 +290,8 @@ def test_a_closed_data_set_refuses_to_read_and_keeps_what_it_gave(packed: Path) 
 
 
 def test_the_pickle_is_below_2_kb_however_many_records(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", SCHEMA, metadata={"classes": [f"class {n}" for n in range(1000)]}) as writer:
+    schema = fr.Schema({"image": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+    with fr.Writer(tmp_path / "a.frec", schema, metadata={"classes": [f"class {n}" for n in range(1000)]}) as writer:
         for number in range(20_000):
             writer.append({"image": b"x", "label": number % 1000, "key": f"{number}"})
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", decode=None)

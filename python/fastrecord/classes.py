@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,11 +43,11 @@ def merge_classes(readers: Sequence[Reader]) -> tuple[list[str], list[Table | No
         SchemaError: only some of the files name classes, or one does so badly.
     """
     named = [(reader, class_names(reader)) for reader in readers]
-    without = [reader.path for reader, names in named if names is None]
+    without = [os.fspath(reader.path) for reader, names in named if names is None]
     if len(without) == len(named):
         return [], [None] * len(named)
     if without:
-        having = [reader.path for reader, names in named if names is not None]
+        having = [os.fspath(reader.path) for reader, names in named if names is not None]
         raise SchemaError(
             f"labels can not be matched: {_some(having)} name classes, {_some(without)} do not; "
             "pack those again with `fastrecord pack --classes-from`"

@@ -152,7 +152,7 @@ class Shards:
     def snapshots(self) -> list[dict[str, Any]]:
         """Return what of each file this is, ready for JSON: `path`, `file_id`, `commit` and `records`."""
         return [
-            {"path": reader.path, "file_id": reader.file_id, "commit": reader.commit, "records": len(reader)}
+            {"path": os.fspath(reader.path), "file_id": reader.file_id, "commit": reader.commit, "records": len(reader)}
             for reader in self.readers
         ]
 
