@@ -41,7 +41,7 @@ test: setup ## every test: the core's, then the package's, the slow ones too
 	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
-	$(BIN)/python -m pytest benches $(PYTEST_ARGS)
+	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
 wheel: setup ## build dist/*.whl, for every CPython from 3.11 on
 	$(BIN)/maturin build --release --out dist
