@@ -1,0 +1,315 @@
+"""Find what to pack: a folder of class folders, or a CSV list. What comes out is ordered, and the same every time."""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fastrecord._core import FastRecordError
+
+_INT64 = range(-(2**63), 2**63)
+_NAMED_AT_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of one data set, in the order in which they are packed.
+
+    Attributes:
+        source: The folder that the keys are relative to.
+        keys: Path of each file relative to `source`, with `/` between its parts; unique, valid UTF-8.
+        labels: int64 label of each file (positions in `classes` if there are any), or None without labels.
+        classes: Class names, sorted, or None if the labels are bare numbers or there are none.
+        bad: Key -> reason of the files that are known to be unreadable (broken link, pipe, socket, device).
+        ignored: Number of files beside the class folders, which belong to no class.
+        lines: Line of the CSV list that each file stands in; empty if there was no list.
+        list_path: The CSV list, or None.
+    """
+
+    source: str
+    keys: list[str]
+    labels: array[int] | None
+    classes: list[str] | None
+    bad: dict[str, str] = field(default_factory=dict)
+    ignored: int = 0
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    list_path: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def path(self, position: int) -> str:
+        """Return the path to open for the file at `position`."""
+        return os.path.join(self.source, *self.keys[position].split("/"))
+
+    def describe(self, position: int) -> str:
+        """Return how an error names the file at `position`: its path, and the line of the list if there is one."""
+        path = self.path(position)
+        return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
+
+    def find_irregular(self, positions: range) -> None:
+        """Note under `bad` which of some files are pipes, sockets or devices: to read one may never end."""
+        for position in positions:
+            try:
+                mode = os.stat(self.path(position)).st_mode
+            except OSError:
+                continue  # reading it says why
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                self.bad[self.keys[position]] = "not a regular file"
+
+
+def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
+    """List a folder of class folders in the order of `torchvision.datasets.ImageFolder`.
+
+    Sorted folder names are the classes; inside each, folders (links are followed) and then file names are sorted.
+    Unlike there, every file is listed, whatever its name ends with.
+
+    Args:
+        source: Folder with one sub-folder a class. Files beside the class folders are counted and left out, as there.
+        allow_empty_classes: Keep class folders without any file as classes without records.
+
+    Raises:
+        NotADirectoryError, FileNotFoundError, PermissionError: a folder can not be read; the error has its name.
+        FastRecordError: there is no class folder or no file, a class folder is empty, a link leads back to a folder
+            above it, or a name is not valid UTF-8.
+    """
+    classes, beside = [], 0
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                classes.append(_utf8(entry.name, source))
+            else:
+                beside += 1
+    if not classes and not beside:
+        raise FastRecordError(f"{source}: the folder is empty")
+    if not classes:
+        raise FastRecordError(
+            f"{source}: no class folders, only {_count(beside, 'file')}: each class needs a folder of its own, or "
+            "name the files in a list, `--list CSV` (columns path and label, or just path)"
+        )
+    classes.sort()
+    keys: list[str] = []
+    labels = array("q")
+    bad: dict[str, str] = {}
+    empty = []
+    for label, name in enumerate(classes):
+        before = len(keys)
+        keys.extend(_files(source, name, bad))
+        labels.extend([label] * (len(keys) - before))
+        if len(keys) == before:
+            empty.append(name)
+    if not keys:
+        raise FastRecordError(f"{source}: no file in any of its {_count(len(classes), 'class folder')}")
+    if empty and not allow_empty_classes:
+        what = "class folder" if len(empty) == 1 else "class folders"
+        raise FastRecordError(
+            f"{source}: empty {what} {name_some(empty)}: remove what should be no class, or keep it as a class without "
+            "records with `--allow-empty-classes`"
+        )
+    return Listing(source=source, keys=keys, labels=labels, classes=classes, bad=bad, ignored=beside)
+
+
+def _files(source: str, class_name: str, bad: dict[str, str]) -> Iterator[str]:
+    """Yield the keys of one class in the order of `sorted(os.walk(folder, followlinks=True))`."""
+    folders: list[tuple[str, list[str]]] = []
+    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(class_name, frozenset())]
+    while pending:
+        folder, above = pending.pop()
+        path = os.path.join(source, *folder.split("/"))
+        status = os.stat(path)
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            raise FastRecordError(f"{path}: the link leads back to a folder above it: remove the link")
+        names = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                key = f"{folder}/{_utf8(entry.name, path)}"
+                try:
+                    if entry.is_dir():
+                        pending.append((key, above | {here}))
+                        continue
+                    if not entry.is_file():
+                        bad[key] = "broken link" if entry.is_symlink() else "not a regular file"
+                except OSError as err:
+                    bad[key] = err.strerror or str(err)
+                names.append(entry.name)
+        names.sort()
+        folders.append((folder, names))
+    folders.sort()
+    for folder, names in folders:
+        for name in names:
+            yield f"{folder}/{name}"
+
+
+def list_csv(source: str, list_path: str) -> Listing:
+    """List the files that a CSV file names, in its order.
+
+    Columns are path and, if wanted, label (a number) or class (a name). A first row with a cell `path` is a header: it
+    names the columns, and columns with other names are ignored. Without a header the first column is the path, and the
+    second, if there is one, holds numbers if its first value is one, else names. Relative paths are relative to
+    `source`.
+
+    Args:
+        source: Folder that the keys are relative to; every path must lie in it.
+        list_path: The CSV file: UTF-8, commas, quotes as in RFC 4180; empty lines are skipped.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such list or folder.
+        FastRecordError: a row is wrong; the message has its line.
+    """
+    with os.scandir(source):
+        pass  # a wrong folder is named as such, not as a thousand missing files
+    lister = _CsvLister(source, list_path)
+    try:
+        with open(list_path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file, strict=True)
+            try:
+                for row in rows:
+                    if row:
+                        lister.add(rows.line_num, row)
+            except csv.Error as err:
+                raise FastRecordError(f"{list_path}, line {rows.line_num}: not valid CSV: {err}") from err
+    except UnicodeDecodeError as err:
+        raise FastRecordError(f"{list_path}: the list is not valid UTF-8: {err}") from err
+    return lister.finish()
+
+
+class _CsvLister:
+    def __init__(self, source: str, list_path: str) -> None:
+        self.source, self.list_path = source, list_path
+        self.columns: tuple[int, int | None] | None = None  # positions of path and label or class
+        self.numbers: bool | None = None  # labels are numbers; None: none seen yet
+        self.header = False
+        self.first_line: dict[str, int] = {}
+        self.labels = array("q")
+        self.names: list[str] = []
+
+    def add(self, line: int, row: list[str]) -> None:
+        if self.columns is None and self._read_header(line, row):
+            return
+        if self.columns is None:
+            if len(row) > 2:
+                raise self._error(
+                    line, f"{len(row)} columns: write path, or path and label, or begin with a header row"
+                )
+            self.columns = (0, 1 if len(row) == 2 else None)
+        at_path, at_label = self.columns
+        need = 1 + max(at_path, at_label or 0)
+        if len(row) < need or (not self.header and len(row) > need):
+            raise self._error(line, f"{_count(len(row), 'column')} where {need} should be")
+        key = self._key(line, row[at_path])
+        if key in self.first_line:
+            raise self._error(line, f"{key!r} stands in line {self.first_line[key]} already")
+        self.first_line[key] = line
+        if at_label is not None:
+            self._add_label(line, row[at_label].strip())
+
+    def _read_header(self, line: int, row: list[str]) -> bool:
+        cells = [cell.strip().lower() for cell in row]
+        if "path" not in cells:
+            return False
+        for name in ("path", "label", "class"):
+            if cells.count(name) > 1:
+                raise self._error(line, f"the header names the column {name!r} twice")
+        if "label" in cells and "class" in cells:
+            raise self._error(
+                line, "the header has both a column 'label' (numbers) and a column 'class' (names): leave one out"
+            )
+        self.header = True
+        if "label" in cells:
+            self.columns, self.numbers = (cells.index("path"), cells.index("label")), True
+        elif "class" in cells:
+            self.columns, self.numbers = (cells.index("path"), cells.index("class")), False
+        else:
+            self.columns = (cells.index("path"), None)
+        return True
+
+    def _key(self, line: int, text: str) -> str:
+        if not text.strip():
+            raise self._error(line, "the path is empty")
+        if "\0" in text:
+            raise self._error(line, "the path has a NUL character")
+        source = os.path.abspath(self.source)
+        relative = (
+            os.path.relpath(os.path.join(source, text), source) if os.path.isabs(text) else os.path.normpath(text)
+        )
+        parts = relative.split(os.sep)
+        if parts[0] in ("..", ".") or os.path.isabs(relative):
+            raise self._error(
+                line, f"{text!r} does not lie in {self.source}: give a folder that holds all files as SRC"
+            )
+        return "/".join(parts)
+
+    def _add_label(self, line: int, text: str) -> None:
+        number = _parse_int(text)
+        if self.numbers is None:
+            self.numbers = number is not None
+        if not text:
+            raise self._error(line, "the label is empty")
+        if self.numbers:
+            if number is None:
+                hint = "" if self.header else ": begin the list with the row `path,class` if these are class names"
+                raise self._error(line, f"the label {text!r} is no whole number{hint}")
+            if number not in _INT64:
+                raise self._error(line, f"the label {text} does not fit 64 bits")
+            self.labels.append(number)
+            return
+        if number is not None and not self.header:
+            raise self._error(
+                line,
+                f"the label {text!r} is a number, and the first one is a name: begin the list with the row "
+                "`path,class` if all are class names",
+            )
+        self.names.append(text)
+
+    def _error(self, line: int, what: str) -> FastRecordError:
+        return FastRecordError(f"{self.list_path}, line {line}: {what}")
+
+    def finish(self) -> Listing:
+        if not self.first_line:
+            raise FastRecordError(f"{self.list_path}: the list is empty")
+        labels: array[int] | None = self.labels
+        classes: list[str] | None = None
+        if self.names:
+            classes = sorted(set(self.names))
+            number = {name: label for label, name in enumerate(classes)}
+            labels = array("q", (number[name] for name in self.names))
+        return Listing(
+            source=self.source,
+            keys=list(self.first_line),
+            labels=labels if labels else None,
+            classes=classes,
+            lines=array("q", self.first_line.values()),
+            list_path=self.list_path,
+        )
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first few names, quoted, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
+    more = len(names) - _NAMED_AT_MOST
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _count(number: int, what: str) -> str:
+    if number == 1:
+        return f"1 {what}"
+    return f"{number:,} {what}es" if what.endswith("s") else f"{number:,} {what}s"
+
+
+def _parse_int(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 40 else None
+
+
+def _utf8(name: str, folder: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(os.path.join(folder, name))
+        raise FastRecordError(f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it") from None
+    return name

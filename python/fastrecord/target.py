@@ -1,0 +1,297 @@
+"""The file that a pack writes to: begun, appended to, or gone on with after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Reader, SchemaError, Writer, __version__
+from fastrecord.classes import class_names
+from fastrecord.listing import Listing, name_some
+from fastrecord.parts import Part
+from fastrecord.schema import FieldType, Schema, image, int64, string
+
+Labels = NDArray[np.int64]
+
+# A pack commits between its chunks, where the list of skipped files is complete: never the writer by itself.
+_NEVER = 1 << 62
+_BATCH = 4096
+
+
+@dataclass(slots=True)
+class Target:
+    """An output file and what is known of it.
+
+    Attributes:
+        writer: Open for appending; None if the file is complete already.
+        classes: Class names, position = label; None if labels are bare numbers or absent.
+        labels: Label of each input file in this file's numbers, int64 (N,), or None.
+        position: Position of the input file to go on with.
+        records: Records in the file when it was opened.
+        first_record: Number of the first record that this pack, over all its runs, adds.
+        skipped: (key, reason) of the input files that this pack has skipped.
+        kept: Metadata that is not this pack's.
+    """
+
+    writer: Writer | None
+    classes: list[str] | None
+    labels: Labels | None
+    position: int
+    records: int = 0
+    first_record: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata to commit: with it the file tells how far the pack is."""
+        this = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
+        this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
+        data = dict(self.kept)
+        if self.classes is not None:
+            data["classes"] = self.classes
+        data["skipped"] = [*data.get("skipped", []), *this_skipped]
+        data["packs"] = [*data.get("packs", []), this | {"skipped": len(this_skipped)}]
+        return data
+
+
+def class_table(path: str) -> list[str]:
+    """Return the class names of a file, position = label.
+
+    Raises:
+        SchemaError: it names none.
+    """
+    with Reader(path) as reader:
+        names = class_names(reader)
+    if names is None:
+        raise SchemaError(f"{path}: the file names no classes, so they can not be taken from it")
+    return names
+
+
+def number_labels(
+    listing: Listing, known: list[str] | None, where: str, *, extend: bool = False
+) -> tuple[Labels | None, list[str] | None]:
+    """Return the labels of a listing in the numbers of known classes, int64 (N,), and all class names.
+
+    Args:
+        listing: The input.
+        known: Class names, position = label; None to number the classes as the listing does.
+        where: The file that knows them, for errors.
+        extend: Add unknown classes at the end, instead of refusing them.
+
+    Raises:
+        SchemaError: a class or a label number that is unknown, or no labels at all where classes are known.
+    """
+    if listing.labels is None:
+        if known is not None:
+            raise SchemaError(
+                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class`"
+            )
+        return None, None
+    labels: Labels = np.asarray(listing.labels)
+    if known is None:
+        return labels, listing.classes
+    if listing.classes is None:
+        outside = np.flatnonzero((labels < 0) | (labels >= len(known)))
+        if len(outside):
+            at = int(outside[0])
+            raise SchemaError(
+                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes"
+            )
+        return labels, known
+    numbers = {name: number for number, name in enumerate(known)}
+    unknown = [name for name in listing.classes if name not in numbers]
+    if unknown and not extend:
+        what = "class" if len(unknown) == 1 else "classes"
+        raise SchemaError(
+            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where}"
+        )
+    for name in unknown:
+        numbers[name] = len(numbers)
+    table = np.array([numbers[name] for name in listing.classes], np.int64)
+    return table[labels], list(numbers)
+
+
+def open_target(part: Part, mode: str, listing: Listing, labels: Labels | None, classes: list[str] | None) -> Target:
+    """Open the file of one part and find out where to go on.
+
+    Args:
+        part: The file and its run of the input.
+        mode: As in `fastrecord.pack.pack_folder`.
+        listing: The input.
+        labels: Its labels for a new file, int64 (N,), or None.
+        classes: Class names for a new file, or None.
+
+    Raises:
+        FastRecordError: the file does not fit the input, or is not in a state for this mode.
+        LockedError: it has a writer.
+    """
+    schema = _schema(labelled=labels is not None)
+    if mode == "a":
+        return _append(part, listing, schema)
+    if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
+        return _resume(part, listing, schema, labels, classes)
+    target = Target(None, classes, labels, position=part.start, source=_source(listing))
+    create = "w" if mode == "w" else "x"
+    target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
+    return target
+
+
+def _schema(*, labelled: bool) -> Schema:
+    fields: dict[str, FieldType] = {"image": image()}
+    if labelled:
+        fields["label"] = int64()
+    return Schema(fields | {"key": string()})
+
+
+def _source(listing: Listing) -> str:
+    # The folder's own name: where it lies is this machine's business.
+    return os.path.basename(os.path.abspath(listing.source))
+
+
+def _removed_without_commit(path: str) -> bool:
+    """Remove a file whose writer was killed before the first commit; return whether it was one."""
+    if os.path.getsize(path) > 0:
+        try:
+            Reader(path).close()
+            return False
+        except CorruptFileError as err:
+            if "holds no commit" not in str(err):
+                raise
+    with open(path, "rb") as file:
+        # The writer's own lock: a pack that runs now, before its first commit, must not lose its file.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise LockedError(f"{path}: another pack is writing this file now") from err
+        os.unlink(path)
+    return True
+
+
+def _append(part: Part, listing: Listing, schema: Schema) -> Target:
+    with Reader(part.path) as reader:
+        if not reader.complete:
+            raise FastRecordError(
+                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first"
+            )
+        _check_schema(reader, schema)
+        names = class_names(reader)
+        if names is None and listing.classes is not None and len(reader):
+            raise SchemaError(
+                f"{part.path}: its labels are numbers without class names: append with a list that has a column `label`"
+            )
+        labels, classes = number_labels(listing, names, part.path, extend=True)
+        new = set(listing.keys)
+        for _, key, _ in _records(reader, 0):
+            if key in new:
+                raise FastRecordError(
+                    f"{part.path}: {key!r} is in the file already; to give other files of that name keys of their own, "
+                    "name a folder further up as SRC and their paths in a list (`--list`)"
+                )
+        records, kept = len(reader), reader.metadata
+    target = Target(None, classes, labels, 0, records, first_record=records, kept=kept, source=_source(listing))
+    target.writer = _reopen(part.path, records)
+    return target
+
+
+def _resume(part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None) -> Target:
+    with Reader(part.path) as reader:
+        _check_schema(reader, schema)
+        kept = reader.metadata
+        this, skipped = _last_pack(part.path, kept)
+        names = class_names(reader)
+        if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
+            labels, classes = number_labels(listing, names, part.path)
+        elif names != classes:
+            raise _other_input(
+                part.path, f"the classes are not those that it was begun with: {_differ(names, classes)}"
+            )
+        position = _match(reader, part, listing, labels, this["first_record"], {key for key, _ in skipped})
+        records, complete = len(reader), reader.complete
+        if complete and position < part.stop:
+            raise _other_input(part.path, f"it is complete, and does not have {listing.keys[position]!r}")
+    target = Target(None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"])
+    if not complete:
+        target.writer = _reopen(part.path, records)
+    return target
+
+
+def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Take what the last pack said of itself out of a file's metadata; return that, and what it skipped."""
+    try:
+        this = metadata["packs"].pop()
+        first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
+        rows = metadata["skipped"]
+        skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
+        metadata["skipped"] = rows[: len(rows) - count]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
+        raise FastRecordError(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
+    return {"first_record": first_record, "source": source}, skipped
+
+
+def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
+    """Compare the records of a pack with its input; return the position of the first input file that is not done."""
+    keys = listing.keys
+    position = part.start
+    for number, key, label in _records(reader, first):
+        while position < part.stop and keys[position] in skipped:
+            position += 1
+        expected = keys[position] if position < part.stop else None
+        if key != expected:
+            found = "nothing" if expected is None else repr(expected)
+            raise _other_input(reader.path, f"record {number} is {key!r}, where the input has {found}")
+        if labels is not None and label != labels[position]:
+            raise _other_input(
+                reader.path, f"record {number}, {key!r}, has the label {label}, the input says {labels[position]}"
+            )
+        position += 1
+    while position < part.stop and keys[position] in skipped:
+        position += 1
+    return position
+
+
+def _other_input(path: str, what: str) -> FastRecordError:
+    return FastRecordError(
+        f"{path}: can not be resumed, the input is another than before: {what}. Give the input that it was begun with, "
+        "or begin anew with `--overwrite`"
+    )
+
+
+def _differ(names: list[str] | None, classes: list[str] | None) -> str:
+    if names is None or classes is None:
+        return "only one of them has class names"
+    added, gone = sorted(set(classes) - set(names)), sorted(set(names) - set(classes))
+    if added:
+        return f"new {name_some(added)}"
+    return f"without {name_some(gone)}" if gone else "in another order"
+
+
+def _reopen(path: str, records: int) -> Writer:
+    writer = Writer(path, None, "a", complete=False, commit_bytes=_NEVER)
+    found = len(writer)
+    if found != records:
+        writer.abort()
+        raise FastRecordError(f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish")
+    return writer
+
+
+def _check_schema(reader: Reader, schema: Schema) -> None:
+    if reader.schema != schema:
+        found, given = (", ".join(f"{name} ({kind.name})" for name, kind in s.items()) for s in (reader.schema, schema))
+        raise SchemaError(f"{reader.path}: the file has the fields {found}; this input gives {given}")
+
+
+def _records(reader: Reader, first: int) -> Iterator[tuple[int, str, int]]:
+    """Yield number, key and label (0 if there are no labels) of the records from `first` on."""
+    fields = ["key", "label"] if "label" in reader.schema else ["key"]
+    for start in range(first, len(reader), _BATCH):
+        numbers = range(start, min(start + _BATCH, len(reader)))
+        batch = reader.read_batch(numbers, fields)
+        labels = batch["label"].tolist() if "label" in fields else [0] * len(numbers)
+        yield from zip(numbers, batch["key"], labels, strict=True)
