@@ -1,0 +1,76 @@
+"""The command `fastrecord`. A subcommand's module is imported when it is called, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from fastrecord._core import FastRecordError, __version__
+
+# Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
+_COMMANDS = {
+    "pack": ("pack", "Pack a folder of images into one file."),
+    "info": ("inspect", "Show what files hold."),
+    "ls": ("inspect", "List the records of a file."),
+    "extract": ("inspect", "Write records back into files of their own."),
+    "verify": ("verify", "Check every checksum of files."),
+}
+
+
+class _Commands(click.Group):
+    """Finds subcommands by name, and turns expected errors into one line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(f"fastrecord.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as err:
+            _say("interrupted" if not str(err) else f"interrupted: {err}", err)
+            ctx.exit(130)
+        except BrokenPipeError:
+            raise  # click ends quietly: the reader of a pipe, `head` perhaps, has had enough
+        except (FastRecordError, OSError, IndexError) as err:
+            _say(f"error: {describe(err)}", err)
+            ctx.exit(1)
+
+
+def describe(err: BaseException) -> str:
+    """Return an error's message; an error of the system begins with the path, as the others do."""
+    if isinstance(err, OSError) and err.filename is not None and err.strerror:
+        return f"{err.filename}: {err.strerror}"
+    return str(err)
+
+
+def _say(line: str, err: BaseException) -> None:
+    click.echo(line, err=True)
+    for note in getattr(err, "__notes__", ()):
+        click.echo(note, err=True)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="fastrecord", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Pack training records into one file, look into it, take it apart, and check it.
+
+    Exit status: 0 good; 1 an error, or a file that is damaged; 2 wrong usage; 130 Ctrl-C.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    cli.main(prog_name="fastrecord")
+    raise SystemExit(0)

@@ -1,0 +1,200 @@
+"""The subcommands that look into a file: info, ls, extract."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import click
+
+from fastrecord._core import Batch, FastRecordError, Reader
+from fastrecord.cli import describe
+from fastrecord.cli.text import bytes_text, printable, progress_bar
+
+_BATCH = 4096
+_NAMED = 5
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object a file and line: records, bytes, fields, commits, classes, version, complete, ...",
+)
+@click.pass_context
+def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
+    """Show what each FILE holds. Reads its newest commit only, whatever its size; changes nothing."""
+    failed = False
+    for file in files:
+        try:
+            about = _about(file)
+        except (FastRecordError, OSError) as err:
+            click.echo(f"error: {describe(err)}", err=True)
+            failed = True
+            continue
+        click.echo(json.dumps(about) if as_json else _about_text(about))
+    if failed:
+        ctx.exit(1)
+
+
+def _about(file: str) -> dict[str, Any]:
+    with Reader(file) as reader:
+        metadata = reader.metadata
+        return {
+            "file": file,
+            "records": len(reader),
+            "bytes": reader.nbytes,
+            "fields": {name: kind.name for name, kind in reader.schema.items()},
+            "commits": reader.commit,
+            "classes": metadata.get("classes"),
+            "version": reader.version,
+            "complete": reader.complete,
+            "file_id": reader.file_id,
+            "tail_bytes": reader.tail_bytes,
+            "metadata": {key: value for key, value in metadata.items() if key != "classes"},
+        }
+
+
+def _about_text(about: dict[str, Any]) -> str:
+    rows = [
+        ("records", f"{about['records']:,}"),
+        ("bytes", f"{about['bytes']:,} ({bytes_text(about['bytes'])})"),
+        ("fields", ", ".join(f"{printable(name)} ({kind})" for name, kind in about["fields"].items())),
+        ("commits", f"{about['commits']:,}"),
+    ]
+    classes = about["classes"]
+    if isinstance(classes, list):
+        more = ", ..." if len(classes) > _NAMED else ""
+        rows.append(
+            ("classes", f"{len(classes):,}: {', '.join(printable(str(name)) for name in classes[:_NAMED])}{more}")
+        )
+    skipped = about["metadata"].get("skipped")
+    if isinstance(skipped, list) and skipped:
+        rows.append(("skipped", f"{len(skipped):,} input files were left out (--json lists them)"))
+    rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` goes on with it"))
+    rows.append(("format", f"version {about['version']}"))
+    rows.append(("file id", about["file_id"]))
+    if about["tail_bytes"]:
+        tail = f"{about['tail_bytes']:,} bytes behind the last commit"
+        rows.append(("tail", f"{tail}: one under way, or cut short; the next writer drops it"))
+    return "\n".join([about["file"], *(f"  {name:<9} {value}" for name, value in rows)])
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option(
+    "--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first record to list."
+)
+@click.option("--limit", type=click.IntRange(min=0), help="List at most so many records. Default: all.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a record and line.")
+def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
+    """List the records of FILE: number, then each field; of images and bytes the size (bytes, width x height).
+
+    Reads the index and the strings only, not the images.
+    """
+    from fastrecord.classes import class_names
+
+    with Reader(file) as reader:
+        stop = len(reader) if limit is None else min(offset + limit, len(reader))
+        labelled = "label" in reader.schema and reader.schema["label"].name == "int64"
+        classes = class_names(reader) if labelled else None
+        digits = len(str(max(len(reader) - 1, 0)))
+        for start in range(offset, stop, _BATCH):
+            rows = _rows(reader, range(start, min(start + _BATCH, stop)), classes)
+            lines = [json.dumps(row) if as_json else _row_text(row, digits) for row in rows]
+            click.echo("\n".join(lines))
+
+
+def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator[dict[str, Any]]:
+    schema = reader.schema
+    values: dict[str, list[Any]] = {}
+    plain = [name for name, kind in schema.items() if kind.name not in ("image", "bytes")]
+    batch: Mapping[str, Any] | Batch = reader.read_batch(numbers, plain) if plain else {}
+    for name, kind in schema.items():
+        if kind.name in ("image", "bytes"):
+            sizes = [{"bytes": size} for size in reader.lengths(name, numbers).tolist()]
+            if kind.name == "image":
+                here = slice(numbers.start, numbers.stop)
+                widths, heights = (reader.column(f"{name}.{side}")[here].tolist() for side in ("width", "height"))
+                for size, width, height in zip(sizes, widths, heights, strict=True):
+                    size |= {"width": width, "height": height}
+            values[name] = sizes
+        else:
+            column = batch[name]
+            values[name] = column.tolist() if hasattr(column, "tolist") else list(column)
+    for i, number in enumerate(numbers):
+        row: dict[str, Any] = {"record": number}
+        for name in schema:
+            row[name] = values[name][i]
+            if name == "label" and classes is not None and 0 <= row[name] < len(classes):
+                row["class"] = classes[row[name]]
+        yield row
+
+
+def _row_text(row: dict[str, Any], digits: int) -> str:
+    cells = []
+    for name, value in row.items():
+        if name == "record":
+            cells.append(f"{value:>{digits}}")
+        elif isinstance(value, dict):
+            cells.append(f"{value['bytes']:>9,}")
+            if "width" in value:
+                cells.append(f"{value['width']}x{value['height']}".rjust(9))
+        else:
+            cells.append(printable(value) if isinstance(value, str) else f"{value}")
+    return "  ".join(cells)
+
+
+def _ranges(ctx: click.Context, param: click.Parameter, value: str | None) -> list[range] | None:
+    """Return the ranges that `0,5,10-20` stands for, ends included."""
+    if value is None:
+        return None
+    ranges = []
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*(\d{1,18})(?:-(\d{1,18}))?\s*", part, re.ASCII)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise click.BadParameter(f"{part!r} is no record number or range: write them like 0,5,10-20", ctx, param)
+        ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return ranges
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.argument("folder", type=click.Path(), metavar="DIR")
+@click.option(
+    "--records", callback=_ranges, metavar="LIST", help="Only these record numbers, say 0,5,10-20. Default: all."
+)
+@click.option(
+    "--class", "classes", multiple=True, metavar="NAME", help="Only records of this class; may be given several times."
+)
+@click.option("--field", metavar="NAME", help="Field to extract. Default: the only one of type image or bytes.")
+@click.option("--numbered", is_flag=True, help="Name files by record number and image type instead of by key.")
+@click.option("--overwrite", is_flag=True, help="Replace files that exist. Default: stop at the first one.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the images of FILE into DIR, byte for byte as they were packed, under their keys.
+
+    DIR is made if need be; what is in it stays. Checksums are verified. All keys are checked before the first file is
+    written: none leads out of DIR, and no link is followed below it. A file appears under its name when it is whole.
+    """
+    from fastrecord.extract import extract_records
+
+    with progress_bar(quiet=quiet, unit=" records") as bar:
+
+        def show(done: int, total: int) -> None:
+            if bar is not None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+        chosen = None if records is None else chain.from_iterable(records)
+        summary = extract_records(file, folder, records=chosen, progress=show, **options)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+    else:
+        click.echo(f"{summary.folder}: {summary.records:,} records, {bytes_text(summary.bytes)}")

@@ -1,0 +1,159 @@
+"""The subcommand pack."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastrecord.cli.text import bytes_text, progress_bar
+
+if TYPE_CHECKING:
+    from fastrecord.pack import Mode, PackProgress, PackSummary
+
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{infix}b": base**power
+    for infix, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate("kmgt", 1)
+}
+_SHOWN = 20
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes that `500MB`, `4GiB` or a plain number stand for."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z]*)", value, re.ASCII)
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None or float(match[1]) * factor < 1:
+        raise click.BadParameter(
+            f"{value!r} is no size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
+        )
+    return int(float(match[1]) * factor)
+
+
+@click.command()
+@click.argument("src", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option("--append", is_flag=True, help="Add to OUT. Its classes keep their numbers, new ones come behind them.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where a killed or interrupted pack (or --append) of the same input stopped: no record is read again or "
+    "stored twice. Begins at the start if OUT is absent, does nothing if OUT is complete, refuses if SRC has changed.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace OUT, at the end, when all is packed: until then the old file stays, so both need room.",
+)
+@click.option(
+    "--list",
+    "list_path",
+    type=click.Path(),
+    metavar="CSV",
+    help="Pack the files that this list names, in its order: columns path (relative to SRC) and label (a number) or "
+    "class (a name) or neither. A header row `path,label` or `path,class` may come first.",
+)
+@click.option(
+    "--classes-from",
+    type=click.Path(),
+    metavar="FILE.frec",
+    help="Give classes the label numbers that they have in FILE. A class that FILE does not know is an error.",
+)
+@click.option(
+    "--bad-files",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What a file that is no image, or can not be read, does: stop the pack and name it, or be skipped and listed.",
+)
+@click.option(
+    "--allow-empty-classes", is_flag=True, help="Keep class folders without files as classes without records."
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. Default: one file OUT.",
+)
+@click.option(
+    "--shard-size",
+    callback=_size,
+    metavar="SIZE",
+    help="Write as many files as needed for none to exceed SIZE, say 4GiB. Looks up the size of each input file first.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def pack(
+    src: str, out: str, append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
+) -> None:
+    """Pack the images below SRC into OUT, byte for byte.
+
+    SRC has one folder a class, as torchvision's ImageFolder wants it: the sorted folder names become labels 0, 1, ...,
+    and records lie in ImageFolder's order. Each record holds the image, its label, and its path relative to SRC as its
+    key.
+
+    An OUT that exists is refused unless --append, --resume or --overwrite says what to do. A commit every GiB makes
+    durable what is packed: after a kill, Ctrl-C or a full disk OUT is readable up to its last commit, marked as
+    incomplete, and --resume goes on from there. After an error before the first commit OUT is absent.
+    """
+    from fastrecord.pack import pack_folder
+
+    if append + resume + overwrite > 1:
+        raise click.UsageError(
+            "give one of --append, --resume and --overwrite (--resume goes on with a killed --append)"
+        )
+    if options["shards"] is not None and options["shard_size"] is not None:
+        raise click.UsageError("give --shards or --shard-size, not both")
+    if append and (options["shards"] is not None or options["shard_size"] is not None):
+        raise click.UsageError("--append adds to one file: name it as OUT, without --shards or --shard-size")
+    if append and options["classes_from"] is not None:
+        raise click.UsageError("with --append OUT keeps its own classes: leave --classes-from out")
+    if options["list_path"] is not None and options["allow_empty_classes"]:
+        raise click.UsageError("--list has no class folders that could be empty: leave --allow-empty-classes out")
+    with progress_bar(quiet=quiet, unit=" records") as bar:
+
+        def show(state: PackProgress) -> None:
+            if bar is not None:
+                if bar.total is None:
+                    bar.reset(total=state.total)
+                    bar.initial = bar.n = state.files
+                seconds = max(bar.format_dict["elapsed"], 1e-9)
+                bar.set_postfix_str(f"{bytes_text(state.bytes / seconds)}/s", refresh=False)
+                bar.update(state.files - bar.n)
+
+        mode: Mode = "a" if append else "resume" if resume else "w" if overwrite else "x"
+        summary = pack_folder(src, out, mode=mode, progress=show, **options)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+    else:
+        _print(summary, resumed=resume)
+
+
+def _print(summary: PackSummary, *, resumed: bool) -> None:
+    where = summary.paths[0] if len(summary.paths) == 1 else f"{summary.paths[0]} to {summary.paths[-1]}"
+    classes = "" if summary.classes is None else f" in {len(summary.classes):,} classes"
+    if resumed and summary.packed == 0 and summary.written == 0:
+        click.echo(f"{where}: complete already, {summary.records:,} records{classes}")
+        return
+    packed = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
+    speed = bytes_text(summary.written / max(summary.seconds, 1e-9))
+    click.echo(
+        f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
+        f"{summary.seconds:.1f} s, {speed}/s"
+    )
+    if summary.skipped:
+        click.echo(f"skipped {len(summary.skipped):,} files that are no images or can not be read:")
+        for key, reason in summary.skipped[:_SHOWN]:
+            click.echo(f"  {key}: {reason}")
+        if len(summary.skipped) > _SHOWN:
+            click.echo(
+                f'  and {len(summary.skipped) - _SHOWN:,} more; all are in the file\'s metadata, under "skipped"'
+            )
+    if summary.empty_classes:
+        click.echo(f"classes without a record: {', '.join(summary.empty_classes)}")
+    if summary.ignored:
+        click.echo(f"left out {summary.ignored:,} files beside the class folders")

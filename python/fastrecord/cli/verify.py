@@ -1,0 +1,64 @@
+"""The subcommand verify."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from fastrecord._core import FastRecordError, Reader
+from fastrecord.cli import describe
+from fastrecord.cli.text import bytes_text, printable, progress_bar
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object a file and line: file, ok, records, bytes, errors, tail_bytes.",
+)
+@click.pass_context
+def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: bool) -> None:
+    """Read each FILE from end to end and check every checksum, record by record. Changes nothing.
+
+    Exit status: 0 all are good; 1 one is damaged or can not be read; 2 wrong usage. Each damage is named by record and
+    field, the first 1,000 of a file. Bytes behind the last commit (a killed writer leaves some) are reported and are
+    no damage.
+    """
+    good = True
+    for file in files:
+        result = _verify(file, quiet=quiet)
+        good = good and result["ok"]
+        if as_json:
+            click.echo(json.dumps(result))
+            continue
+        for error in result["errors"]:
+            click.echo(f"error: {printable(error)}", err=True)
+        if result["ok"]:
+            click.echo(f"{file}: good: {result['records']:,} records, {bytes_text(result['bytes'])}{_tail(result)}")
+        else:
+            click.echo(f"{file}: damaged: {len(result['errors']):,} errors{_tail(result)}")
+    if not good:
+        ctx.exit(1)
+
+
+def _verify(file: str, *, quiet: bool) -> dict[str, Any]:
+    try:
+        with Reader(file) as reader, progress_bar(quiet=quiet, unit="B", unit_scale=True, desc=file) as bar:
+
+            def show(done: int, total: int) -> None:
+                if bar is not None:
+                    bar.total = total
+                    bar.update(done - bar.n)
+
+            return {"file": file} | reader.verify(progress=show)
+    except (FastRecordError, OSError) as err:
+        return {"file": file, "ok": False, "records": 0, "bytes": 0, "errors": [describe(err)], "tail_bytes": 0}
+
+
+def _tail(result: dict[str, Any]) -> str:
+    return f"; {result['tail_bytes']:,} bytes behind the last commit" if result["tail_bytes"] else ""
