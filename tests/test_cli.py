@@ -100,6 +100,23 @@ def test_a_closed_pipe_ends_a_listing_quietly(tmp_path: Path) -> None:
         assert child.wait(60) == 1
 
 
+def test_the_commands_of_the_documentation_run_in_their_order(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+    commands = [line for line in text.split("```sh\n")[1].split("```")[0].splitlines() if line]
+    assert {line.split()[1] for line in commands} == set(COMMANDS)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "imagenet" / split).symlink_to(image_folder)
+    for line in commands:
+        program, *arguments = line.split()
+        assert program == "fastrecord"
+        good(*arguments)
+    assert len(list((tmp_path / "some").rglob("*.jpg"))) == 3
+
+
 # pack
 
 

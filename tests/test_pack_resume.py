@@ -212,7 +212,7 @@ def test_an_empty_output_file_is_begun_anew_by_resume(small: Path, tmp_path: Pat
         (lambda src: (src / "ant" / "0.jpg").unlink(), r"record 0 is 'ant/0\.jpg', where the input has 'ant/1\.jpg'"),
         (lambda src: write(src, {"cow/1.jpg": encode(1)}), "classes are not those.*new 'cow'"),
         (lambda src: (src / "bee").rename(src / "wasp"), "classes are not those.*new 'wasp'"),
-        (lambda src: write(src, {"bee/9.jpg": encode(1)}), r"it is complete, and does not have 'bee/9\.jpg'"),
+        (lambda src: write(src, {"bee/9.jpg": encode(1)}), r"'bee/9\.jpg' is not in the file"),
         (lambda src: (src / "bee" / "2.jpg").unlink(), r"record 4 is 'bee/2\.jpg', where the input has nothing"),
     ],
 )
@@ -222,9 +222,29 @@ def test_another_input_is_not_resumed(
     pack_folder(small, tmp_path / "out.frec")
     before = (tmp_path / "out.frec").read_bytes()
     change(small)
-    with pytest.raises(fr.FastRecordError, match=rf"out\.frec: can not be resumed.*{message}.*--overwrite"):
+    ways_out = "`--append` adds files to it, `--overwrite` replaces it"
+    with pytest.raises(
+        fr.FastRecordError, match=rf"out\.frec: is complete, and was .* input: .*{message}.*: {ways_out}"
+    ):
         resume(small, tmp_path / "out.frec")
     assert (tmp_path / "out.frec").read_bytes() == before
+
+
+def test_a_pack_begun_with_another_input_is_not_resumed(small: Path, tmp_path: Path) -> None:
+    def stop(state: PackProgress) -> None:
+        if state.files == 5:
+            raise RuntimeError
+
+    out = tmp_path / "out.frec"
+    with pytest.raises(RuntimeError):
+        pack_folder(small, out, commit_bytes=1, progress=stop)
+    (small / "bee" / "1.jpg").rename(small / "bee" / "5.jpg")
+    message = r"was begun with another input: record 3 is 'bee/1\.jpg', where the input has 'bee/2\.jpg': give that one"
+    with pytest.raises(fr.FastRecordError, match=message):
+        resume(small, out)
+    (small / "bee" / "5.jpg").rename(small / "bee" / "1.jpg")
+    write(small, {"bee/6.jpg": encode(6)})
+    assert (resume(small, out).packed, keys(out)[-1]) == (1, "bee/6.jpg")
 
 
 def test_other_labels_are_not_resumed(small: Path, tmp_path: Path) -> None:

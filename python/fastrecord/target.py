@@ -209,13 +209,11 @@ def _resume(part: Part, listing: Listing, schema: Schema, labels: Labels | None,
         if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
             labels, classes = number_labels(listing, names, part.path)
         elif names != classes:
-            raise _other_input(
-                part.path, f"the classes are not those that it was begun with: {_differ(names, classes)}"
-            )
+            raise _other_input(reader, f"the classes are not those that it was begun with: {_differ(names, classes)}")
         position = _match(reader, part, listing, labels, this["first_record"], {key for key, _ in skipped})
         records, complete = len(reader), reader.complete
         if complete and position < part.stop:
-            raise _other_input(part.path, f"it is complete, and does not have {listing.keys[position]!r}")
+            raise _other_input(reader, f"{listing.keys[position]!r} is not in the file")
     target = Target(None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"])
     if not complete:
         target.writer = _reopen(part.path, records)
@@ -245,10 +243,10 @@ def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, 
         expected = keys[position] if position < part.stop else None
         if key != expected:
             found = "nothing" if expected is None else repr(expected)
-            raise _other_input(reader.path, f"record {number} is {key!r}, where the input has {found}")
+            raise _other_input(reader, f"record {number} is {key!r}, where the input has {found}")
         if labels is not None and label != labels[position]:
             raise _other_input(
-                reader.path, f"record {number}, {key!r}, has the label {label}, the input says {labels[position]}"
+                reader, f"record {number}, {key!r}, has the label {label}, the input says {labels[position]}"
             )
         position += 1
     while position < part.stop and keys[position] in skipped:
@@ -256,11 +254,14 @@ def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, 
     return position
 
 
-def _other_input(path: str, what: str) -> FastRecordError:
-    return FastRecordError(
-        f"{path}: can not be resumed, the input is another than before: {what}. Give the input that it was begun with, "
-        "or begin anew with `--overwrite`"
-    )
+def _other_input(reader: Reader, what: str) -> FastRecordError:
+    if reader.complete:
+        found = "is complete, and was packed from another input"
+        ways_out = "`--append` adds files to it, `--overwrite` replaces it"
+    else:
+        found = "can not be resumed, it was begun with another input"
+        ways_out = "give that one, or begin anew with `--overwrite`"
+    return FastRecordError(f"{reader.path}: {found}: {what}: {ways_out}")
 
 
 def _differ(names: list[str] | None, classes: list[str] | None) -> str:
