@@ -21,6 +21,8 @@ const ALONE: u64 = 512 << 10;
 const ALWAYS_AHEAD: u64 = 16 << 10;
 /// Copied and checked in pieces that stay in the nearest cache in between.
 const PIECE: usize = 16 << 10;
+/// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
+const TOUCHED: u64 = 512;
 
 impl Reader {
     /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
@@ -78,13 +80,18 @@ impl Reader {
     pub fn view_batch(&self, field: usize, records: &[u64]) -> Result<Vec<Option<(u64, u64)>>> {
         self.check_size()?;
         let extents = self.extents(field, records)?;
-        let blocks = sys::blocks_read();
-        if self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks {
+        if self.disk_was_read() {
             for extent in &extents {
                 sys::will_need(&self.inner.file, extent.offset, extent.stored);
             }
         }
         Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.stored))).collect())
+    }
+
+    /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
+    fn disk_was_read(&self) -> bool {
+        let blocks = sys::blocks_read();
+        self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
     /// Copies the payloads of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
@@ -158,11 +165,11 @@ impl Reader {
         }
         let total = starts.last().copied().unwrap_or_default();
         let large = total >= ALWAYS_AHEAD * extents.len() as u64;
-        if large || self.inner.cold.load(Ordering::Relaxed) {
+        if large || self.disk_was_read() {
             self.ask_ahead(&extents, starts, &mut interrupted)?;
         }
-        let before = if large { 0 } else { sys::blocks_read() };
         if total < ALONE || self.threads() == 1 {
+            self.touch(&extents);
             for (i, extent) in extents.iter().enumerate() {
                 let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
                 self.copy_one(field, records[i], extent, part, verify)?;
@@ -177,10 +184,15 @@ impl Reader {
             let groups = Self::groups(starts);
             fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)?;
         }
-        if !large {
-            self.inner.cold.store(sys::blocks_read() != before, Ordering::Relaxed);
-        }
         Ok(())
+    }
+
+    /// Loads the ends of small payloads, all at once instead of one cache miss after the other.
+    fn touch(&self, extents: &[Extent]) {
+        let Source::Mapped(map) = &self.inner.random else { return };
+        let byte = |at: u64| map.bytes().get(at as usize).copied().unwrap_or_default();
+        let small = extents.iter().filter(|e| (1..=TOUCHED).contains(&e.stored));
+        std::hint::black_box(small.fold(0, |all, e| all ^ byte(e.offset) ^ byte(e.offset + e.stored - 1)));
     }
 
     /// Asks for all of a batch before any of it is touched, so that the disk has a full queue.

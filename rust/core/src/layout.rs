@@ -378,51 +378,38 @@ impl Extent {
         out
     }
 
-    /// Decodes an extent and checks it against the end of what may be read.
+    /// Decodes an extent and checks it against the end of what may be read; `None` if it is not as it should be.
     ///
-    /// # Errors
-    /// What is wrong with it, as text.
-    #[inline]
-    pub(crate) fn decode(bytes: &[u8; EXTENT_LEN], limit: u64) -> std::result::Result<Self, String> {
-        let word = |at: usize| {
-            u64::from_le_bytes([
-                bytes[at],
-                bytes[at + 1],
-                bytes[at + 2],
-                bytes[at + 3],
-                bytes[at + 4],
-                bytes[at + 5],
-                bytes[at + 6],
-                bytes[at + 7],
-            ])
-        };
-        let tail = word(24);
-        let extent = Self { offset: word(0), stored: word(8), crc: tail as u32, missing: (tail >> 40) & 0xff == 1 };
-        // Codec, flags and reserved bytes in one comparison; the rare cases are told apart below.
-        let plain = tail >> 32 == 0 && word(16) == extent.stored;
-        let inside = extent.offset.checked_add(extent.stored).is_some_and(|end| end <= limit);
-        if plain && inside && (extent.offset >= PAGE || extent.stored == 0) {
-            return Ok(extent);
-        }
-        Self::explain(bytes, extent, limit)
+    /// [`Extent::explain`] then says why, or that the value is missing.
+    #[inline(always)]
+    pub(crate) fn decode(bytes: &[u8; EXTENT_LEN], limit: u64) -> Option<Self> {
+        let (offset, stored, raw, tail) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, 24));
+        // Codec, flags and reserved bytes in one comparison.
+        let plain = tail >> 32 == 0 && raw == stored;
+        let inside = offset.checked_add(stored).is_some_and(|end| end <= limit);
+        let good = plain && inside && (offset >= PAGE || stored == 0);
+        good.then_some(Self { offset, stored, crc: tail as u32, missing: false })
     }
 
+    /// The rare cases that [`Extent::decode`] leaves out: a missing value, or what is wrong, as text.
     #[cold]
-    fn explain(bytes: &[u8; EXTENT_LEN], extent: Self, limit: u64) -> std::result::Result<Self, String> {
+    pub(crate) fn explain(bytes: &[u8; EXTENT_LEN], limit: u64) -> std::result::Result<Self, String> {
+        let (offset, stored, raw) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16));
         if bytes[28] != 0 {
             return Err(format!("codec {} is not known to this fastrecord", bytes[28]));
         }
         if bytes[29] > 1 || u16_at(bytes, 30) != 0 {
             return Err(format!("flags {:#04x} are not known to this fastrecord", bytes[29]));
         }
-        if extent.missing {
+        if bytes[29] == 1 {
             let zero = bytes.iter().enumerate().all(|(i, &b)| b == u8::from(i == 29));
-            return if zero { Ok(extent) } else { Err("a missing value with an extent".to_owned()) };
+            let missing = Self { missing: true, ..Self::default() };
+            return if zero { Ok(missing) } else { Err("a missing value with an extent".to_owned()) };
         }
-        if u64_at(bytes, 16) != extent.stored {
-            return Err(format!("{} bytes stored, {} raw, no codec", extent.stored, u64_at(bytes, 16)));
+        if raw != stored {
+            return Err(format!("{stored} bytes stored, {raw} raw, no codec"));
         }
-        Err(format!("{} bytes at {}, the data end at {limit}", extent.stored, extent.offset))
+        Err(format!("{stored} bytes at {offset}, the data end at {limit}"))
     }
 }
 
@@ -433,15 +420,16 @@ mod tests {
     #[test]
     fn an_extent_with_any_unknown_bit_is_refused() {
         let good = Extent { offset: 4096, stored: 10, crc: 7, missing: false };
-        assert_eq!(Extent::decode(&good.encode(), 5000), Ok(good));
-        assert!(Extent::decode(&good.encode(), 4100).is_err());
+        let decode = |bytes, limit| Extent::decode(bytes, limit).map_or_else(|| Extent::explain(bytes, limit), Ok);
+        assert_eq!(decode(&good.encode(), 5000), Ok(good));
+        assert!(decode(&good.encode(), 4100).is_err());
         for (at, value) in [(28, 1), (29, 2), (29, 1), (30, 1), (31, 1), (16, 11)] {
             let mut bytes = good.encode();
             bytes[at] = value;
-            assert!(Extent::decode(&bytes, 5000).is_err(), "byte {at} = {value}");
+            assert!(decode(&bytes, 5000).is_err(), "byte {at} = {value}");
         }
         let missing = Extent { missing: true, ..Extent::default() };
-        assert_eq!(Extent::decode(&missing.encode(), 5000), Ok(missing));
+        assert_eq!(decode(&missing.encode(), 5000), Ok(missing));
     }
 
     #[test]

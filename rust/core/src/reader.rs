@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value as Json};
@@ -60,9 +60,7 @@ pub(crate) struct Snapshot {
     map: Option<Arc<Mapping>>,
     /// For batches in random order: the kernel reads what is asked for and no more.
     pub(crate) random: Source,
-    /// Whether the last batch of small records had to read from the disk.
-    pub(crate) cold: AtomicBool,
-    /// [`sys::blocks_read`] as of the last batch of views.
+    /// [`sys::blocks_read`] as of the last batch.
     pub(crate) blocks_seen: AtomicI64,
 }
 
@@ -165,7 +163,6 @@ impl Reader {
             file,
             map,
             random,
-            cold: AtomicBool::new(true),
             blocks_seen: AtomicI64::new(-1),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -320,9 +317,12 @@ impl Reader {
         let mut extents = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
-                Some(bytes) => {
-                    Extent::decode(bytes, limit).map_err(|detail| self.bad_extent(field, records[i], detail))?
-                }
+                Some(bytes) => match Extent::decode(bytes, limit) {
+                    Some(extent) => extent,
+                    None => {
+                        Extent::explain(bytes, limit).map_err(|detail| self.bad_extent(field, records[i], detail))?
+                    }
+                },
                 None => Extent { missing: true, ..Extent::default() },
             };
             extents.push(extent);

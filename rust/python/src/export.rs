@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use fastrecord_core::Mapping;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -70,10 +71,14 @@ pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> 
 
 /// Lends the memory of a writable, contiguous Python buffer for the time of a call.
 pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u8]) -> PyResult<T>) -> PyResult<T> {
-    // A CPU tensor has no buffer protocol, the array over its memory has.
-    let array = if out.hasattr("__torch_function__")? { out.call_method0("numpy")? } else { out.clone() };
-    let flat = PyMemoryView::from(&array)?.call_method1("cast", ("B",))?;
-    let buffer = pyo3::buffer::PyBuffer::<u8>::get(&flat)?;
+    let buffer = match PyBuffer::<u8>::get(out) {
+        Ok(buffer) if buffer.is_c_contiguous() => buffer,
+        _ => {
+            // A CPU tensor has no buffer protocol, the array over its memory has; other dtypes are looked at as bytes.
+            let array = if out.hasattr("__torch_function__")? { out.call_method0("numpy")? } else { out.clone() };
+            PyBuffer::<u8>::get(&PyMemoryView::from(&array)?.call_method1("cast", ("B",))?)?
+        }
+    };
     if buffer.readonly() {
         return Err(PyBufferError::new_err("the buffer is read-only"));
     }
@@ -81,7 +86,7 @@ pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u
     let bytes: &mut [u8] = if length == 0 {
         &mut []
     } else {
-        // SAFETY: the buffer is contiguous (the cast made sure) and writable, and stays allocated and in place until `buffer` is
+        // SAFETY: the buffer is contiguous (asked above, or the cast made sure) and writable, and stays allocated and in place until `buffer` is
         // dropped below. That no other Python thread reads or writes it meanwhile is the caller's part, as in `file.readinto`.
         unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), length) }
     };
