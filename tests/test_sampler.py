@@ -293,6 +293,8 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Except
 def test_an_epoch_out_of_range_is_refused(epoch: int) -> None:
     with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
         FastRecordBatchSampler(range(50), 4).set_epoch(epoch)
+    with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
+        FastRecordBatchSampler(range(50), 4).rows(0, epoch=epoch)
 
 
 def test_numpy_integers_are_integers() -> None:

@@ -170,12 +170,13 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             epoch: Default: `self.epoch`.
 
         Raises:
-            IndexError: `batch` is not in [0, len(self)).
+            IndexError: `batch` is not in [0, len(self)). ValueError: `epoch` is negative.
         """
         positions = self.positions(batch)
         if not self._shuffle:
             return positions
-        return _core.permute(self._n, self._seed, self.epoch if epoch is None else epoch, positions)
+        number = self.epoch if epoch is None else _integer("epoch", epoch, 0, _WORD)
+        return _core.permute(self._n, self._seed, number, positions)
 
     @property
     def batch_size(self) -> int:
