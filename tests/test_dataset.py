@@ -208,6 +208,13 @@ def test_fields_are_chosen_by_name(tmp_path: Path) -> None:
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", extra_fields="score")
 
 
+def test_a_label_that_is_no_number_is_an_extra_field(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": fr.string()})) as writer:
+        writer.append({"image": encode(0), "label": "cat"})
+    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None)[0] == encode(0)
+    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None, extra_fields=("label",))[0] == (encode(0), "cat")
+
+
 # --- labels ---
 
 

@@ -40,6 +40,16 @@ def test_files_without_classes_keep_their_labels(tmp_path: Path) -> None:
     assert fr.FastRecordDataset(paths).targets.tolist() == [5, 7, 900]
 
 
+def test_labels_that_are_measured_are_not_mapped(tmp_path: Path) -> None:
+    schema = fr.Schema({"image": fr.image(), "label": fr.float64()})
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["dog", "cat"])):
+        with fr.Writer(tmp_path / f"{name}.frec", schema, metadata={"classes": classes}) as writer:
+            writer.append({"image": encode(0), "label": 1.5})
+    dataset = fr.FastRecordDataset(tmp_path)
+    assert dataset.targets.tolist() == [1.5, 1.5]
+    assert dataset[1][1] == 1.5
+
+
 def test_files_with_and_without_classes_are_not_mixed(tmp_path: Path) -> None:
     paths = [write_images(tmp_path / "named.frec", [0], ["cat"]), write_images(tmp_path / "bare.frec", [0])]
     with pytest.raises(fr.SchemaError, match=r"named\.frec name classes, \S*bare\.frec do not"):

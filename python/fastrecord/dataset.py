@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, default_collate
 
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
 from fastrecord.classes import map_labels, merge_classes
-from fastrecord.fields import KEY, check_fields, find_image, has_key, key_suffix
+from fastrecord.fields import KEY, check_fields, find_image, find_label, has_key, key_suffix
 from fastrecord.shards import Paths, Shards, find_files
 
 # What Pillow's plugins raise for broken images.
@@ -49,7 +49,7 @@ class FastRecordDataset(Dataset[Any]):
         decode: "pil" for PIL images in RGB, None for the encoded `bytes`.
         image_field: The field that holds the images; by default "image", else the only image field, else the only
             bytes field.
-        label_field: The field that holds the labels, int64 or float64; by default "label" if there is one.
+        label_field: The field that holds the labels, int64 or float64; by default "label" if there is such a one.
         extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
             `bytes`.
         verify: Check the CRC of every payload that is read.
@@ -100,13 +100,14 @@ class FastRecordDataset(Dataset[Any]):
                     "`fastrecord pack --resume`, or pass allow_incomplete=True"
                 )
         self._image_field = image_field or find_image(readers[0])
-        self._label_field = label_field or ("label" if "label" in readers[0].schema else None)
+        self._label_field = label_field or find_label(readers[0])
         self._extra_fields = tuple(extra_fields)
         check_fields(readers, self._image_field, self._label_field, self._extra_fields)
         self._shards = Shards(readers)
         self._classes: list[str] | None
         self._classes, tables = merge_classes(readers)
-        mapped = any(table is not None for table in tables) and self._label_field is not None
+        numbered = self._label_field is not None and readers[0].schema[self._label_field].name == "int64"
+        mapped = numbered and any(table is not None for table in tables)
         # None in the usual case, so that a pickled data set stays small.
         self._tables = tables if mapped else None
         self._targets: NDArray[Any] | None = None

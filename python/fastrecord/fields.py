@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastrecord._core import CorruptFileError, Reader, SchemaError
 
 KEY = "key"
+_LABEL_TYPES = ("int64", "float64")
 
 
 def find_image(reader: Reader) -> str:
@@ -29,6 +30,11 @@ def find_image(reader: Reader) -> str:
     raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
 
 
+def find_label(reader: Reader) -> str | None:
+    """Return the field that holds the labels: "label" if it is of a type that labels may have, else None."""
+    return "label" if "label" in reader.schema and reader.schema["label"].name in _LABEL_TYPES else None
+
+
 def check_fields(readers: Sequence[Reader], image: str, label: str | None, extra: Sequence[str]) -> None:
     """Check that every file has the fields, of the types of the first file, and that they can be what they are to be.
 
@@ -46,7 +52,7 @@ def check_fields(readers: Sequence[Reader], image: str, label: str | None, extra
                 raise SchemaError(f"field {name!r} is {kinds}")
     if first[image].name not in ("image", "bytes"):
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
-    if label and first[label].name not in ("int64", "float64"):
+    if label and first[label].name not in _LABEL_TYPES:
         raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label].name}; labels are int64 or float64")
 
 
@@ -56,10 +62,10 @@ def has_key(reader: Reader) -> bool:
 
 
 def key_suffix(reader: Reader, record: int) -> str:
-    """Return what to add to the number of a record in a message: its key, if it has one."""
+    """Return what to add to a message about a record: its key, if it has one that can be read."""
     if not has_key(reader):
         return ""
     try:
         return f", key {reader.get(record, KEY)!r}"
     except CorruptFileError:
-        return ", key unreadable"
+        return ""
