@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 import fastrecord as fr
+from fastrecord.extract import extract_records
 from tests.commands import failed, flip, good
 from tests.conftest import encode
 
@@ -127,6 +129,18 @@ def test_extract_names_a_damaged_record_and_leaves_no_part_of_it(packed: Path, t
     message = failed("extract", path, tmp_path / "out", "--records", "6")
     assert message.startswith(f"error: {path}: record 6, field image: stored CRC")
     assert not (tmp_path / "out").exists() or files_below(tmp_path / "out") == {}
+
+
+def test_ctrl_c_ends_an_extraction_between_two_records(tmp_path: Path) -> None:
+    path = keyed(tmp_path / "a.frec", [f"{i % 7}/{i}.jpg" for i in range(200)])
+
+    def interrupt(done: int, total: int) -> None:
+        assert (done, total) == (64, 200)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="out: 64 of 200 records are written"):
+        extract_records(path, tmp_path / "out", progress=interrupt)
+    assert files_below(tmp_path / "out") == {f"{i % 7}/{i}.jpg": encode(i) for i in range(64)}
 
 
 @pytest.mark.parametrize(

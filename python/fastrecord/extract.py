@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, SchemaError
 from fastrecord.classes import class_names
+from fastrecord.interrupt import HeldInterrupt
 
 # Records read by one call: their bytes stay in the page cache, only views of them are held.
 _BATCH = 64
@@ -62,15 +63,18 @@ def extract_records(
         IndexError: a number is out of range. FileExistsError: a file exists (those before it have been written).
         CorruptFileError: a checksum differs. SchemaError: no such field, class or label.
         FastRecordError: a key is no path inside of the folder, or two records have the same; or a link is in the way.
+        KeyboardInterrupt: Ctrl-C; the records before it have been written, each as a whole.
     """
     with Reader(path) as reader:
         payload = _payload_field(reader, field)
         numbers = _select(reader, records, classes)
         names = None if numbered or "key" not in reader.schema else _names(reader, numbers)
         total = 0
-        with _Folder(os.fspath(folder), overwrite=overwrite) as target:
+        with _Folder(os.fspath(folder), overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             width = len(str(max(len(reader) - 1, 0)))
             for start in range(0, len(numbers), _BATCH):
+                if interrupt.pending:
+                    raise KeyboardInterrupt(f"{target.path}: {start:,} of {len(numbers):,} records are written")
                 part = numbers[start : start + _BATCH]
                 for i, view in enumerate(reader.read_batch(part, [payload], verify=True)[payload], start):
                     name = f"{numbers[i]:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[i]
@@ -188,13 +192,13 @@ class _Folder:
                 except OSError as err:
                     full = os.path.join(self.path, *folders[: i + 1])
                     raise FastRecordError(f"{full}: is a link or no folder, nothing is written through it") from err
-                os.close(here)
-                here = below
+                above, here = here, below
+                os.close(above)
         except BaseException:
             os.close(here)
             raise
-        os.close(self.last[1])
-        self.last = (folders, here)
+        before, self.last = self.last[1], (folders, here)
+        os.close(before)
         return here
 
 

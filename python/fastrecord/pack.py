@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, Writer
+from fastrecord.interrupt import HeldInterrupt
 from fastrecord.listing import Listing, list_csv, list_folder
 from fastrecord.parts import Part, plan, refuse_strays
 from fastrecord.target import Target, class_table, number_labels, open_target
@@ -148,7 +146,7 @@ def pack_folder(
                     '--overwrite (replace it); in Python mode="resume", "a" or "w"'
                 )
     packer = _Packer(listing, bad_files, commit_bytes, progress)
-    with _HeldInterrupt() as interrupt:
+    with HeldInterrupt() as interrupt:
         for part in parts:
             packer.pack(part, open_target(part, mode, listing, labels, classes), mode, interrupt)
     if interrupt.pending:
@@ -174,7 +172,7 @@ class _Packer:
         self.listing, self.bad_files, self.commit_bytes, self.progress = listing, bad_files, commit_bytes, progress
         self.summary = PackSummary()
 
-    def pack(self, part: Part, target: Target, mode: Mode, interrupt: _HeldInterrupt) -> None:
+    def pack(self, part: Part, target: Target, mode: Mode, interrupt: HeldInterrupt) -> None:
         summary = self.summary
         writer = target.writer
         if writer is not None:
@@ -203,7 +201,7 @@ class _Packer:
         summary.records += target.records
         summary.skipped += target.skipped
 
-    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: _HeldInterrupt) -> bool:
+    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
         """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
         position = target.position
         files = _FIRST_CHUNK_FILES
@@ -257,33 +255,6 @@ class _Packer:
         return FastRecordError(
             f"{part.path}: none of its {part.stop - part.start:,} input files is an image; the first, {key}: {reason}"
         )
-
-
-class _HeldInterrupt:
-    """Notes the first Ctrl-C instead of raising it, so that a chunk of records and its skipped files stay together."""
-
-    def __init__(self) -> None:
-        self.pending = False
-        self._held = False
-
-    def __enter__(self) -> Self:
-        # Python runs signal handlers in the main thread alone, and a handler of the caller's own stays in charge.
-        main = threading.current_thread() is threading.main_thread()
-        self._held = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._held:
-            signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.pending:
-            signal.default_int_handler(number, frame)
-        self.pending = True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._held:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _check_options(
