@@ -5,7 +5,7 @@
 //! the promise that an interrupted run continues with the same batches, so they never change.
 //!
 //! ```
-//! use fastrecord_core::order::Order;
+//! use fastrecord_core::Order;
 //!
 //! let order = Order::new(5, 0, 0);
 //! let mut rows: Vec<u64> = (0..5).map(|position| order.row(position)).collect();
