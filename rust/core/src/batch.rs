@@ -19,6 +19,8 @@ const ALONE: u64 = 512 << 10;
 /// Payloads from this size on are always asked for ahead; below, only after a batch that had to read from the disk. (A
 /// system call a record is 1 % of copying 110 KB, and 20 times the cost of copying 100 bytes.)
 const ALWAYS_AHEAD: u64 = 16 << 10;
+/// So many bytes are asked of the kernel ahead of the copying: a full queue at the disk, and copying starts at once.
+const WINDOW: u64 = 16 << 20;
 /// Copied and checked in pieces that stay in the nearest cache in between.
 const PIECE: usize = 16 << 10;
 /// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
@@ -64,9 +66,7 @@ impl Reader {
     /// A damaged index, or a field without payloads.
     pub fn prefetch(&self, field: usize, records: &[u64]) -> Result<u64> {
         let extents = self.extents(field, records)?;
-        for extent in &extents {
-            sys::will_need(&self.inner.file, extent.offset, extent.stored);
-        }
+        self.ask_all(&extents);
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
@@ -81,9 +81,7 @@ impl Reader {
         self.check_size()?;
         let extents = self.extents(field, records)?;
         if self.disk_was_read() {
-            for extent in &extents {
-                sys::will_need(&self.inner.file, extent.offset, extent.stored);
-            }
+            self.ask_all(&extents);
         }
         Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.stored))).collect())
     }
@@ -157,60 +155,82 @@ impl Reader {
         starts: &[u64],
         out: &mut [u8],
         verify: bool,
-        mut interrupted: impl FnMut() -> bool,
+        interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
         self.check_size()?;
         if let Some(i) = extents.iter().position(|e| e.missing) {
             return Err(self.missing(field, records[i]));
         }
         let total = starts.last().copied().unwrap_or_default();
-        let large = total >= ALWAYS_AHEAD * extents.len() as u64;
-        if large || self.disk_was_read() {
-            self.ask_ahead(&extents, starts, &mut interrupted)?;
-        }
+        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
         if total < ALONE || self.threads() == 1 {
-            self.touch(&extents);
-            for (i, extent) in extents.iter().enumerate() {
-                let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
-                self.copy_one(field, records[i], extent, part, verify)?;
-                // Few items, or small ones; a large one is worth the question.
-                if extent.stored >= GROUP && interrupted() {
-                    return Err(Error::Interrupted);
-                }
-            }
+            self.copy_alone(field, records, &extents, starts, out, (verify, ahead), interrupted)
         } else {
-            let (this, records) = (self.clone(), records.to_vec());
-            let fill = move |i: usize, part: &mut [u8]| this.copy_one(field, records[i], &extents[i], part, verify);
             let groups = Self::groups(starts);
-            fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)?;
+            let distance = WINDOW.div_ceil(GROUP) as usize;
+            if ahead {
+                groups.iter().take(distance).for_each(|group| self.ask_all(&extents[group.clone()]));
+            }
+            let (this, records, later) = (self.clone(), records.to_vec(), groups.clone());
+            let fill = move |group: usize, i: usize, part: &mut [u8]| {
+                // The first record of a group asks for the group that lies a window ahead.
+                if let Some(coming) = later.get(group + distance).filter(|_| ahead && later[group].start == i) {
+                    this.ask_all(&extents[coming.clone()]);
+                }
+                this.copy_one(field, records[i], &extents[i], part, verify)
+            };
+            fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // likewise
+    fn copy_alone(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: &[Extent],
+        starts: &[u64],
+        out: &mut [u8],
+        (verify, ahead): (bool, bool),
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let mut asked = 0;
+        self.touch(extents, ahead);
+        for (i, extent) in extents.iter().enumerate() {
+            while ahead && asked < extents.len() && starts[asked] <= starts[i] + WINDOW {
+                self.ask(&extents[asked]);
+                asked += 1;
+            }
+            let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
+            self.copy_one(field, records[i], extent, part, verify)?;
+            // Small ones are done before anybody could wait for them.
+            if extent.stored >= GROUP && interrupted() {
+                return Err(Error::Interrupted);
+            }
         }
         Ok(())
     }
 
+    /// Asks the kernel for one payload.
+    fn ask(&self, extent: &Extent) {
+        sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
+    }
+
+    fn ask_all(&self, extents: &[Extent]) {
+        for extent in extents {
+            self.ask(extent);
+        }
+    }
+
     /// Loads the ends of small payloads, all at once instead of one cache miss after the other.
-    fn touch(&self, extents: &[Extent]) {
+    fn touch(&self, extents: &[Extent], cold: bool) {
         let Source::Mapped(map) = &self.inner.random else { return };
+        if cold {
+            return; // it would wait for the disk before all is asked for
+        }
         let byte = |at: u64| map.bytes().get(at as usize).copied().unwrap_or_default();
         let small = extents.iter().filter(|e| (1..=TOUCHED).contains(&e.stored));
         std::hint::black_box(small.fold(0, |all, e| all ^ byte(e.offset) ^ byte(e.offset + e.stored - 1)));
-    }
-
-    /// Asks for all of a batch before any of it is touched, so that the disk has a full queue.
-    fn ask_ahead(&self, extents: &[Extent], starts: &[u64], interrupted: impl FnMut() -> bool) -> Result<()> {
-        let total = starts.last().copied().unwrap_or_default();
-        if total < ALONE || self.threads() == 1 {
-            for extent in extents {
-                sys::will_need(&self.inner.file, extent.offset, extent.stored);
-            }
-            return Ok(());
-        }
-        let (this, extents, groups) = (self.clone(), extents.to_vec(), Self::groups(starts));
-        Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
-            for extent in &extents[groups[item].clone()] {
-                sys::will_need(&this.inner.file, extent.offset, extent.stored);
-            }
-            Ok(())
-        })
     }
 
     #[inline]
@@ -243,12 +263,12 @@ impl Reader {
     ///
     /// # Errors
     /// The first damaged payload; interrupts. Files read by system calls are checked when they are copied instead.
-    pub fn verify_mapped(&self, field: usize, records: &[u64], mut interrupted: impl FnMut() -> bool) -> Result<()> {
+    pub fn verify_mapped(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<()> {
         let extents = self.extents(field, records)?;
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
         self.check_size()?;
-        self.ask_ahead(&extents, &starts, &mut interrupted)?;
+        self.ask_all(&extents);
         let (this, records, groups) = (self.clone(), records.to_vec(), Self::groups(&starts));
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
             for i in groups[item].clone() {

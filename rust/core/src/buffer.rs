@@ -19,7 +19,8 @@ impl Target {
     }
 }
 
-/// Calls `fill` once for each group of parts, in parallel: `fill(i, part)` gets the bytes `offsets[i]..offsets[i + 1]` of `out`.
+/// Calls `fill` once for each group of parts, in parallel: `fill(group, i, part)` gets the bytes
+/// `offsets[i]..offsets[i + 1]` of `out`.
 ///
 /// `groups` are ranges of part numbers that one thread does in a row.
 ///
@@ -35,7 +36,7 @@ pub(crate) fn fill_parts(
     out: &mut [u8],
     offsets: Vec<u64>,
     groups: Vec<Range<usize>>,
-    fill: impl Fn(usize, &mut [u8]) -> Result<()> + Send + Sync + 'static,
+    fill: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Send + Sync + 'static,
 ) -> Result<()> {
     assert!(offsets.windows(2).all(|pair| pair[0] <= pair[1]), "offsets must not fall");
     assert!(offsets.last().is_none_or(|&end| end <= out.len() as u64), "offsets lie within the buffer");
@@ -50,7 +51,7 @@ pub(crate) fn fill_parts(
             // above), groups do not overlap, and `Pool::run` calls an item once. `out` stays borrowed and alive until
             // `Pool::run` returns, which waits for every item, on errors, panics and interrupts too.
             let bytes = unsafe { std::slice::from_raw_parts_mut(target.pointer().add(start), end - start) };
-            fill(part, bytes)?;
+            fill(item, part, bytes)?;
         }
         Ok(())
     };

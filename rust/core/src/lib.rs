@@ -23,9 +23,11 @@
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64", unix)))]
 compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file are handed out as they lie in it");
 
+mod append;
 mod batch;
 mod buffer;
 mod chunks;
+mod commit;
 mod error;
 mod index;
 mod ingest;
@@ -37,8 +39,10 @@ mod pool;
 mod probe;
 mod reader;
 mod schema;
+mod snapshot;
 mod storage;
 mod sys;
+mod temporary;
 mod verify;
 mod writer;
 
@@ -49,8 +53,9 @@ pub use map::Mapping;
 pub use order::Order;
 pub use pool::default_threads;
 pub use probe::image_size;
-pub use reader::{Access, ColumnBytes, Datum, Reader, SnapshotId, from_hex, hex};
+pub use reader::{ColumnBytes, Datum, Reader};
 pub use schema::{ColumnType, Field, FieldType, Schema};
+pub use snapshot::{Access, SnapshotId, from_hex, hex};
 pub use storage::Storage;
 pub use verify::{MAX_ERRORS, Report};
 pub use writer::{Mode, Value, Writer, WriterOptions};

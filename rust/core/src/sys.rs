@@ -36,17 +36,32 @@ pub(crate) fn lock_holder(file: &File) -> String {
     if command.is_empty() { format!(" (pid {pid})") } else { format!(" (pid {pid}: {command})") }
 }
 
-/// Asks the kernel to read a byte range into the page cache, without waiting for it.
-///
-/// One call is silently cut to the device's largest request, so a range is asked for in small pieces.
-pub(crate) fn will_need(file: &File, offset: u64, length: u64) {
+/// The most bytes that one [`will_need`] call may ask for: the kernel silently cuts longer ones to the larger of the disk's
+/// read-ahead and its largest request. 128 KiB, the smallest setting in use, where the system does not tell.
+pub(crate) fn largest_advice(file: &File) -> u64 {
+    const SURE: u64 = 128 << 10;
+    const ENOUGH: u64 = 4 << 20;
+    let Ok(meta) = file.metadata() else { return SURE };
+    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    // A partition has no queue of its own, its disk one level up has.
+    let setting = |name: &str| {
+        ["queue", "../queue"].iter().find_map(|queue| {
+            let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/{name}")).ok()?;
+            text.trim().parse::<u64>().ok()
+        })
+    };
+    let kib = setting("read_ahead_kb").max(setting("max_sectors_kb")).unwrap_or(0);
+    kib.saturating_mul(1 << 10).clamp(SURE, ENOUGH)
+}
+
+/// Asks the kernel to read a byte range into the page cache, without waiting for it, `step` bytes at a time.
+pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
     #[cfg(target_os = "linux")]
     {
-        const STEP: u64 = 128 << 10;
         let end = offset.saturating_add(length);
         let mut at = offset;
         while at < end {
-            let step = STEP.min(end - at);
+            let step = step.min(end - at);
             // SAFETY: posix_fadvise takes a descriptor and numbers, no memory. It is advice: its result does not matter.
             unsafe {
                 libc::posix_fadvise(file.as_raw_fd(), at.cast_signed(), step.cast_signed(), libc::POSIX_FADV_WILLNEED);
@@ -55,7 +70,7 @@ pub(crate) fn will_need(file: &File, offset: u64, length: u64) {
         }
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = (file, offset, length);
+    let _ = (file, offset, length, step);
 }
 
 /// Tells the kernel that reads from this open file will be random: it then reads what is asked for and no more.

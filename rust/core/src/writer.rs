@@ -1,6 +1,6 @@
 //! Appending records and committing them: docs/format.md, section 7.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
+use crate::append::BUFFER;
 use crate::chunks::ColumnBuffer;
 use crate::error::{Error, Result};
-use crate::layout::{
-    CHUNK_LEN, CheckedRange, Chunk, Extent, FileId, Footer, PAGE, Slot, align, encode_superblock, slot_offset,
-};
+use crate::layout::{CHUNK_LEN, CheckedRange, Chunk, FileId, Footer, PAGE, encode_superblock};
 use crate::open::{Commit, Opening};
-use crate::schema::{Document, FieldType, Schema};
+use crate::schema::{Document, Schema};
 use crate::storage::Storage;
 use crate::sys;
+use crate::temporary::{remove_stale_temporaries, temporary_name};
 
 /// One value of a record, as [`Writer::append`] takes it.
 #[derive(Debug, Clone, Copy)]
@@ -68,40 +68,31 @@ impl Default for WriterOptions {
     }
 }
 
-/// Bytes gathered before one write.
-const BUFFER: usize = 4 << 20;
-/// Bytes written before the kernel is asked to start writing them to the disk.
-const WRITEBACK: u64 = 16 << 20;
-/// Strings gathered before they are written as one run.
-const HEAP: usize = 4 << 20;
-/// Index bytes held in memory before a commit, whatever the payloads weigh.
-const INDEX: usize = 64 << 20;
-
 /// The one writer of a file. Dropping it without [`Writer::close`] is [`Writer::abort`].
 #[derive(Debug)]
 pub struct Writer {
     pub(crate) path: PathBuf,
     /// The temporary name that the file has until close.
-    temporary: Option<PathBuf>,
+    pub(crate) temporary: Option<PathBuf>,
     pub(crate) storage: Option<Box<dyn Storage>>,
-    process: u32,
-    fd: Option<RawFd>,
-    id: FileId,
-    document: Document,
-    document_changed: bool,
-    metadata: CheckedRange,
+    pub(crate) process: u32,
+    pub(crate) fd: Option<RawFd>,
+    pub(crate) id: FileId,
+    pub(crate) document: Document,
+    pub(crate) document_changed: bool,
+    pub(crate) metadata: CheckedRange,
     pub(crate) columns: Vec<ColumnBuffer>,
-    heap: Vec<u8>,
-    footer: Option<Footer>,
+    pub(crate) heap: Vec<u8>,
+    pub(crate) footer: Option<Footer>,
     pub(crate) records: u64,
-    buffer: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
     /// Where the buffer will lie in the file.
-    buffer_at: u64,
-    writeback_at: u64,
-    commit_start: u64,
+    pub(crate) buffer_at: u64,
+    pub(crate) writeback_at: u64,
+    pub(crate) commit_start: u64,
     pub(crate) session_start: u64,
-    commit_bytes: u64,
-    failed: Option<String>,
+    pub(crate) commit_bytes: u64,
+    pub(crate) failed: Option<String>,
 }
 
 impl Writer {
@@ -305,219 +296,6 @@ impl Writer {
         self.document.complete = complete;
     }
 
-    /// Appends one record, a value for each field of the schema in order, and returns its number.
-    ///
-    /// # Errors
-    /// A value does not fit its field (nothing is appended then), or a failed write.
-    pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
-        self.check_usable()?;
-        let sizes = self.check_values(values)?;
-        let record = self.records;
-        let appended = self.append_checked(values, &sizes);
-        self.guard(appended)?;
-        self.records = record + 1;
-        let pending: usize = self.columns.iter().map(|c| c.pending.len()).sum();
-        if self.position() + self.heap.len() as u64 - self.commit_start >= self.commit_bytes || pending >= INDEX {
-            self.commit()?;
-        }
-        Ok(record)
-    }
-
-    /// Checks all values before any of them is written; returns the sizes of images.
-    fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
-        let fields = self.document.schema.fields();
-        if values.len() != fields.len() {
-            return Err(Error::Schema(format!("{} values for {} fields", values.len(), fields.len())));
-        }
-        let mut sizes = Vec::new();
-        for (field, value) in fields.iter().zip(values) {
-            match (field.kind, value) {
-                (FieldType::Bytes, Value::Bytes(_) | Value::Image { .. })
-                | (FieldType::String, Value::Str(_))
-                | (FieldType::Int64, Value::Int(_))
-                | (FieldType::Float64, Value::Float(_)) => {}
-                (FieldType::Image, Value::Image { size, .. }) => sizes.push(*size),
-                (FieldType::Image, Value::Bytes(data)) => {
-                    let size = crate::probe::image_size(data);
-                    sizes.push(size.map_err(|detail| self.bad_value(&field.name, detail))?);
-                }
-                (kind, _) => return Err(self.bad_value(&field.name, format!("the value is not {}", kind.name()))),
-            }
-        }
-        Ok(sizes)
-    }
-
-    fn bad_value(&self, field: &str, detail: String) -> Error {
-        Error::BadValue { path: self.path.clone(), record: self.records, field: field.to_owned(), detail }
-    }
-
-    fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
-        let (mut column, mut sizes) = (0, sizes.iter());
-        for value in values {
-            match *value {
-                Value::Int(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
-                Value::Float(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
-                Value::Str(text) => {
-                    // The offset is relative to the heap until the heap is written.
-                    let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
-                    let crc = crc32c::crc32c(text.as_bytes());
-                    self.columns[column].pending.extend(Extent { offset, stored, crc, missing: false }.encode());
-                    self.heap.extend_from_slice(text.as_bytes());
-                }
-                Value::Bytes(data) => self.append_payload(column, data, crc32c::crc32c(data))?,
-                Value::Image { data, crc, .. } => self.append_payload(column, data, crc)?,
-            }
-            let is_image = self.columns[column].is_image();
-            column += 1;
-            if is_image {
-                let (width, height) = sizes.next().copied().unwrap_or_default();
-                self.columns[column].pending.extend_from_slice(&width.to_le_bytes());
-                self.columns[column + 1].pending.extend_from_slice(&height.to_le_bytes());
-                column += 2;
-            }
-        }
-        if self.heap.len() >= HEAP { self.flush_heap() } else { Ok(()) }
-    }
-
-    fn append_payload(&mut self, column: usize, data: &[u8], crc: u32) -> Result<()> {
-        self.pad(8)?;
-        let extent = Extent { offset: self.position(), stored: data.len() as u64, crc, missing: false };
-        self.put(data)?;
-        self.columns[column].pending.extend(extent.encode());
-        Ok(())
-    }
-
-    /// Writes the gathered strings as one run and tells the extents where it lies.
-    fn flush_heap(&mut self) -> Result<()> {
-        let (at, heap) = (self.position(), mem::take(&mut self.heap));
-        self.put(&heap)?;
-        for column in self.columns.iter_mut().filter(|c| c.is_string()) {
-            column.place_strings(at);
-        }
-        Ok(())
-    }
-
-    /// Where the next byte will lie in the file.
-    pub(crate) fn position(&self) -> u64 {
-        self.buffer_at + self.buffer.len() as u64
-    }
-
-    /// Appends zeros up to a multiple of `to`.
-    pub(crate) fn pad(&mut self, to: u64) -> Result<()> {
-        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
-        let at = self.position();
-        let padded = align(at, to).ok_or_else(|| Error::io(&self.path, io::ErrorKind::FileTooLarge.into()))?;
-        self.put(&ZEROS[..(padded - at) as usize])
-    }
-
-    /// Appends bytes.
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.buffer.len() + bytes.len() > BUFFER {
-            self.flush()?;
-        }
-        if bytes.len() >= BUFFER {
-            self.write_at(bytes, self.buffer_at)?;
-            self.buffer_at += bytes.len() as u64;
-        } else {
-            self.buffer.extend_from_slice(bytes);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        if !self.buffer.is_empty() {
-            let buffer = mem::take(&mut self.buffer);
-            let written = self.write_at(&buffer, self.buffer_at);
-            self.buffer_at += buffer.len() as u64;
-            self.buffer = buffer;
-            self.buffer.clear();
-            written?;
-        }
-        let behind = self.buffer_at - self.writeback_at;
-        if behind >= WRITEBACK {
-            self.storage()?.start_writeback(self.writeback_at, behind);
-            self.writeback_at = self.buffer_at;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn storage(&self) -> Result<&dyn Storage> {
-        self.storage.as_deref().ok_or_else(|| Error::WriterClosed { path: self.path.clone() })
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.storage()?.write_at(bytes, offset).map_err(|e| Error::io(&self.path, e))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
-    }
-
-    /// Makes all records durable; returns the number of the commit. Does nothing if there is nothing new.
-    ///
-    /// # Errors
-    /// A failed write or sync: the file then is good up to the commit before, and this writer refuses to go on.
-    pub fn commit(&mut self) -> Result<u64> {
-        self.check_usable()?;
-        let committed = self.commit_changes(false);
-        self.guard(committed)
-    }
-
-    fn commit_changes(&mut self, last: bool) -> Result<u64> {
-        let committed = self.committed();
-        let merges = self.columns.iter().any(|c| c.merge_from(last, self.position() - self.session_start).is_some());
-        if let Some(footer) = self.footer {
-            if self.records == committed && !self.document_changed && !(last && merges) {
-                return Ok(footer.commit);
-            }
-        }
-        self.flush_heap()?;
-        for column in 0..self.columns.len() {
-            self.write_column(column, last)?;
-        }
-        if self.document_changed || self.footer.is_none() {
-            let bytes = self.document.encode();
-            self.metadata = self.put_checked(&bytes)?;
-        }
-        let mut chunks: Vec<&Chunk> = self.columns.iter().flat_map(|c| &c.chunks).collect();
-        chunks.sort_by_key(|c| (c.field, c.part, c.first));
-        let bytes: Vec<u8> = chunks.iter().flat_map(|c| c.encode()).collect();
-        let directory = self.put_checked(&bytes)?;
-        self.pad(PAGE)?;
-        self.flush()?;
-        let footer = Footer {
-            offset: self.buffer_at,
-            commit: self.footer.map_or(0, |f| f.commit) + 1,
-            records: self.records,
-            directory,
-            metadata: self.metadata,
-            previous: self.footer.map_or(0, |f| f.offset),
-        };
-        let mut slot = Slot { footer: footer.offset, commit: footer.commit, sealed: false };
-        self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
-        self.sync()?;
-        self.write_at(&footer.encode(&self.id), footer.offset)?;
-        self.sync()?;
-        if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
-            sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
-        }
-        self.buffer_at = footer.end();
-        self.writeback_at = footer.end();
-        self.commit_start = footer.end();
-        self.footer = Some(footer);
-        self.document_changed = false;
-        slot.sealed = true;
-        self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
-        Ok(footer.commit)
-    }
-
-    fn put_checked(&mut self, bytes: &[u8]) -> Result<CheckedRange> {
-        self.pad(8)?;
-        let range = CheckedRange { offset: self.position(), length: bytes.len() as u64, crc: crc32c::crc32c(bytes) };
-        self.put(bytes)?;
-        Ok(range)
-    }
-
     /// Commits, makes it durable and releases the lock. Closing twice is allowed.
     ///
     /// # Errors
@@ -567,7 +345,7 @@ impl Writer {
         self.buffer = Vec::new();
     }
 
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         let path = || self.path.clone();
         if self.process != std::process::id() {
             return Err(Error::WrongProcess { path: path(), owner: self.process, here: std::process::id() });
@@ -579,7 +357,7 @@ impl Writer {
     }
 
     /// Remembers a failed write: what came after it would have holes.
-    fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.failed = Some(error.to_string());
         }
@@ -590,34 +368,5 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.abort();
-    }
-}
-
-const TEMPORARY: &str = ".tmp-";
-
-fn temporary_name(path: &Path) -> Result<PathBuf> {
-    let mut random = [0; 4];
-    getrandom::fill(&mut random).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!("{TEMPORARY}{:08x}", u32::from_le_bytes(random)));
-    Ok(name.into())
-}
-
-/// Removes temporary files of overwrites that were killed: those that nobody holds the lock of.
-fn remove_stale_temporaries(path: &Path) {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (Some(name), Ok(entries)) = (path.file_name().and_then(|n| n.to_str()), std::fs::read_dir(parent)) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let other = entry.file_name();
-        let suffix = other.to_str().and_then(|o| o.strip_prefix(name)).and_then(|o| o.strip_prefix(TEMPORARY));
-        if suffix.is_some_and(|s| s.len() == 8 && s.bytes().all(|b| b.is_ascii_hexdigit())) {
-            if let Ok(file) = File::open(entry.path()) {
-                if sys::try_lock(&file).unwrap_or(false) {
-                    let _ = std::fs::remove_file(entry.path());
-                }
-            }
-        }
     }
 }

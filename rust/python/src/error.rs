@@ -9,6 +9,12 @@ use pyo3::prelude::*;
 
 create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
 create_exception!(fastrecord, CorruptFileError, FastRecordError, "Bytes break the format, or a checksum differs.");
+create_exception!(
+    fastrecord,
+    NoCommitError,
+    CorruptFileError,
+    "The file's writer was stopped before its first commit."
+);
 create_exception!(fastrecord, SchemaError, FastRecordError, "A schema is not allowed, or a value does not fit it.");
 create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has the file open.");
 create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are no image, or one that cannot be decoded.");
@@ -32,12 +38,12 @@ pub(crate) fn to_py(error: Error) -> PyErr {
             None => PyOSError::new_err(message),
         },
         Error::NotFrec { .. }
-        | Error::NoCommit { .. }
         | Error::Corrupt { .. }
         | Error::Truncated { .. }
         | Error::Checksum { .. }
         | Error::BadExtent { .. }
         | Error::BadString { .. } => CorruptFileError::new_err(message),
+        Error::NoCommit { .. } => NoCommitError::new_err(message),
         Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(message),
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
         Error::NoField { .. } => PyKeyError::new_err(message),

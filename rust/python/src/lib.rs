@@ -50,7 +50,8 @@ mod _core {
     use crate::batch::{Batch, Payloads};
     #[pymodule_export]
     use crate::error::{
-        CorruptFileError, DecodeError, FastRecordError, LockedError, SchemaError, UnsupportedVersionError,
+        CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
+        UnsupportedVersionError,
     };
     #[pymodule_export]
     use crate::reader::{Reader, open_snapshot};

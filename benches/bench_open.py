@@ -1,0 +1,42 @@
+"""Opening: how long, and how much memory, however many records."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+import fastrecord as fr
+from benches.conftest import Data, make, note
+
+
+def test_open_a_million_records(small: Data, folder: Path, versus: Callable[..., None]) -> None:
+    """Open and close a file of 1,000,000 records, against one of 1,000."""
+    thousand = make(folder, 1_000, 100, with_lmdb=False)
+
+    def opened(path: Path) -> None:
+        for _ in range(10):
+            fr.Reader(path).close()
+
+    versus(
+        lambda: opened(small.frec),
+        {
+            "1,000 records": (lambda: opened(thousand.frec), 2, "cost"),
+            "1 ms": (lambda: None, float("inf"), "cost"),
+        },
+        scale=1e6 / 10,
+    )
+
+
+def test_memory_of_an_open_file(small: Data) -> None:
+    """Resident memory that 20 open readers of 1,000,000 records add, each having read its length and one record."""
+    process = psutil.Process()
+    fr.Reader(small.frec)[0]
+    gc.collect()
+    before = process.memory_info().rss
+    readers = [fr.Reader(small.frec) for _ in range(20)]
+    added = (process.memory_info().rss - before) / len(readers)
+    note("memory of one open reader, bytes", "1 MB", max(added, 1.0), 1e6, 1, "cost")
+    assert all(len(reader) == small.records for reader in readers)

@@ -1,0 +1,67 @@
+"""Packing: `fastrecord pack` against `tar cf` of the same files to the same disk, each followed by a sync."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benches.conftest import note
+
+FILES = 10_000
+SIZE = 110_000
+
+
+@pytest.fixture(scope="session")
+def images(folder: Path) -> Path:
+    """10,000 files of 110 KB in 100 class folders: a JPEG's header with noise behind it (packing keeps bytes as they are)."""
+    root = folder / "images"
+    if not root.exists():
+        from io import BytesIO
+
+        from PIL import Image
+
+        head = BytesIO()
+        Image.new("RGB", (500, 375)).save(head, "JPEG")
+        noise = np.random.default_rng(0).integers(0, 256, 2 * SIZE, np.uint8).tobytes()
+        temporary = folder / "images.tmp"
+        for i in range(FILES):
+            place = temporary / f"n{i % 100:08d}"
+            place.mkdir(parents=True, exist_ok=True)
+            start = (i * 7919) % SIZE
+            (place / f"{i:08d}.JPEG").write_bytes((head.getvalue() + noise[start : start + SIZE])[:SIZE])
+        temporary.rename(root)
+    return root
+
+
+def test_pack_against_tar(images: Path, folder: Path, versus: Callable[..., None]) -> None:
+    """10,000 files of 110 KB, page cache warm."""
+    packed, archive = folder / "packed.frec", folder / "packed.tar"
+
+    def clean() -> None:
+        for path in (packed, archive):
+            path.unlink(missing_ok=True)
+        os.sync()
+
+    def pack() -> None:
+        subprocess.run([sys.executable, "-m", "fastrecord", "pack", images, packed, "--quiet"], check=True)
+        subprocess.run(["sync", folder], check=True)
+
+    def tar() -> None:
+        subprocess.run(["tar", "cf", archive, "-C", images.parent, images.name], check=True)
+        subprocess.run(["sync", folder], check=True)
+
+    for path in images.rglob("*.JPEG"):
+        path.read_bytes()
+    versus(pack, {"tar cf; sync": (tar, 0.8, "cost")}, rounds=7, before=clean)
+    payload = sum(path.stat().st_size + 8 + len(f"{path.parent.name}/{path.name}") for path in images.rglob("*.JPEG"))
+    note("file size, bytes", "image + label + key", packed.stat().st_size, payload, 1.001, "cost")
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    note("peak memory of pack, bytes", "256 MB", peak, 256e6, 1, "cost")
+    clean()

@@ -1,0 +1,169 @@
+//! Appending records: values are checked, payloads written, entries gathered until the commit.
+
+use std::io;
+use std::mem;
+
+use crate::error::{Error, Result};
+use crate::layout::{Extent, PAGE, align};
+use crate::schema::FieldType;
+use crate::storage::Storage;
+use crate::writer::{Value, Writer};
+
+/// Bytes gathered before one write.
+pub(crate) const BUFFER: usize = 4 << 20;
+/// Bytes written before the kernel is asked to start writing them to the disk.
+const WRITEBACK: u64 = 16 << 20;
+/// Strings gathered before they are written as one run.
+const HEAP: usize = 4 << 20;
+/// Index bytes held in memory before a commit, whatever the payloads weigh.
+const INDEX: usize = 64 << 20;
+
+impl Writer {
+    /// Appends one record, a value for each field of the schema in order, and returns its number.
+    ///
+    /// # Errors
+    /// A value does not fit its field (nothing is appended then), or a failed write.
+    pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
+        self.check_usable()?;
+        let sizes = self.check_values(values)?;
+        let record = self.records;
+        let appended = self.append_checked(values, &sizes);
+        self.guard(appended)?;
+        self.records = record + 1;
+        let pending: usize = self.columns.iter().map(|c| c.pending.len()).sum();
+        if self.position() + self.heap.len() as u64 - self.commit_start >= self.commit_bytes || pending >= INDEX {
+            self.commit()?;
+        }
+        Ok(record)
+    }
+
+    /// Checks all values before any of them is written; returns the sizes of images.
+    fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
+        let fields = self.document.schema.fields();
+        if values.len() != fields.len() {
+            return Err(Error::Schema(format!("{} values for {} fields", values.len(), fields.len())));
+        }
+        let mut sizes = Vec::new();
+        for (field, value) in fields.iter().zip(values) {
+            match (field.kind, value) {
+                (FieldType::Bytes, Value::Bytes(_) | Value::Image { .. })
+                | (FieldType::String, Value::Str(_))
+                | (FieldType::Int64, Value::Int(_))
+                | (FieldType::Float64, Value::Float(_)) => {}
+                (FieldType::Image, Value::Image { size, .. }) => sizes.push(*size),
+                (FieldType::Image, Value::Bytes(data)) => {
+                    let size = crate::probe::image_size(data);
+                    sizes.push(size.map_err(|detail| self.bad_value(&field.name, detail))?);
+                }
+                (kind, _) => return Err(self.bad_value(&field.name, format!("the value is not {}", kind.name()))),
+            }
+        }
+        Ok(sizes)
+    }
+
+    pub(crate) fn bad_value(&self, field: &str, detail: String) -> Error {
+        Error::BadValue { path: self.path.clone(), record: self.records, field: field.to_owned(), detail }
+    }
+
+    fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
+        let (mut column, mut sizes) = (0, sizes.iter());
+        for value in values {
+            match *value {
+                Value::Int(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
+                Value::Float(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
+                Value::Str(text) => {
+                    // The offset is relative to the heap until the heap is written.
+                    let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
+                    let crc = crc32c::crc32c(text.as_bytes());
+                    self.columns[column].pending.extend(Extent { offset, stored, crc, missing: false }.encode());
+                    self.heap.extend_from_slice(text.as_bytes());
+                }
+                Value::Bytes(data) => self.append_payload(column, data, crc32c::crc32c(data))?,
+                Value::Image { data, crc, .. } => self.append_payload(column, data, crc)?,
+            }
+            let is_image = self.columns[column].is_image();
+            column += 1;
+            if is_image {
+                let (width, height) = sizes.next().copied().unwrap_or_default();
+                self.columns[column].pending.extend_from_slice(&width.to_le_bytes());
+                self.columns[column + 1].pending.extend_from_slice(&height.to_le_bytes());
+                column += 2;
+            }
+        }
+        if self.heap.len() >= HEAP { self.flush_heap() } else { Ok(()) }
+    }
+
+    fn append_payload(&mut self, column: usize, data: &[u8], crc: u32) -> Result<()> {
+        self.pad(8)?;
+        let extent = Extent { offset: self.position(), stored: data.len() as u64, crc, missing: false };
+        self.put(data)?;
+        self.columns[column].pending.extend(extent.encode());
+        Ok(())
+    }
+
+    /// Writes the gathered strings as one run and tells the extents where it lies.
+    pub(crate) fn flush_heap(&mut self) -> Result<()> {
+        let (at, heap) = (self.position(), mem::take(&mut self.heap));
+        self.put(&heap)?;
+        for column in self.columns.iter_mut().filter(|c| c.is_string()) {
+            column.place_strings(at);
+        }
+        Ok(())
+    }
+
+    /// Where the next byte will lie in the file.
+    pub(crate) fn position(&self) -> u64 {
+        self.buffer_at + self.buffer.len() as u64
+    }
+
+    /// Appends zeros up to a multiple of `to`.
+    pub(crate) fn pad(&mut self, to: u64) -> Result<()> {
+        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+        let at = self.position();
+        let padded = align(at, to).ok_or_else(|| Error::io(&self.path, io::ErrorKind::FileTooLarge.into()))?;
+        self.put(&ZEROS[..(padded - at) as usize])
+    }
+
+    /// Appends bytes.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.buffer.len() + bytes.len() > BUFFER {
+            self.flush()?;
+        }
+        if bytes.len() >= BUFFER {
+            self.write_at(bytes, self.buffer_at)?;
+            self.buffer_at += bytes.len() as u64;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if !self.buffer.is_empty() {
+            let buffer = mem::take(&mut self.buffer);
+            let written = self.write_at(&buffer, self.buffer_at);
+            self.buffer_at += buffer.len() as u64;
+            self.buffer = buffer;
+            self.buffer.clear();
+            written?;
+        }
+        let behind = self.buffer_at - self.writeback_at;
+        if behind >= WRITEBACK {
+            self.storage()?.start_writeback(self.writeback_at, behind);
+            self.writeback_at = self.buffer_at;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn storage(&self) -> Result<&dyn Storage> {
+        self.storage.as_deref().ok_or_else(|| Error::WriterClosed { path: self.path.clone() })
+    }
+
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.storage()?.write_at(bytes, offset).map_err(|e| Error::io(&self.path, e))
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
+    }
+}

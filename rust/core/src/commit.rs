@@ -1,0 +1,73 @@
+//! Making records durable: docs/format.md, section 7.
+
+use crate::error::{Error, Result};
+use crate::layout::{CheckedRange, Chunk, Footer, PAGE, Slot, slot_offset};
+use crate::sys;
+use crate::writer::Writer;
+
+impl Writer {
+    /// Makes all records durable; returns the number of the commit. Does nothing if there is nothing new.
+    ///
+    /// # Errors
+    /// A failed write or sync: the file then is good up to the commit before, and this writer refuses to go on.
+    pub fn commit(&mut self) -> Result<u64> {
+        self.check_usable()?;
+        let committed = self.commit_changes(false);
+        self.guard(committed)
+    }
+
+    pub(crate) fn commit_changes(&mut self, last: bool) -> Result<u64> {
+        let committed = self.committed();
+        let merges = self.columns.iter().any(|c| c.merge_from(last, self.position() - self.session_start).is_some());
+        if let Some(footer) = self.footer {
+            if self.records == committed && !self.document_changed && !(last && merges) {
+                return Ok(footer.commit);
+            }
+        }
+        self.flush_heap()?;
+        for column in 0..self.columns.len() {
+            self.write_column(column, last)?;
+        }
+        if self.document_changed || self.footer.is_none() {
+            let bytes = self.document.encode();
+            self.metadata = self.put_checked(&bytes)?;
+        }
+        let mut chunks: Vec<&Chunk> = self.columns.iter().flat_map(|c| &c.chunks).collect();
+        chunks.sort_by_key(|c| (c.field, c.part, c.first));
+        let bytes: Vec<u8> = chunks.iter().flat_map(|c| c.encode()).collect();
+        let directory = self.put_checked(&bytes)?;
+        self.pad(PAGE)?;
+        self.flush()?;
+        let footer = Footer {
+            offset: self.buffer_at,
+            commit: self.footer.map_or(0, |f| f.commit) + 1,
+            records: self.records,
+            directory,
+            metadata: self.metadata,
+            previous: self.footer.map_or(0, |f| f.offset),
+        };
+        let mut slot = Slot { footer: footer.offset, commit: footer.commit, sealed: false };
+        self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
+        self.sync()?;
+        self.write_at(&footer.encode(&self.id), footer.offset)?;
+        self.sync()?;
+        if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
+            sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
+        }
+        self.buffer_at = footer.end();
+        self.writeback_at = footer.end();
+        self.commit_start = footer.end();
+        self.footer = Some(footer);
+        self.document_changed = false;
+        slot.sealed = true;
+        self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
+        Ok(footer.commit)
+    }
+
+    fn put_checked(&mut self, bytes: &[u8]) -> Result<CheckedRange> {
+        self.pad(8)?;
+        let range = CheckedRange { offset: self.position(), length: bytes.len() as u64, crc: crc32c::crc32c(bytes) };
+        self.put(bytes)?;
+        Ok(range)
+    }
+}

@@ -1,0 +1,179 @@
+//! Opening a file as of one commit, and naming that commit to other processes.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::index::{Index, Source};
+use crate::layout::{FileId, Footer};
+use crate::map::{Mapping, Pattern};
+use crate::open::{Commit, Opening};
+use crate::pool;
+use crate::reader::Reader;
+use crate::schema::Document;
+use crate::sys;
+
+/// How a reader gets at the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// By a mapping: views cost nothing. A file truncated by another program under a view is a SIGBUS.
+    Mmap,
+    /// By system calls alone: nothing is mapped, every read is a copy, every failure an error.
+    Pread,
+}
+
+/// What names one snapshot of one file; a reader in another process opens it again by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotId {
+    /// The file's random id.
+    pub file_id: FileId,
+    /// The commit's number.
+    pub commit: u64,
+    /// Where the commit's footer lies.
+    pub footer: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) path: PathBuf,
+    pub(crate) access: Access,
+    pub(crate) threads: usize,
+    pub(crate) id: FileId,
+    pub(crate) footer: Footer,
+    pub(crate) document: Document,
+    pub(crate) file_length: u64,
+    pub(crate) index: Index,
+    /// Copies of columns that are not one chunk of a mapping, made once each.
+    pub(crate) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
+    /// For the size check, for advice, and for reading in order.
+    pub(crate) file: Arc<File>,
+    pub(crate) map: Option<Arc<Mapping>>,
+    /// For batches in random order: the kernel reads what is asked for and no more.
+    pub(crate) random: Source,
+    /// [`sys::blocks_read`] as of the last batch.
+    pub(crate) blocks_seen: AtomicI64,
+    /// The most bytes that one piece of advice asks for.
+    pub(crate) advice: u64,
+}
+
+impl Reader {
+    /// Opens a file at its newest commit.
+    ///
+    /// `threads` bounds the threads that work on one call; by default all CPUs that the process may run on.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is no .frec file, of a newer version, damaged, truncated, or has no commit.
+    pub fn open(path: &Path, access: Access, threads: Option<usize>) -> Result<Self> {
+        let file = Arc::new(File::open(path).map_err(|e| Error::io(path, e))?);
+        let opening = Opening::new(path, file.as_ref())?;
+        let footer = opening.newest()?;
+        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+    }
+
+    /// Opens the very snapshot that another reader had.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    pub fn open_snapshot(path: &Path, access: Access, threads: Option<usize>, wanted: SnapshotId) -> Result<Self> {
+        let file = Arc::new(File::open(path).map_err(|e| Error::io(path, e))?);
+        let opening = Opening::new(path, file.as_ref())?;
+        let replaced = |found: String| {
+            let expected = format!("file {} at commit {}", hex(&wanted.file_id), wanted.commit);
+            Error::Replaced { path: path.to_owned(), expected, found }
+        };
+        if opening.id != wanted.file_id {
+            return Err(replaced(format!("file {}", hex(&opening.id))));
+        }
+        let footer = opening.footer_at(wanted.footer)?.filter(|f| f.commit == wanted.commit);
+        let footer = footer.ok_or_else(|| replaced("the same file without that commit".to_owned()))?;
+        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+    }
+
+    fn load(
+        path: &Path,
+        access: Access,
+        threads: Option<usize>,
+        file: Arc<File>,
+        opening: Opening<'_>,
+        footer: Footer,
+    ) -> Result<Self> {
+        let io = |e| Error::io(path, e);
+        let Commit { id, footer, directory, document, file_length } = opening.load(footer)?;
+        let (map, source, random) = match access {
+            Access::Mmap => {
+                let map = Arc::new(Mapping::new(&file, footer.end(), Pattern::Normal).map_err(io)?);
+                let random = Arc::new(Mapping::new(&file, footer.end(), Pattern::Random).map_err(io)?);
+                (Some(Arc::clone(&map)), Source::Mapped(map), Source::Mapped(random))
+            }
+            Access::Pread => {
+                // Advice belongs to an open file, so batches need one of their own.
+                let random = File::open(path).map_err(io)?;
+                if !same_file(&file, &random).map_err(io)? {
+                    let (expected, found) = (format!("file {}", hex(&id)), "another file".to_owned());
+                    return Err(Error::Replaced { path: path.to_owned(), expected, found });
+                }
+                sys::advise_random(&random);
+                (None, Source::File(Arc::clone(&file)), Source::File(Arc::new(random)))
+            }
+        };
+        let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
+        let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
+        let advice = sys::largest_advice(&file);
+        let inner = Snapshot {
+            path: path.to_owned(),
+            access,
+            threads: threads.unwrap_or(usize::MAX).clamp(1, pool::default_threads()),
+            id,
+            footer,
+            document,
+            file_length,
+            index,
+            copies,
+            file,
+            map,
+            random,
+            blocks_seen: AtomicI64::new(-1),
+            advice,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Looks for a newer commit and opens it; `None` if this is the newest.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    pub fn refresh(&self) -> Result<Option<Self>> {
+        let new = Self::open(self.path(), self.inner.access, Some(self.inner.threads))?;
+        if new.inner.id != self.inner.id {
+            let expected = format!("file {}", hex(&self.inner.id));
+            let found = format!("file {}", hex(&new.inner.id));
+            return Err(Error::Replaced { path: self.path().to_owned(), expected, found });
+        }
+        Ok((new.inner.footer.commit > self.inner.footer.commit).then_some(new))
+    }
+}
+
+fn same_file(a: &File, b: &File) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (a, b) = (a.metadata()?, b.metadata()?);
+    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+/// A file id as users see it: 32 hexadecimal digits.
+pub fn hex(id: &FileId) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+/// Reads what [`hex`] wrote.
+pub fn from_hex(text: &str) -> Option<FileId> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut id = FileId::default();
+    for (i, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(id)
+}
