@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Subset
 
 import fastrecord as fr
 from fastrecord.sampler import FastRecordBatchSampler, Tail
+from tests.conftest import encode
 from tests.test_sampler import TAILS, global_batches, permuted, ranks, records, words
 
 
@@ -81,7 +82,9 @@ def test_set_epoch_keeps_the_place_of_a_state_in_its_epoch_and_drops_it_in_anoth
 
 
 def test_ranks_stay_in_step_where_the_rest_of_an_exact_epoch_has_no_batch_for_some() -> None:
-    first, second = resumed(ranks(9, 4, 2, tail="exact")[0].state_dict(batches_done=1), 9, 4, 2)
+    state = ranks(9, 4, 2, tail="exact")[0].state_dict(batches_done=1)
+    first, second = resumed(state, 9, 4, 2)
+    assert first.state_dict() == second.state_dict() == state
     assert [len(list(first)), len(list(second))] == [1, 0]
     assert first.state_dict()["epoch"] == second.state_dict()["epoch"] == 1
     assert [len(list(first)), len(list(second))] == [2, 1]
@@ -130,7 +133,7 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, rank=0, w
         (altered(STATE, shuffle=False), ValueError, "shuffle=False, this sampler shuffle=True"),
         (altered(STATE, tail="exact"), ValueError, "tail='exact', this sampler tail='pad'"),
         (altered(STATE, tail="none"), ValueError, "tail is one of 'pad', 'drop', 'exact', not 'none'"),
-        (altered(STATE, batches_done=8), ValueError, "8 batches done, an epoch has 7"),
+        (altered(STATE, batches_done=7), ValueError, "leaves no batch: it has 7 done, an epoch has 7"),
         (altered(STATE, batches_done=-1), ValueError, "batches_done is at least 0, not -1"),
         (altered(STATE, epoch="3"), TypeError, "epoch is an int, not str"),
         (altered(STATE, version=2), ValueError, "version 2, this fastrecord reads 1"),
@@ -171,7 +174,7 @@ def test_a_state_of_a_file_is_refused_when_records_have_been_appended(packed: Pa
     sampler.load_state_dict(json.loads(json.dumps(state)))
     assert len(list(sampler)) == 2
     with fr.Writer(path, mode="a") as writer:
-        writer.append({"image": b"", "label": 0, "key": "new"})
+        writer.append({"image": encode(99), "label": 0, "key": "new"})
     with pytest.raises(
         ValueError, match=r"train\.frec.* at commit 2 with 13 records, but the state .* with 12 records"
     ):

@@ -121,7 +121,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         if self._tail == "drop" and self._n < self.global_batch_size:
             size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
             raise ValueError(f"tail='drop' leaves no batch: the data have {self._n} records, a global batch is {size}")
-        self._snapshots = _snapshots(data)
+        self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
         self._run = _Run(epoch=0, done=0)
 
     def __len__(self) -> int:
@@ -288,10 +288,10 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             )
         if self._tail_given and loaded.tail != self._tail:
             raise ValueError(f"the state has tail={loaded.tail!r}, this sampler tail={self._tail!r}: make them equal")
-        # Counted as rank 0 has them, which has most: a state is good for every rank.
+        # Counted as rank 0 has them, which has most: a state is good for every rank, even one that has no batch left.
         batches = batch_count(self._n, global_batch_size=self.global_batch_size, rank=0, tail=loaded.tail)
-        if loaded.batches_done > batches:
-            raise ValueError(f"the state has {loaded.batches_done} batches done, an epoch has {batches}")
+        if loaded.batches_done >= batches:
+            raise ValueError(f"the state leaves no batch: it has {loaded.batches_done} done, an epoch has {batches}")
         self._seed = loaded.seed
         self._tail = loaded.tail
         self._run = _Run(epoch=loaded.epoch, done=loaded.batches_done)
@@ -370,11 +370,6 @@ def _process_group() -> tuple[int, int] | None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-
-def _snapshots(data: object) -> list[dict[str, Any]]:
-    """What of each file the data are, if they say so."""
-    return [dict(file) for file in getattr(data, "snapshots", ())]
 
 
 def _describe(file: Mapping[str, Any]) -> str:
