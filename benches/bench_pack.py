@@ -51,11 +51,11 @@ def test_pack_against_tar(images: Path, folder: Path, versus: Callable[..., None
 
     def pack() -> None:
         subprocess.run([sys.executable, "-m", "fastrecord", "pack", images, packed, "--quiet"], check=True)
-        subprocess.run(["sync", folder], check=True)
+        subprocess.run(["sync", "-f", folder], check=True)
 
     def tar() -> None:
         subprocess.run(["tar", "cf", archive, "-C", images.parent, images.name], check=True)
-        subprocess.run(["sync", folder], check=True)
+        subprocess.run(["sync", "-f", folder], check=True)
 
     for path in images.rglob("*.JPEG"):
         path.read_bytes()

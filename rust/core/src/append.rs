@@ -10,7 +10,9 @@ use crate::storage::Storage;
 use crate::writer::{Value, Writer};
 
 /// Bytes gathered before one write.
-pub(crate) const BUFFER: usize = 4 << 20;
+pub(crate) const BUFFER: usize = 1 << 20;
+/// Payloads from this size on are written from where they are: to gather them first would copy them once more.
+const DIRECT: usize = 64 << 10;
 /// Bytes written before the kernel is asked to start writing them to the disk.
 const WRITEBACK: u64 = 16 << 20;
 /// Strings gathered before they are written as one run.
@@ -126,13 +128,14 @@ impl Writer {
 
     /// Appends bytes.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.buffer.len() + bytes.len() > BUFFER {
+        if bytes.len() >= DIRECT {
             self.flush()?;
-        }
-        if bytes.len() >= BUFFER {
             self.write_at(bytes, self.buffer_at)?;
             self.buffer_at += bytes.len() as u64;
         } else {
+            if self.buffer.len() + bytes.len() > BUFFER {
+                self.flush()?;
+            }
             self.buffer.extend_from_slice(bytes);
         }
         Ok(())

@@ -78,7 +78,6 @@ impl Reader {
     /// # Errors
     /// A damaged index, a field without payloads, or a file that has been truncated.
     pub fn view_batch(&self, field: usize, records: &[u64]) -> Result<Vec<Option<(u64, u64)>>> {
-        self.check_size()?;
         let extents = self.extents(field, records)?;
         if self.disk_was_read() {
             self.ask_all(&extents);
@@ -157,7 +156,6 @@ impl Reader {
         verify: bool,
         interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
-        self.check_size()?;
         if let Some(i) = extents.iter().position(|e| e.missing) {
             return Err(self.missing(field, records[i]));
         }
@@ -267,7 +265,6 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
-        self.check_size()?;
         self.ask_all(&extents);
         let (this, records, groups) = (self.clone(), records.to_vec(), Self::groups(&starts));
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {

@@ -149,7 +149,7 @@ impl Column {
                 ));
             };
             chunk.check(path, &self.name, bytes, at / BLOCK)?;
-            if BLOCK % WIDTH != 0 {
+            if !BLOCK.is_multiple_of(WIDTH) {
                 chunk.check(path, &self.name, bytes, (at + WIDTH - 1) / BLOCK)?;
             }
             each(i, Some(entry))?;

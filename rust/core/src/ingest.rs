@@ -1,7 +1,9 @@
 //! Packing files: several threads read ahead and check, while the calling thread appends in order.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,8 +15,12 @@ use crate::probe::image_size;
 use crate::writer::{Value, Writer};
 
 /// Files that may wait in memory for their turn, and the bytes that they may have.
-const AHEAD: usize = 128;
-const AHEAD_BYTES: u64 = 48 << 20;
+const AHEAD: usize = 256;
+const AHEAD_BYTES: usize = 32 << 20;
+/// Files that a reader takes at a time, so that small ones are not handed out one by one.
+const AT_ONCE: usize = 8;
+/// Larger buffers are not kept.
+const SPARE_BYTES: usize = 1 << 20;
 /// Reading waits for disks and file systems more than for CPUs, so there are more readers than CPUs.
 const MIN_READERS: usize = 4;
 const SLICE: Duration = Duration::from_millis(100);
@@ -35,17 +41,24 @@ struct Loaded {
 }
 
 /// Files on their way from the readers to the appender.
+#[derive(Default)]
 struct Queue {
     slots: Vec<Option<Result<Loaded>>>,
     next_read: usize,
     next_append: usize,
-    bytes: u64,
+    bytes: usize,
     stop: bool,
+    /// Buffers to read into: fresh memory costs as much as the reading.
+    spare: Vec<Vec<u8>>,
 }
 
+#[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    changed: Condvar,
+    /// The file whose turn it is has been read.
+    ready: Condvar,
+    /// Readers may go on.
+    room: Condvar,
 }
 
 impl Shared {
@@ -53,22 +66,71 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next file to read, once there is room for it.
-    fn claim(&self, files: usize, size_of: impl Fn(usize) -> u64) -> Option<(usize, u64)> {
+    /// The next files to read and buffers for them, once there is room.
+    fn claim(&self, files: usize) -> Option<(Range<usize>, Vec<Vec<u8>>)> {
         let mut queue = self.lock();
         loop {
-            let file = queue.next_read;
-            if queue.stop || file >= files {
+            let first = queue.next_read;
+            if queue.stop || first >= files {
                 return None;
             }
-            // The file whose turn it is may always be read, however large it is.
-            if file == queue.next_append || (file - queue.next_append < AHEAD && queue.bytes < AHEAD_BYTES) {
-                queue.next_read += 1;
-                let size = size_of(file);
-                queue.bytes += size;
-                return Some((file, size));
+            // The file whose turn it is may always be read, however large those behind it are.
+            if first == queue.next_append || (first - queue.next_append < AHEAD && queue.bytes < AHEAD_BYTES) {
+                queue.next_read = files.min(first + AT_ONCE);
+                let keep = queue.spare.len().saturating_sub(AT_ONCE);
+                let buffers = queue.spare.split_off(keep);
+                return Some((first..queue.next_read, buffers));
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until the files that were read and not yet appended leave room, or the turn of this one has come.
+    fn wait_for_room(&self, file: usize) {
+        let mut queue = self.lock();
+        while !queue.stop && file != queue.next_append && queue.bytes >= AHEAD_BYTES {
+            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Hands a file over to the appender.
+    fn put(&self, file: usize, loaded: Result<Loaded>) {
+        let mut queue = self.lock();
+        queue.bytes += loaded.as_ref().map_or(0, |l| l.data.len());
+        queue.slots[file] = Some(loaded);
+        if file == queue.next_append {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Waits for a file whose turn it is.
+    fn take(&self, file: usize, interrupted: &mut impl FnMut() -> bool) -> Result<Result<Loaded>> {
+        let mut queue = self.lock();
+        loop {
+            if let Some(loaded) = queue.slots[file].take() {
+                queue.next_append = file + 1;
+                queue.bytes -= loaded.as_ref().map_or(0, |l| l.data.len());
+                if file.is_multiple_of(AT_ONCE) {
+                    self.room.notify_all();
+                }
+                return Ok(loaded);
+            }
+            // Whatever the readers wait for, the file that is wanted now may be read.
+            queue.next_append = file;
+            self.room.notify_all();
+            let (guard, timeout) = self.ready.wait_timeout(queue, SLICE).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            if timeout.timed_out() && interrupted() {
+                return Err(Error::Interrupted);
+            }
+            queue = self.lock();
+        }
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE_BYTES {
+            buffer.clear();
+            self.lock().spare.push(buffer);
         }
     }
 }
@@ -79,7 +141,7 @@ struct StopOnDrop<'a>(&'a Shared);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.lock().stop = true;
-        self.0.changed.notify_all();
+        self.0.room.notify_all();
     }
 }
 
@@ -100,26 +162,15 @@ impl Writer {
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<(usize, String)>> {
         let is_image = self.columns_are_image(field)?;
-        let shared = Shared {
-            queue: Mutex::new(Queue {
-                slots: paths.iter().map(|_| None).collect(),
-                next_read: 0,
-                next_append: 0,
-                bytes: 0,
-                stop: false,
-            }),
-            changed: Condvar::new(),
-        };
-        let size_of = |i: usize| paths.get(i).and_then(|p| p.metadata().ok()).map_or(0, |m| m.len());
+        let shared = Shared::default();
+        shared.lock().slots = paths.iter().map(|_| None).collect();
         let serve = || {
-            while let Some((i, size)) = shared.claim(paths.len(), size_of) {
-                let loaded = load(&paths[i], size, is_image);
-                let mut queue = shared.lock();
-                // What was counted in advance may have been wrong: the file may have grown.
-                queue.bytes = (queue.bytes - size) + loaded.as_ref().map_or(0, |l| l.data.len() as u64);
-                queue.slots[i] = Some(loaded);
-                drop(queue);
-                shared.changed.notify_all();
+            while let Some((files, mut buffers)) = shared.claim(paths.len()) {
+                for file in files {
+                    shared.wait_for_room(file);
+                    let loaded = load(&paths[file], buffers.pop().unwrap_or_default(), is_image);
+                    shared.put(file, loaded);
+                }
             }
         };
         let readers = pool::default_threads().max(MIN_READERS).min(paths.len());
@@ -136,17 +187,20 @@ impl Writer {
             }
             let mut skipped = Vec::new();
             let mut asked = Instant::now();
-            for i in 0..paths.len() {
-                let loaded = take(&shared, i, &mut interrupted)?;
+            for (i, path) in paths.iter().enumerate() {
+                let loaded = shared.take(i, &mut interrupted)?;
                 let appended = loaded.and_then(|loaded| {
                     let mut record = values(i);
                     record.insert(field, Value::Image { data: &loaded.data, size: loaded.size, crc: loaded.crc });
-                    self.append(&record)
+                    let appended = self.append(&record);
+                    drop(record);
+                    shared.give_back(loaded.data);
+                    appended
                 });
                 match appended {
                     Ok(_) => {}
                     Err(error @ (Error::NotAnImage { .. } | Error::Io { .. }))
-                        if on_error == OnError::Skip && error_is_of(&error, &paths[i]) =>
+                        if on_error == OnError::Skip && error_is_of(&error, path) =>
                     {
                         skipped.push((i, error.to_string()));
                     }
@@ -181,41 +235,24 @@ fn error_is_of(error: &Error, input: &Path) -> bool {
     }
 }
 
-fn take(shared: &Shared, i: usize, interrupted: &mut impl FnMut() -> bool) -> Result<Result<Loaded>> {
-    let mut queue = shared.lock();
-    loop {
-        if let Some(loaded) = queue.slots[i].take() {
-            queue.next_append = i + 1;
-            queue.bytes -= loaded.as_ref().map_or(0, |l| l.data.len() as u64);
-            drop(queue);
-            shared.changed.notify_all();
-            return Ok(loaded);
-        }
-        let (guard, timeout) = shared.changed.wait_timeout(queue, SLICE).unwrap_or_else(PoisonError::into_inner);
-        drop(guard);
-        if timeout.timed_out() && interrupted() {
-            return Err(Error::Interrupted);
-        }
-        queue = shared.lock();
-    }
-}
-
 fn not_an_image(path: &Path, detail: String) -> Error {
     Error::NotAnImage { input: path.to_owned(), detail }
 }
 
-fn load(path: &Path, size: u64, is_image: bool) -> Result<Loaded> {
+fn load(path: &Path, mut data: Vec<u8>, is_image: bool) -> Result<Loaded> {
     let io = |e| Error::io(path, e);
-    // Looked at before it is opened: to open a pipe waits for its other end.
-    let kind = path.metadata().map_err(io)?;
-    if !kind.is_file() {
-        let other = io::Error::from(io::ErrorKind::IsADirectory);
-        return Err(if kind.is_dir() { io(other) } else { not_an_image(path, "not a regular file".to_owned()) });
+    // Non-blocking, because to open a pipe would wait for its other end; it means nothing for regular files.
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if meta.is_dir() {
+        return Err(io(io::Error::from_raw_os_error(libc::EISDIR)));
     }
-    let mut file = File::open(path).map_err(io)?;
-    let mut data = Vec::new();
+    if !meta.is_file() {
+        return Err(not_an_image(path, "not a regular file".to_owned()));
+    }
     // One byte more than expected, so that the read that finds the end needs no growth.
-    data.try_reserve_exact(size as usize + 1).map_err(|e| io(io::Error::other(e.to_string())))?;
+    let size = meta.len() as usize + 1;
+    data.try_reserve_exact(size).map_err(|e| io(io::Error::other(e.to_string())))?;
     file.read_to_end(&mut data).map_err(io)?;
     let size = if is_image { image_size(&data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
     let crc = crc32c::crc32c(&data);

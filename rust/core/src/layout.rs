@@ -233,13 +233,17 @@ impl Footer {
                 return bad(&format!("the {name} lies outside of the file"));
             }
         }
-        if self.directory.length % CHUNK_LEN as u64 != 0 || self.directory.offset % 8 != 0 {
+        if !self.directory.length.is_multiple_of(CHUNK_LEN as u64) || !self.directory.offset.is_multiple_of(8) {
             return bad("the directory's range is not aligned");
         }
         if self.records > i64::MAX as u64 {
             return bad(&format!("{} records are more than 2^63 - 1", self.records));
         }
-        if self.commit == 0 || self.offset % PAGE != 0 || self.previous >= self.offset || self.previous % PAGE != 0 {
+        if self.commit == 0
+            || !self.offset.is_multiple_of(PAGE)
+            || self.previous >= self.offset
+            || !self.previous.is_multiple_of(PAGE)
+        {
             return bad("commit number or offsets are not allowed");
         }
         Ok(())

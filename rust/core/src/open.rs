@@ -58,7 +58,8 @@ impl<'a> Opening<'a> {
 
     /// The valid footer at an offset, if there is one.
     pub(crate) fn footer_at(&self, offset: u64) -> Result<Option<Footer>> {
-        let inside = offset >= PAGE && offset % PAGE == 0 && offset.checked_add(PAGE).is_some_and(|e| e <= self.length);
+        let inside =
+            offset >= PAGE && offset.is_multiple_of(PAGE) && offset.checked_add(PAGE).is_some_and(|e| e <= self.length);
         if !inside {
             return Ok(None);
         }
@@ -72,7 +73,7 @@ impl<'a> Opening<'a> {
 
     /// The newest footer.
     pub(crate) fn newest(&self) -> Result<Footer> {
-        if self.length % PAGE == 0 && self.length >= 2 * PAGE {
+        if self.length.is_multiple_of(PAGE) && self.length >= 2 * PAGE {
             if let Some(footer) = self.footer_at(self.length - PAGE)? {
                 return Ok(footer);
             }
@@ -83,9 +84,8 @@ impl<'a> Opening<'a> {
             let found = self.footer_at(slot.footer)?.filter(|footer| footer.commit == slot.commit);
             match found {
                 Some(footer) if best.is_none_or(|b| b.commit < footer.commit) => best = Some(footer),
-                Some(_) => {}
                 None if slot.sealed => return Err(self.lost(slot)),
-                None => {}
+                Some(_) | None => {}
             }
         }
         let unreadable = self.slots.contains(&SlotState::Unreadable);

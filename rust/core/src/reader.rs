@@ -154,9 +154,8 @@ impl Reader {
 
     /// Makes sure that the file is still as long as the snapshot: a read behind its end through a mapping would be a SIGBUS.
     ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    pub fn check_size(&self) -> Result<()> {
+    /// Everything that reads from the file begins with this: `extents`, `words`, `column`, `verify`.
+    pub(crate) fn check_size(&self) -> Result<()> {
         let found = self.inner.file.metadata().map_err(|e| Error::io(self.path(), e))?.len();
         let (expected, commit) = (self.inner.footer.end(), self.inner.footer.commit);
         if found < expected {
@@ -175,6 +174,7 @@ impl Reader {
         if !kind.is_variable() {
             return Err(self.wrong_type(field, "it has no payloads"));
         }
+        self.check_size()?;
         let limit = self.inner.footer.offset;
         let mut extents = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
@@ -223,6 +223,7 @@ impl Reader {
         if self.field_at(field)?.kind.is_variable() {
             return Err(self.wrong_type(field, "it has no fixed-width values"));
         }
+        self.check_size()?;
         let mut words = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<8>(self.path(), records, |i, entry| {
             words.push(*entry.ok_or_else(|| self.missing(field, records[i]))?);
@@ -336,6 +337,7 @@ impl Reader {
     /// # Errors
     /// No such column, damage, or a record without a value.
     pub fn column(&self, name: &str) -> Result<(ColumnType, ColumnBytes)> {
+        self.check_size()?;
         let (base, part) = match name.rsplit_once('.') {
             Some((base, "width")) => (base, Part::Width),
             Some((base, "height")) => (base, Part::Height),

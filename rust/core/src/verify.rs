@@ -60,7 +60,9 @@ impl Reader {
                 let wanted = self.readable_extents(field, start..end, |error| note(&mut report, error));
                 start = end;
                 let found = self.verify_payloads(field, wanted, &done, &mut progress)?;
-                found.iter().for_each(|error| note(&mut report, error));
+                for error in &found {
+                    note(&mut report, error);
+                }
             }
         }
         report.bytes = done.load(Ordering::Relaxed);

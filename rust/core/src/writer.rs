@@ -102,6 +102,7 @@ impl Writer {
     ///
     /// # Errors
     /// The file exists (create) or does not (append), is locked by another writer, damaged, or has another schema.
+    #[allow(clippy::needless_pass_by_value)] // a schema is made for the one file that it is given to
     pub fn open(
         path: &Path,
         schema: Option<Schema>,

@@ -97,7 +97,7 @@ impl Payloads {
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, position: isize) -> PyResult<Bound<'py, PyAny>> {
-        let at = if position < 0 { position + self.ranges.len() as isize } else { position };
+        let at = if position < 0 { position + self.ranges.len().cast_signed() } else { position };
         let range = usize::try_from(at).ok().and_then(|at| self.ranges.get(at));
         let Some(range) = range else {
             let message = format!("payload {position} is out of range: the batch has {}", self.ranges.len());

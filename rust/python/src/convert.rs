@@ -61,7 +61,7 @@ pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
 }
 
 /// An int64 array that owns its memory.
-pub(crate) fn int64_array<'py>(py: Python<'py>, values: Vec<u64>) -> Bound<'py, PyAny> {
+pub(crate) fn int64_array(py: Python<'_>, values: Vec<u64>) -> Bound<'_, PyAny> {
     PyArray1::from_vec(py, values.into_iter().map(u64::cast_signed).collect()).into_any()
 }
 

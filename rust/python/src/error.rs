@@ -69,6 +69,7 @@ pub(crate) fn without_gil<T: Send>(
     let mut raised = None;
     let outcome = py.detach(|| {
         work(&mut || {
+            #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general over lifetimes
             let signal = Python::attach(|py| py.check_signals());
             let interrupted = signal.is_err();
             raised = signal.err();

@@ -1,5 +1,7 @@
 //! The private module `fastrecord._core`: argument checks, the GIL and error mapping; no algorithm.
 #![allow(missing_docs)] // what Python sees is documented in the classes
+#![allow(clippy::doc_markdown)] // docstrings are Python's
+#![allow(clippy::needless_pass_by_value)] // arguments arrive from Python as values
 
 mod batch;
 mod convert;
@@ -42,7 +44,7 @@ fn pool_threads() -> usize {
 
 #[pymodule]
 mod _core {
-    use super::*;
+    use pyo3::prelude::*;
 
     #[pymodule_export]
     use super::{image_size, permute, pool_threads};

@@ -157,7 +157,6 @@ impl Reader {
         let state = self.state()?;
         let reader = &state.reader;
         let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
-        reader.check_size().map_err(to_py)?;
         let dict = PyDict::new(py);
         for (position, field) in reader.schema().fields().iter().enumerate() {
             dict.set_item(&field.name, value(py, &state, position, record, false)?)?;
@@ -176,7 +175,6 @@ impl Reader {
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let record = state.reader.resolve(&[index(record)?]).map_err(to_py)?[0];
-        state.reader.check_size().map_err(to_py)?;
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify)
     }
 
@@ -186,7 +184,6 @@ impl Reader {
     /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else a copy, made once.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        state.reader.check_size().map_err(to_py)?;
         let (kind, bytes) = py.detach(|| state.reader.column(name)).map_err(to_py)?;
         let dtype = match kind {
             ColumnType::Int64 => "int64",
@@ -369,9 +366,9 @@ impl Reader {
         match self.state() {
             Ok(state) => {
                 let (records, schema) = (state.reader.len(), state.reader.schema().describe());
-                format!("<fastrecord.Reader {:?}: {records} records, {schema}>", self.path)
+                format!("<fastrecord.Reader '{}': {records} records, {schema}>", self.path.display())
             }
-            Err(_) => format!("<fastrecord.Reader {:?}: closed>", self.path),
+            Err(_) => format!("<fastrecord.Reader '{}': closed>", self.path.display()),
         }
     }
 

@@ -297,7 +297,8 @@ impl Writer {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         let writer = self.lock(py);
-        format!("<fastrecord.Writer {:?}: {} records, {}>", writer.path(), writer.len(), writer.schema().describe())
+        let (path, schema) = (writer.path().display(), writer.schema().describe());
+        format!("<fastrecord.Writer '{path}': {} records, {schema}>", writer.len())
     }
 
     /// The path that it was opened by.
