@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::{PyIndexError, PyKeyError};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyList, PySlice, PyString};
 
 use crate::convert::int64_array;
 use crate::error::to_py;
@@ -96,14 +96,26 @@ impl Payloads {
         self.ranges.len()
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, position: isize) -> PyResult<Bound<'py, PyAny>> {
-        let at = if position < 0 { position + self.ranges.len().cast_signed() } else { position };
-        let range = usize::try_from(at).ok().and_then(|at| self.ranges.get(at));
-        let Some(range) = range else {
-            let message = format!("payload {position} is out of range: the batch has {}", self.ranges.len());
+    /// One memoryview; of a slice, a list of them.
+    fn __getitem__<'py>(&self, py: Python<'py>, position: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (view, length) = (self.view.bind(py), self.ranges.len().cast_signed());
+        if let Ok(slice) = position.cast::<PySlice>() {
+            let slice = slice.indices(length)?;
+            let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
+            let views: Vec<_> = at.map(|at| payload(view, self.ranges[at])).collect::<PyResult<_>>()?;
+            return Ok(PyList::new(py, views)?.into_any());
+        }
+        let at = match position.extract::<isize>() {
+            Ok(at) if at < 0 => usize::try_from(at + length).ok(),
+            Ok(at) => usize::try_from(at).ok(),
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(range) = at.and_then(|at| self.ranges.get(at)) else {
+            let message = format!("payload {position} is out of range: the batch has {length}");
             return Err(PyIndexError::new_err(message));
         };
-        payload(self.view.bind(py), *range)
+        payload(view, *range)
     }
 
     fn __iter__(&self, py: Python<'_>) -> PayloadIterator {

@@ -1,9 +1,11 @@
 //! Python values to what the core takes, and back.
 
+use std::path::{Path, PathBuf};
+
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyRange, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
 
 use fastrecord_core::Schema;
 
@@ -11,6 +13,11 @@ use crate::error::{SchemaError, to_py};
 
 fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))
+}
+
+/// What no i64 holds is out of range in any file.
+fn out_of_range(number: impl std::fmt::Display) -> PyErr {
+    PyIndexError::new_err(format!("record {number} is out of range"))
 }
 
 /// Record numbers from any 1-D sequence or array of integers.
@@ -36,8 +43,7 @@ pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         "u" => {
             let numbers = array.call_method1("astype", ("uint64",))?;
             let numbers = numbers.extract::<PyReadonlyArray1<'_, u64>>()?;
-            // What no i64 holds is out of range in any file, whatever number stands for it.
-            Ok(numbers.as_array().iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect())
+            numbers.as_array().iter().map(|&n| i64::try_from(n).map_err(|_| out_of_range(n))).collect()
         }
         _ => Err(not_indices(&format!(
             "of dtype {} (a mask is turned into numbers by numpy.flatnonzero)",
@@ -53,7 +59,7 @@ pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     }
     given.extract::<i64>().map_err(|error| {
         if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(given.py()) {
-            PyIndexError::new_err(format!("record {given} is out of range"))
+            out_of_range(given)
         } else {
             not_indices(&format!("of {}", given.get_type()))
         }
@@ -77,14 +83,45 @@ pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<V
     given.as_array().iter().map(check).collect()
 }
 
-/// JSON text of a Python object; NaN and what is no JSON are refused.
+/// The JSON object of a Python mapping; NaN and what is no JSON are refused.
 pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<String, serde_json::Value>> {
     let py = value.py();
     let options = PyDict::new(py);
     options.set_item("allow_nan", false)?;
-    let dict = py.import("builtins")?.call_method1("dict", (value,))?;
-    let text: String = py.import("json")?.call_method("dumps", (dict,), Some(&options))?.extract()?;
-    serde_json::from_str(&text).map_err(|e| PyValueError::new_err(format!("metadata: {e}")))
+    let named = |error: PyErr| {
+        let message = format!("metadata: {}", error.value(py));
+        if error.is_instance_of::<PyTypeError>(py) {
+            PyTypeError::new_err(message)
+        } else if error.is_instance_of::<PyValueError>(py) {
+            PyValueError::new_err(message)
+        } else {
+            error
+        }
+    };
+    let dict = py.import("builtins")?.call_method1("dict", (value,)).map_err(named)?;
+    let text = py.import("json")?.call_method("dumps", (&dict,), Some(&options)).map_err(named)?;
+    let map = serde_json::from_str(text.extract()?).map_err(|e| PyValueError::new_err(format!("metadata: {e}")))?;
+    check_kept(&dict)?; // after the parser, which bounds how deep it can go
+    Ok(map)
+}
+
+/// Refuses what JSON would hand back as something else: keys that become text, integers that become floats.
+fn check_kept(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if let Ok(dict) = value.cast::<PyDict>() {
+        for (key, value) in dict {
+            if !key.is_instance_of::<PyString>() {
+                return Err(PyTypeError::new_err(format!("metadata: keys are str, not {}", key.repr()?)));
+            }
+            check_kept(&value)?;
+        }
+    } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        for item in value.try_iter()? {
+            check_kept(&item?)?;
+        }
+    } else if value.is_instance_of::<PyInt>() && value.extract::<i64>().is_err() && value.extract::<u64>().is_err() {
+        return Err(PyValueError::new_err(format!("metadata: {value} does not fit in 64 bits")));
+    }
+    Ok(())
 }
 
 /// A Python object from JSON text.
@@ -105,7 +142,12 @@ pub(crate) fn schema_to<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound
     py.import("fastrecord.schema")?.getattr("Schema")?.call_method1("_from_json", (schema.to_json(),))
 }
 
+/// The path from the root: it stays right when the process changes its working directory.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// A message about one value of a record, in the core's form.
-pub(crate) fn bad_value(path: &std::path::Path, record: u64, field: &str, detail: &str) -> PyErr {
+pub(crate) fn bad_value(path: &Path, record: u64, field: &str, detail: &str) -> PyErr {
     SchemaError::new_err(format!("{}: record {record}, field {field}: {detail}", path.display()))
 }

@@ -76,7 +76,11 @@ pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u
         _ => {
             // A CPU tensor has no buffer protocol, the array over its memory has; other dtypes are looked at as bytes.
             let array = if out.hasattr("__torch_function__")? { out.call_method0("numpy")? } else { out.clone() };
-            PyBuffer::<u8>::get(&PyMemoryView::from(&array)?.call_method1("cast", ("B",))?)?
+            let view = PyMemoryView::from(&array)?;
+            if !view.getattr("c_contiguous")?.extract::<bool>()? {
+                return Err(PyBufferError::new_err("the buffer is not C-contiguous"));
+            }
+            PyBuffer::<u8>::get(&view.call_method1("cast", ("B",))?)?
         }
     };
     if buffer.readonly() {

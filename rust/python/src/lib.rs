@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod export;
 mod reader;
+mod turn;
 mod writer;
 
 use fastrecord_core::{Order, default_threads};

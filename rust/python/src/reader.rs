@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 
 use crate::batch::{Batch, Payloads, Values};
-use crate::convert::{from_json, index, indices, int64_array, schema_to};
+use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{to_py, without_gil};
 use crate::export::{Bytes, export, slice, with_writable};
 
@@ -51,6 +51,7 @@ impl State {
 ///     UnsupportedVersionError: written by a newer fastrecord.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Reader {
+    /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
     path: PathBuf,
     state: Mutex<Option<Arc<State>>>,
 }
@@ -68,8 +69,8 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 }
 
 impl Reader {
-    fn with(py: Python<'_>, reader: CoreReader) -> PyResult<Self> {
-        Ok(Self { path: reader.path().to_owned(), state: Mutex::new(Some(State::new(py, reader)?)) })
+    fn with(py: Python<'_>, path: PathBuf, reader: CoreReader) -> PyResult<Self> {
+        Ok(Self { path, state: Mutex::new(Some(State::new(py, reader)?)) })
     }
 
     pub(crate) fn state(&self) -> PyResult<Arc<State>> {
@@ -84,7 +85,10 @@ impl Reader {
 
 /// One value of a record as a Python object.
 fn value<'py>(py: Python<'py>, state: &State, field: usize, record: u64, verify: bool) -> PyResult<Bound<'py, PyAny>> {
-    match state.reader.datum(field, record, verify).map_err(to_py)? {
+    let read = || state.reader.datum(field, record, verify);
+    // From a mapping it is a few loads; a system call or a checksum may take long.
+    let datum = if state.view.is_some() && !verify { read() } else { py.detach(read) };
+    match datum.map_err(to_py)? {
         Datum::Payload(offset, length) => {
             if let Some(view) = &state.view {
                 return slice(view.bind(py), offset, length);
@@ -140,8 +144,8 @@ impl Reader {
     #[pyo3(signature = (path, access = "mmap", *, threads = None))]
     fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>) -> PyResult<Self> {
         let (access, threads) = (access_from(access)?, check_threads(threads)?);
-        let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py)?;
-        Self::with(py, reader)
+        let reader = py.detach(|| CoreReader::open(&absolute(&path), access, threads)).map_err(to_py)?;
+        Self::with(py, path, reader)
     }
 
     /// The number of records.
@@ -261,7 +265,7 @@ impl Reader {
     /// Returns:
     ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
     /// Raises:
-    ///     ValueError: the buffer is too small; nothing was written. BufferError: it is read-only.
+    ///     ValueError: the buffer is too small; nothing was written. BufferError: it is read-only or not contiguous.
     ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may have been written.
     #[pyo3(signature = (indices, field, out, verify = true))]
     fn read_batch_into<'py>(
@@ -356,7 +360,7 @@ impl Reader {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let state = self.state()?;
         let (reader, id) = (&state.reader, state.reader.snapshot());
-        let path = std::path::absolute(reader.path()).unwrap_or_else(|_| reader.path().to_owned()).into_os_string();
+        let path = reader.path().as_os_str().to_owned();
         let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
         let arguments = (path, self.access()?, reader.threads(), hex(&id.file_id), id.commit, id.footer);
         Ok((open, arguments.into_pyobject(py)?))
@@ -454,6 +458,6 @@ pub(crate) fn open_snapshot(
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
     };
     let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
-    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py)?;
-    Reader::with(py, reader)
+    let reader = py.detach(|| CoreReader::open_snapshot(&absolute(&path), access, threads, wanted)).map_err(to_py)?;
+    Reader::with(py, path, reader)
 }

@@ -2,17 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
 
-use fastrecord_core::{FieldType, Mode, OnError, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{FieldType, Mode, OnError, Schema, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyMapping, PyString, PyTuple};
 
-use crate::convert::{bad_value, from_json, schema_from, schema_to, to_json};
+use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
+use crate::turn::{InUse, Turns};
 
 /// The one writer of a file: append records, commit, close.
 ///
@@ -31,9 +30,15 @@ use crate::error::{SchemaError, to_py, without_gil};
 /// Raises:
 ///     FileExistsError, FileNotFoundError: by mode. LockedError: another writer has it open; names it.
 ///     SchemaError: the schema is not allowed, or not the file's. CorruptFileError: the file to append to is damaged.
+///
+/// Calls from several threads come one after the other. A signal handler that uses the writer in the middle of one of its calls
+/// gets a RuntimeError.
 #[pyclass(module = "fastrecord", frozen)]
 pub(crate) struct Writer {
-    writer: Mutex<CoreWriter>,
+    /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
+    path: PathBuf,
+    schema: Schema,
+    writer: Turns<CoreWriter>,
 }
 
 /// A value taken from a Python record, kept alive while it is appended.
@@ -93,22 +98,30 @@ enum Column {
 
 impl Column {
     fn new(values: &Bound<'_, PyAny>, kind: FieldType) -> PyResult<Self> {
-        let array = |dtype: &str| {
-            let array = values.py().import("numpy")?.call_method1("asarray", (values,))?;
+        let py = values.py();
+        let array = |dtype: &str, kinds: &str| {
+            let array = py.import("numpy")?.call_method1("asarray", (values,))?;
             let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-            if array.len()? > 0 && !(if dtype == "int64" { "iu" } else { "iuf" }).contains(&kind) {
+            if array.len()? > 0 && !kinds.contains(&kind) {
                 return Err(PyTypeError::new_err(format!(
                     "{dtype} values are wanted, not {}",
                     array.getattr("dtype")?
                 )));
             }
-            array.call_method1("astype", (dtype,))?.call_method0("tolist")
+            Ok(array)
         };
         match kind {
-            FieldType::Int64 => array("int64")?.extract().map(Self::Ints),
-            FieldType::Float64 => array("float64")?.extract().map(Self::Floats),
+            // As Python integers: numpy would wrap those that no int64 holds.
+            FieldType::Int64 => array("int64", "iub")?.call_method0("tolist")?.extract().map(Self::Ints),
+            FieldType::Float64 => {
+                let values = array("float64", "iubf")?.call_method1("astype", ("float64",))?;
+                values.call_method0("tolist")?.extract().map(Self::Floats)
+            }
             FieldType::String => values.extract().map(Self::Texts),
-            FieldType::Bytes | FieldType::Image => values.extract().map(Self::Bytes),
+            FieldType::Bytes | FieldType::Image => {
+                let bytes = values.try_iter()?.map(|item| PyBuffer::<u8>::get(&item?)?.to_vec(py));
+                bytes.collect::<PyResult<_>>().map(Self::Bytes)
+            }
             other => Err(PyTypeError::new_err(format!("a field of type {} cannot be written", other.name()))),
         }
     }
@@ -133,29 +146,52 @@ impl Column {
 }
 
 impl Writer {
-    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, CoreWriter> {
-        // Waits without the GIL: the thread that holds the lock may need the GIL to let go of it.
-        self.writer.lock_py_attached(py).unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
+    fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
+        self.writer.take(py, &self.path)
+    }
+
+    fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
+        self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len(), field, detail))
+    }
+
+    fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
+        let py = record.py();
+        let fields = self.schema.fields();
+        let mut held = Vec::with_capacity(fields.len());
+        for field in fields {
+            let value = get(record, &field.name)?;
+            let value = value.ok_or_else(|| self.bad_value(py, &field.name, "the record has no value for it"))?;
+            held.push(hold(&value, field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
+        }
+        if record.len()? != fields.len() {
+            if let Some(name) = self.unknown_key(record, None)? {
+                let detail = format!("no such field: the file has {}", self.schema.describe());
+                return Err(self.bad_value(py, &name, &detail));
+            }
+        }
+        Ok(held)
+    }
+
+    /// The first key that names no field, or the one to leave out.
+    fn unknown_key(&self, given: &Bound<'_, PyMapping>, without: Option<&str>) -> PyResult<Option<String>> {
+        for key in given.keys()? {
+            let name = key.extract::<String>().ok();
+            if name.as_deref().is_none_or(|name| self.schema.position(name).is_none() || Some(name) == without) {
+                return Ok(Some(name.map_or_else(|| key.repr().map(|text| text.to_string()), Ok)?));
+            }
+        }
+        Ok(None)
     }
 }
 
-fn record_values(record: &Bound<'_, PyMapping>, writer: &CoreWriter) -> PyResult<Vec<Held>> {
-    let fields = writer.schema().fields();
-    let bad = |field: &str, detail: &str| bad_value(writer.path(), writer.len(), field, detail);
-    let mut held = Vec::with_capacity(fields.len());
-    for field in fields {
-        let value = record.get_item(&field.name).map_err(|_| bad(&field.name, "the record has no value for it"))?;
-        held.push(hold(&value, field.kind).map_err(|detail| bad(&field.name, &detail))?);
+/// The value of a key; `None` if the mapping has none. Other errors of the mapping are the caller's to see.
+fn get<'py>(mapping: &Bound<'py, PyMapping>, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match mapping.get_item(key) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_instance_of::<PyKeyError>(mapping.py()) => Ok(None),
+        Err(error) => Err(error),
     }
-    if record.len()? != fields.len() {
-        for key in record.keys()? {
-            let name: String = key.extract()?;
-            if !fields.iter().any(|f| f.name == name) {
-                return Err(bad(&name, &format!("no such field: the file has {}", writer.schema().describe())));
-            }
-        }
-    }
-    Ok(held)
 }
 
 #[pymethods]
@@ -186,8 +222,8 @@ impl Writer {
         }
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
-        let writer = py.detach(|| CoreWriter::open(&path, schema, metadata, &options)).map_err(to_py)?;
-        Ok(Self { writer: Mutex::new(writer) })
+        let writer = py.detach(|| CoreWriter::open(&absolute(&path), schema, metadata, &options)).map_err(to_py)?;
+        Ok(Self { path, schema: writer.schema().clone(), writer: Turns::new(writer) })
     }
 
     /// Append one record, a mapping with a value for each field, and return its number.
@@ -196,9 +232,9 @@ impl Writer {
     ///     SchemaError: a value is missing, unknown or does not fit; names record and field, and nothing was appended.
     ///     OSError: a write failed (a full disk): the file is good up to its last commit, and this writer goes no further.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyMapping>) -> PyResult<u64> {
-        let mut guard = self.lock(py);
+        let held = self.record_values(record)?;
+        let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        let held = record_values(record, writer)?;
         let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
         let large = values.iter().any(|v| matches!(v, Value::Bytes(bytes) if bytes.len() > 64 << 10));
         let number = if large { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
@@ -231,18 +267,18 @@ impl Writer {
             "skip" => OnError::Skip,
             other => return Err(PyValueError::new_err(format!("on_error is \"raise\" or \"skip\", not {other:?}"))),
         };
-        let mut guard = self.lock(py);
-        let writer = &mut *guard;
-        let Some(position) = writer.schema().position(field) else {
-            return Err(SchemaError::new_err(format!(
-                "no field {field:?}: the file has {}",
-                writer.schema().describe()
-            )));
-        };
+        let schema = &self.schema;
+        let no_field =
+            |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {}", schema.describe()));
+        let position = schema.position(field).ok_or_else(|| no_field(field))?;
+        if let Some(name) = self.unknown_key(values, Some(field))? {
+            let twice = || SchemaError::new_err(format!("field {field}: both files and values are given for it"));
+            return Err(if name == field { twice() } else { no_field(&name) });
+        }
         let mut columns = Vec::new();
-        for other in writer.schema().fields().iter().filter(|f| f.name != field) {
-            let given = values.get_item(&other.name);
-            let given = given.map_err(|_| SchemaError::new_err(format!("no values for field {}", other.name)))?;
+        for other in schema.fields().iter().filter(|f| f.name != field) {
+            let given = get(values, &other.name)?;
+            let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {}", other.name)))?;
             let column = Column::new(&given, other.kind);
             let column = column.map_err(|e| SchemaError::new_err(format!("field {}: {}", other.name, e.value(py))))?;
             if column.len() != paths.len() {
@@ -251,29 +287,42 @@ impl Writer {
             }
             columns.push(column);
         }
+        let mut guard = self.lock(py)?;
+        let writer = &mut *guard;
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
         without_gil(py, |interrupted| writer.append_files(position, &paths, on_error, row, interrupted))
     }
 
     /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
-        let mut guard = self.lock(py);
+        let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         py.detach(|| writer.commit()).map_err(to_py)
     }
 
-    /// Commit and release the file. Closing twice is allowed.
+    /// Commit and release the file, also after a failed write. Closing twice is allowed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock(py);
+        let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        py.detach(|| writer.close()).map_err(to_py)
+        let closed = py.detach(|| {
+            let closed = writer.close();
+            if closed.is_err() && writer.commit().is_err() {
+                writer.abort(); // nothing more can come of it: let go of the lock, so that the file can be opened again
+            }
+            closed
+        });
+        closed.map_err(to_py)
     }
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
-    fn abort(&self, py: Python<'_>) {
-        let mut guard = self.lock(py);
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        if self.writer.is_from_another_process() {
+            return Ok(()); // a forked child that leaves the block: the file is its parent's
+        }
+        let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         py.detach(|| writer.abort());
+        Ok(())
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -284,70 +333,67 @@ impl Writer {
     fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         let failed = exception.iter().next().is_some_and(|kind| !kind.is_none());
         if failed {
-            self.abort(py);
-            return Ok(());
+            return self.abort(py);
         }
         self.close(py)
     }
 
     /// Records in the file, those not yet committed included.
-    fn __len__(&self, py: Python<'_>) -> usize {
-        self.lock(py).len() as usize
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.len() as usize)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let writer = self.lock(py);
-        let (path, schema) = (writer.path().display(), writer.schema().describe());
-        format!("<fastrecord.Writer '{path}': {} records, {schema}>", writer.len())
+    fn __repr__(&self) -> String {
+        format!("<fastrecord.Writer '{}': {}>", self.path.display(), self.schema.describe())
     }
 
     /// The path that it was opened by.
     #[getter]
-    fn path(&self, py: Python<'_>) -> OsString {
-        self.lock(py).path().as_os_str().to_owned()
+    fn path(&self) -> OsString {
+        self.path.clone().into_os_string()
     }
 
     /// The fields of every record, a `fastrecord.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let schema = self.lock(py).schema().clone();
-        schema_to(py, &schema)
+        schema_to(py, &self.schema)
     }
 
     /// Bytes that this writer has appended to the file.
     #[getter]
-    fn bytes_written(&self, py: Python<'_>) -> u64 {
-        self.lock(py).bytes_written()
+    fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.lock(py)?.bytes_written())
     }
 
     /// Records that are durable.
     #[getter]
-    fn committed(&self, py: Python<'_>) -> u64 {
-        self.lock(py).committed()
+    fn committed(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.lock(py)?.committed())
     }
 
     /// The file's own key/values, a new dict each time; assign a mapping to replace them with the next commit.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let text = serde_json::Value::Object(self.lock(py).metadata().clone()).to_string();
+        let text = serde_json::Value::Object(self.lock(py)?.metadata().clone()).to_string();
         from_json(py, &text)
     }
 
     #[setter]
     fn set_metadata(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = to_json(value)?;
-        self.lock(py).set_metadata(value);
+        self.lock(py)?.set_metadata(value);
         Ok(())
     }
 
     /// Whether the file says, from the next commit on, that it is complete.
     #[getter]
-    fn complete(&self, py: Python<'_>) -> bool {
-        self.lock(py).complete()
+    fn complete(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.lock(py)?.complete())
     }
 
     #[setter]
-    fn set_complete(&self, py: Python<'_>, value: bool) {
-        self.lock(py).set_complete(value);
+    fn set_complete(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.lock(py)?.set_complete(value);
+        Ok(())
     }
 }
