@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -12,7 +13,7 @@ import fastrecord as fr
 from benches.conftest import Data, make, note
 
 
-def test_open_a_million_records(small: Data, folder: Path, versus: Callable[..., None]) -> None:
+def test_open_a_million_records(small: Data, folder: Path, versus: Callable[..., None], benchmark: Any) -> None:
     """Open and close a file of 1,000,000 records, against one of 1,000."""
     thousand = make(folder, 1_000, 100, with_lmdb=False)
 
@@ -22,12 +23,10 @@ def test_open_a_million_records(small: Data, folder: Path, versus: Callable[...,
 
     versus(
         lambda: opened(small.frec),
-        {
-            "1,000 records": (lambda: opened(thousand.frec), 2, "cost"),
-            "1 ms": (lambda: None, float("inf"), "cost"),
-        },
+        {"1,000 records": (lambda: opened(thousand.frec), 2, "cost")},
         scale=1e6 / 10,
     )
+    note("open 1,000,000 records, s", "1 ms", benchmark.stats.stats.median / 10, 1e-3, 1, "cost")
 
 
 def test_memory_of_an_open_file(small: Data) -> None:

@@ -20,7 +20,7 @@ SIZE = 110_000
 
 @pytest.fixture(scope="session")
 def images(folder: Path) -> Path:
-    """10,000 files of 110 KB in 100 class folders: a JPEG's header with noise behind it (packing keeps bytes as they are)."""
+    """10,000 files of 110 KB in 100 class folders, each a JPEG's header with noise behind it: packing keeps bytes."""
     root = folder / "images"
     if not root.exists():
         from io import BytesIO

@@ -92,15 +92,13 @@ def test_batch_with_a_python_buffer_of_every_record(large: Data, versus: Callabl
 
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("threads", [1, THREADS])
-def test_batch_copied(
-    large: Data, gather: Gather, versus: Callable[..., None], threads: int, verify: bool
-) -> None:
+def test_batch_copied(large: Data, gather: Gather, versus: Callable[..., None], threads: int, verify: bool) -> None:
     """Batches of 256 records of 110 KB copied into one reused buffer, against a memcpy of the same extents."""
     reader = fr.Reader(large.frec, threads=threads)
     memory, offsets, lengths = extents(large)
     out = np.empty(BATCH * large.size, np.uint8)
     chosen = batches(large.records, 10)
-    memory[:: 4096].sum()  # every page mapped, as ours are after the warm-up
+    memory[::4096].sum()  # every page mapped, as ours are after the warm-up
     for start in range(0, large.records, BATCH):
         reader.read_batch_into(range(start, min(start + BATCH, large.records)), "data", out, verify=False)
 

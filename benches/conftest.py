@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ def make(folder: Path, records: int, size: int, *, with_lmdb: bool = True) -> Da
                 writer.append({"data": payload(i), "label": i % 1000, "key": f"n{i % 1000:08d}/{i:08d}.bin"})
     if with_lmdb and not data.lmdb.exists():
         temporary = data.lmdb.with_suffix(".tmp")
+        temporary.unlink(missing_ok=True)
         environment = lmdb.open(str(temporary), map_size=4 * records * (size + 4096), subdir=False, lock=False)
         for start in range(0, records, 10_000):
             with environment.begin(write=True) as transaction:
@@ -86,7 +87,7 @@ def gather(folder: Path) -> Gather:
 
 
 @pytest.fixture
-def versus(benchmark: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
+def versus(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., None]:
     """Time `ours` and each of `peers` in turn (one round each, over and over) and note the ratio of the medians.
 
     pytest-benchmark times ours; the peers run, timed, in the set-up of each round, so that all see the same machine.
@@ -114,12 +115,12 @@ def versus(benchmark: Any, request: pytest.FixtureRequest) -> Iterator[Callable[
         mine = benchmark.stats.stats.median
         for name, (_, target, kind) in peers.items():
             theirs = statistics.median(times[name][2:])
-            # "speedup": peer's time over ours, at least the target. "cost": our time over the peer's, at most the target.
+            # "speedup": the peer's time over ours, to be at least the target; "cost": ours over its, to be at most the target.
             ratio = theirs / mine if kind == "speedup" else mine / theirs
             benchmark.extra_info[name] = {"seconds": theirs, "ratio": ratio, "target": target, "kind": kind}
             _ROWS.append((request.node.name, name, mine * scale, theirs * scale, ratio, _verdict(ratio, target, kind)))
 
-    yield run
+    return run
 
 
 def _verdict(ratio: float, target: float, kind: str) -> str:
