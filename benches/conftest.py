@@ -115,7 +115,7 @@ def versus(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., None
         mine = benchmark.stats.stats.median
         for name, (_, target, kind) in peers.items():
             theirs = statistics.median(times[name][2:])
-            # "speedup": the peer's time over ours, to be at least the target; "cost": ours over its, to be at most the target.
+            # A speedup (their time over ours) is to be at least the target, a cost (ours over theirs) at most.
             ratio = theirs / mine if kind == "speedup" else mine / theirs
             benchmark.extra_info[name] = {"seconds": theirs, "ratio": ratio, "target": target, "kind": kind}
             _ROWS.append((request.node.name, name, mine * scale, theirs * scale, ratio, _verdict(ratio, target, kind)))
