@@ -14,7 +14,17 @@ from typing import Any, get_args
 import click
 
 from fastrecord import FastRecordError
-from fastrecord.train.config import Amp, Augment, DataKind, DeviceKind, LoaderKind, Schedule, TrainConfig, TrainError
+from fastrecord.train.config import (
+    Amp,
+    Augment,
+    DataKind,
+    DeviceKind,
+    LoaderKind,
+    Schedule,
+    TrainConfig,
+    TrainError,
+    one_line,
+)
 from fastrecord.train.interrupt import StopSignal
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -118,9 +128,9 @@ def _run(config: TrainConfig) -> int:
 
             result = train(config, stop)
     except (TrainError, FastRecordError, OSError) as error:
-        # Errors that all ranks share are told once, by the first; others by the rank that has them.
-        if not isinstance(error, TrainError) or os.environ.get("RANK", "0") == "0":
-            click.echo(f"Error: {_last_line(error)}", err=True)
+        # All ranks have it, or an error that tells of it.
+        if os.environ.get("RANK", "0") == "0":
+            click.echo(f"Error: {one_line(error)}", err=True)
         return 1
     except KeyboardInterrupt:
         click.echo("interrupted in the middle of a step: no checkpoint was written for it", err=True)
@@ -134,12 +144,6 @@ def _run(config: TrainConfig) -> int:
         )
         click.echo(f"stopped by {name} after step {result.step}: {left}", err=True)
     return 128 + result.signal
-
-
-def _last_line(error: Exception) -> str:
-    """Return an error's message; of one that a data worker had, which is wrapped in its traceback, the last line."""
-    text = str(error).strip()
-    return text.splitlines()[-1] if "Original Traceback" in text else text
 
 
 if __name__ == "__main__":

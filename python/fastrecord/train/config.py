@@ -19,6 +19,15 @@ class TrainError(Exception):
     """A run that can not start or go on, for a reason that the user can act on; the message says how."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return an error's message; of one that a data worker wrapped in its traceback, the last line of that."""
+    text = str(error).strip()
+    if "Original Traceback" not in text:
+        return text
+    kind = type(error)
+    return text.splitlines()[-1].removeprefix(f"{kind.__module__}.{kind.__qualname__}: ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """All that decides a run. Two runs of equal configurations see the same batches and the same augmentation.
@@ -87,7 +96,7 @@ class TrainConfig:
     compile: bool = False
     seed: int = 0
     device: DeviceKind = "auto"
-    out: Path | None = None
+    out: str | Path | None = None
     resume: str | Path | None = None
     overwrite: bool = False
     max_steps: int | None = None

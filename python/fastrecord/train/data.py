@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from fastrecord import FastRecordBatchSampler, FastRecordDataset, FastRecordError, collate
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.interrupt import outlive_first_signal
+from fastrecord.train.interrupt import ignore_launcher
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -235,7 +235,9 @@ class TorchBatches:
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=ranks.device.type == "cuda",
-            worker_init_fn=outlive_first_signal,
+            worker_init_fn=ignore_launcher,
+            # Its own, so that iterating leaves torch's global generator alone.
+            generator=torch.Generator(),
         )
 
     def __len__(self) -> int:

@@ -11,9 +11,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from fastrecord.train.config import DeviceKind, TrainError
+from fastrecord import FastRecordError
+from fastrecord.train.config import DeviceKind, TrainError, one_line
 
 T = TypeVar("T")
+
+# Beside signals' numbers, which are below 65.
+_FAILED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,30 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
-    def largest(self, value: int) -> int:
-        """Return the largest `value` of all ranks. Costs a small message between the hosts; no device is waited for."""
-        if self.control is None:
-            return value
-        largest = torch.tensor([value])
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
-        return int(largest.item())
+    def agree(self, signal: int, failure: Exception | None = None) -> int:
+        """Find out on every rank whether one has noted a signal, or failed, so that all leave at the same place.
+
+        Costs a small message between the hosts; no device is waited for.
+
+        Args:
+            signal: The signal that this rank has noted, or 0.
+            failure: Why this rank can not go on, or None.
+
+        Returns:
+            The largest signal of all ranks.
+
+        Raises:
+            TrainError: another rank failed; the message is that rank's. A rank that failed raises its own `failure`.
+        """
+        if self.control is None and failure is not None:
+            raise failure
+        if self.control is not None:
+            worst = torch.tensor([signal if failure is None else _FAILED])
+            dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.control)
+            signal = int(worst.item())
+            if signal == _FAILED:
+                self._raise_first(None if failure is None else one_line(failure), failure)
+        return signal
 
     def copy_from_first(self, tensors: Iterator[torch.Tensor]) -> None:
         """Overwrite `tensors` on every rank with those of rank 0."""
@@ -65,23 +86,27 @@ class Ranks:
         """Run `work` on every rank and return its result; a failure on one is raised on all, so that none waits for it.
 
         Raises:
-            TrainError: `work` raised one, or an OSError, here or on another rank.
+            TrainError: `work` raised one, an OSError or a FastRecordError, here or on another rank.
         """
-        result, failure = _attempt(work)
-        failures: list[str | None] = [failure]
-        if self.control is not None:
-            failures = [None] * self.world_size
-            dist.all_gather_object(failures, failure, group=self.control)
-        for rank, message in enumerate(failures):
-            if message is not None:
-                raise TrainError(message if self.world_size == 1 or rank == 0 else f"rank {rank}: {message}")
+        result, message = _attempt(work)
+        self._raise_first(message)
         return result  # type: ignore[return-value]  # no failure: `work` returned
+
+    def _raise_first(self, message: str | None, error: Exception | None = None) -> None:
+        """Raise on every rank what the first rank with a message says; `error` itself where there is one."""
+        messages = [message]
+        if self.control is not None:
+            messages = [None] * self.world_size
+            dist.all_gather_object(messages, message, group=self.control)
+        for rank, text in enumerate(messages):
+            if text is not None:
+                raise error or TrainError(text if rank == 0 else f"rank {rank}: {text}")
 
     def first(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0 alone and return its result, which must pickle, on every rank.
 
         Raises:
-            TrainError: `work` raised one, or an OSError, on rank 0.
+            TrainError: `work` raised one, an OSError or a FastRecordError, on rank 0.
         """
         box: list[Any] = list(_attempt(work)) if self.is_first else [None, None]
         if self.control is not None:
@@ -94,8 +119,8 @@ class Ranks:
 def _attempt(work: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return work(), None
-    except (TrainError, OSError) as error:
-        return None, str(error)
+    except (TrainError, FastRecordError, OSError) as error:
+        return None, one_line(error)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -15,8 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fastrecord import FastRecordError
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from fastrecord.train.config import TrainConfig, TrainError
+from fastrecord.train.config import TrainConfig, TrainError, one_line
 from fastrecord.train.data import Batch, Batches, TorchBatches, derive_seed, open_datasets
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.interrupt import StopSignal
@@ -79,7 +81,20 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
         return _Run(config, ranks, signals, stack).run()
 
 
-def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal) -> Metrics:
+def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception | None]:
+    """Draw up to `count` batches; return them, or what kept them from being read, which a rank must not raise alone."""
+    try:
+        return list(itertools.islice(batches, count)), None
+    except (FastRecordError, OSError) as error:
+        return [], error
+    except RuntimeError as error:
+        # What a DataLoader raises when a worker died.
+        failure = TrainError(one_line(error))
+        failure.__cause__ = error
+        return [], failure
+
+
+def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal) -> Metrics | None:
     """Evaluate on the batches of all ranks, which may have different numbers of them: nothing is exchanged but one sum.
 
     The sums do not depend on how the images are shared among the ranks.
@@ -88,18 +103,24 @@ def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: 
         learner: The model; rank 0's running statistics are used on all ranks.
         batches: Of this rank.
         ranks: All ranks; every one must call this.
-        signals: A signal ends the loop early; the metrics are then of no use.
+        signals: A signal ends the loop early.
 
     Returns:
-        Metrics over all ranks; the loss is the cross entropy without label smoothing.
+        Metrics over all ranks; the loss is the cross entropy without label smoothing. None if a signal came.
+
+    Raises:
+        TrainError, FastRecordError: a batch could not be read, on another rank or on this one.
     """
     ranks.copy_from_first(learner.module.buffers())
     # In units of the loss, images, images, images, and images whose loss is not finite.
     totals = torch.zeros(5, dtype=torch.int64, device=ranks.device)
+    failure: Exception | None = None
     learner.module.eval()
-    for images, labels in batches:
-        if signals.number:
+    while not signals.number:
+        drawn, failure = draw(batches, 1)
+        if not drawn:
             break
+        images, labels = drawn[0]
         logits = learner.predict(images)
         labels = labels.to(ranks.device, non_blocking=True)
         losses = functional.cross_entropy(logits, labels, reduction="none").double()
@@ -109,6 +130,8 @@ def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: 
         count = torch.full_like(correct1, len(labels))
         totals += torch.stack([units.round().long().sum(), correct1, correct5, count, (~finite).sum()])
     learner.module.train()
+    if ranks.agree(signals.number, failure):
+        return None
     units_sum, correct1_sum, correct5_sum, images_sum, broken = ranks.sum(totals).tolist()
     return Metrics(math.nan if broken else units_sum * _LOSS_UNIT, correct1_sum, correct5_sum, images_sum)
 
@@ -183,15 +206,16 @@ class _Run:
         self.meter.restart_clock()
         batches = self.meter.timed(self.batches.epoch(self.epoch)) if self.done < self.steps_per_epoch else iter(())
         while self.done < self.steps_per_epoch and not self._at_max_steps():
+            drawn, failure = draw(batches, self.config.accumulate)
             # All ranks must leave at the same step, though a signal reaches them at different times.
-            signal = self.ranks.largest(self.signals.number)
+            signal = self.ranks.agree(self.signals.number, failure)
             if signal:
                 if self.step:
                     self._save("last")
                 return signal
             self._seed_step()
             learning_rate = self.learning_rate(self.step)
-            self.learner.step(batches, learning_rate=learning_rate, meter=self.meter)
+            self.learner.step(drawn, learning_rate=learning_rate, meter=self.meter)
             self.step += 1
             self.done += 1
             last = self.done == self.steps_per_epoch or self._at_max_steps()
@@ -207,10 +231,9 @@ class _Run:
         if self.val_batches is not None:
             start = time.perf_counter()
             metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
-            signal = self.ranks.largest(self.signals.number)
-            if signal:
+            if metrics is None:
                 self._save("last")
-                return signal
+                return self.ranks.agree(self.signals.number)
             self._report_val(metrics, time.perf_counter() - start)
             self.val = metrics
             improved = self.best_error1 is None or metrics.error1 < self.best_error1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -52,16 +53,20 @@ class StopSignal:
             raise KeyboardInterrupt
 
 
-def outlive_first_signal(_worker: int) -> None:
-    """Make a data worker ignore SIGINT and the first SIGTERM or SIGHUP; a DataLoader's `worker_init_fn`.
+def ignore_launcher(_worker: int) -> None:
+    """Let a data worker be ended by its trainer alone; a DataLoader's `worker_init_fn`.
 
     Terminals and launchers signal the whole process group. A worker that died of it would fail the step under way; its
-    trainer ends it after that step. A second SIGTERM works as usual, so that nothing can be left behind.
+    trainer ends it after that step. A worker whose trainer is gone ends by itself, as those of every DataLoader.
     """
-
-    def second_one_ends(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for kind in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(kind, second_one_ends)
+    # Only sigwaitinfo tells Python who sent a signal. Threads that start later inherit the mask.
+    waited = {signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    threading.Thread(target=_obey_parent, args=(waited,), daemon=True).start()
+
+
+def _obey_parent(waited: set[signal.Signals]) -> None:
+    while signal.sigwaitinfo(waited).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,7 +24,7 @@ class Learner:
 
     Args:
         module: Maps float32 (B, 3, S, S) to logits (B, classes).
-        config: Optimizer, precision, accumulation, compilation.
+        config: Optimizer, precision, compilation.
         ranks: The processes that average their gradients.
 
     Attributes:
@@ -32,7 +32,6 @@ class Learner:
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks) -> None:
-        self._accumulate = config.accumulate
         self._device = ranks.device
         self._memory_format = torch.channels_last if config.channels_last else torch.contiguous_format
         self.module = module.to(ranks.device).to(memory_format=self._memory_format)
@@ -55,31 +54,31 @@ class Learner:
         self._scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.amp == "fp16")
         self._loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
 
-    def step(self, batches: Iterable[Batch], *, learning_rate: float, meter: TrainMeter) -> None:
-        """Take one optimizer step over `accumulate` batches, as if they were one, of all ranks.
+    def step(self, batches: Sequence[Batch], *, learning_rate: float, meter: TrainMeter) -> None:
+        """Take one optimizer step over batches, as if they and those of all other ranks were one.
 
         Args:
-            batches: At least `accumulate` equally large ones; no more are drawn.
+            batches: Equally large ones, one for each pass.
             learning_rate: Of this step.
             meter: Counts the batches and the step.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        for position, (images, labels) in zip(range(self._accumulate), batches, strict=False):
-            self._backward(images, labels, meter, last=position == self._accumulate - 1)
+        for left, (images, labels) in zip(reversed(range(len(batches))), batches, strict=True):
+            # Only the last pass of a step exchanges gradients.
+            with nullcontext() if self._ddp is None or not left else self._ddp.no_sync():
+                self._backward(images, labels, meter, passes=len(batches))
         self._scaler.step(self.optimizer)
         self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         meter.add_step()
 
-    def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, last: bool) -> None:
+    def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, passes: int) -> None:
         labels = labels.to(self._device, non_blocking=True)
-        # Only the last pass of a step exchanges gradients.
-        with nullcontext() if last or self._ddp is None else self._ddp.no_sync():
-            with self._autocast():
-                logits = self._model(self._prepare(images))
-                loss = self._loss(logits, labels)
-            self._scaler.scale(loss / self._accumulate).backward()
+        with self._autocast():
+            logits = self._model(self._prepare(images))
+            loss = self._loss(logits, labels)
+        self._scaler.scale(loss / passes).backward()
         with torch.no_grad():
             meter.add_batch(loss.detach(), logits.detach(), labels)
 

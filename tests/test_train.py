@@ -1,0 +1,650 @@
+"""The trainer on one process: what it refuses, what it computes, and that it ends and goes on as promised."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastrecord as fr
+from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from fastrecord.train.config import Augment, one_line
+from fastrecord.train.data import TorchBatches, check_classes, derive_seed, make_transform, open_datasets
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.engine import evaluate
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.learner import Learner
+from fastrecord.train.meters import MetricsFile, TrainMeter, correct_guesses, read_metrics
+from fastrecord.train.model import build_classifier, classifier_names, has_batch_norm, parameter_groups
+from fastrecord.train.plot import plot_metrics
+from fastrecord.train.schedule import LearningRate
+from tests.training import (
+    CLASSES,
+    SCHEMA,
+    losses,
+    numbers_of,
+    read_rest,
+    read_until,
+    running,
+    small_config,
+    write_colours,
+    write_numbered,
+)
+
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute as the processes of the DDP tests do: sums in another order would differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("colours") / "train.frec", 76, seed=0)
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbered(tmp_path_factory.mktemp("numbered") / "train.frec", 300)
+
+
+# The schedule
+
+
+def test_the_learning_rate_is_scaled_linearly_with_the_global_batch() -> None:
+    config = TrainConfig(train="x", epochs=90)
+    assert LearningRate.from_config(config, global_batch_size=256, steps_per_epoch=10).peak == pytest.approx(0.1)
+    assert LearningRate.from_config(config, global_batch_size=8192, steps_per_epoch=10).peak == pytest.approx(3.2)
+
+
+def test_warm_up_is_linear_and_cosine_ends_near_zero() -> None:
+    rate = LearningRate(3.2, 100, 90, 5, "cosine", 30, 0.1)
+    assert rate(0) == pytest.approx(3.2 / 500)
+    assert rate(249) == pytest.approx(1.6)
+    assert rate(499) == pytest.approx(3.2)
+    assert rate(500) == pytest.approx(3.2)
+    assert rate(500 + 4250) == pytest.approx(1.6)
+    assert rate(500 + 2125) == pytest.approx(3.2 * (1 + math.sqrt(0.5)) / 2)
+    assert 0 < rate(8999) < 1e-6
+
+
+def test_the_step_schedule_drops_tenfold_at_epochs_30_60_and_80() -> None:
+    rate = LearningRate(0.1, 100, 90, 0, "step", 30, 0.1)
+    assert rate(0) == pytest.approx(0.1)
+    assert rate(2999) == pytest.approx(0.1)
+    assert rate(3000) == pytest.approx(0.01)
+    assert rate(5999) == pytest.approx(0.01)
+    assert rate(6000) == pytest.approx(0.001)
+
+
+def test_default_warm_up_is_five_epochs_and_at_most_a_tenth_of_the_run() -> None:
+    assert TrainConfig(train="x", epochs=90).warmup == 5
+    assert TrainConfig(train="x", epochs=6).warmup == pytest.approx(0.6)
+    assert TrainConfig(train="x", epochs=6, warmup_epochs=0).warmup == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("accumulate", -1),
+        ("label_smoothing", 1.0),
+        ("lr", -0.1),
+        ("lr", math.nan),
+        ("warmup_epochs", 91),
+        ("max_steps", 0),
+        ("checkpoint_every", -1),
+        ("amp", "fp8"),
+        ("schedule", "linear"),
+        ("seed", -1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {re.escape(repr(value))}: it must be "):
+        TrainConfig(**{"train": "x", name: value})
+
+
+def test_an_unknown_model_is_refused_with_those_that_are_near() -> None:
+    with pytest.raises(TrainError, match=r"'resnet55'; near it are .*resnet50"):
+        build_classifier("resnet55", classes=10, image_size=224)
+
+
+def test_an_image_size_that_a_model_can_not_take_is_refused() -> None:
+    with pytest.raises(TrainError, match="alexnet does not take images of 16 x 16 pixels"):
+        build_classifier("alexnet", classes=10, image_size=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", classifier_names())
+def test_every_classifier_of_torchvision_can_be_built(name: str) -> None:
+    # Without memory for weights: shapes are what differs between models.
+    with torch.device("meta"):
+        model = build_classifier(name, classes=7, image_size=320 if name.startswith("inception") else 224)
+        assert model(torch.empty(2, 3, *[320 if name.startswith("inception") else 224] * 2)).shape == (2, 7)
+
+
+def test_differing_classes_are_refused_naming_missing_and_extra_ones() -> None:
+    with pytest.raises(
+        TrainError, match=r"b\.frec does not have 'owl'; only b\.frec has 'asp', 'bee'\. .*--classes-from"
+    ):
+        check_classes(["cat", "owl"], ["bee", "cat", "asp"], train="a.frec", val="b.frec")
+    with pytest.raises(TrainError, match=r"'00', .*'09' and 90 more"):
+        check_classes([f"{i:02}" for i in range(100)], [], train="a.frec", val="b.frec")
+    check_classes(["cat", "owl"], ["owl", "cat"], train="a.frec", val="b.frec")
+
+
+@pytest.mark.timeout(400)
+def test_a_val_file_without_one_of_the_classes_stops_the_command_with_one_line(colours: Path, tmp_path: Path) -> None:
+    val = write_colours(tmp_path / "val.frec", 3, seed=1, classes=CLASSES[:3])
+    with running("-m", "fastrecord.train", colours, "--val", val, "--out", tmp_path / "out") as process:
+        status, output = read_rest(process)
+    assert status == 1
+    assert output.count("\n") == 1
+    assert f"{val} does not have 'red'" in output
+    assert "Traceback" not in output
+
+
+def test_classes_in_another_order_are_matched_by_name(colours: Path, tmp_path: Path) -> None:
+    val = write_colours(tmp_path / "val.frec", 8, seed=1, classes=CLASSES[::-1])
+    _, val_set = open_datasets(small_config(colours, tmp_path, val=str(val)))
+    assert val_set is not None
+    assert [val_set[record][1] for record in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert val_set.targets.tolist() == [3, 2, 1, 0, 3, 2, 1, 0]
+
+
+def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_path: Path) -> None:
+    image = bytes(fr.Reader(colours)[0]["image"])
+    path = tmp_path / "bad.frec"
+    with fr.Writer(path, SCHEMA, metadata={"classes": ["a", "b"]}) as writer:
+        for label in (0, 1, 2, -1):
+            writer.append({"image": image, "label": label, "key": ""})
+    with pytest.raises(TrainError, match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all"):
+        train(small_config(path, tmp_path / "out"))
+
+
+def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match=r"none\.frec"):
+        train(small_config(tmp_path / "none.frec", tmp_path / "out"))
+
+
+def test_one_image_a_batch_is_refused_for_models_with_batch_normalisation(colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="--batch-size 1"):
+        train(small_config(colours, tmp_path, batch_size=1))
+    assert not has_batch_norm(build_classifier("squeezenet1_1", classes=4, image_size=32))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_no_checkpoint(colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainError, match=r"no longer finite at epoch 0, step \d+ .* try a lower --lr .* no checkpoint yet"
+    ):
+        train(small_config(colours, tmp_path, lr=1e30, warmup_epochs=0))
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_folder_that_holds_a_run_is_replaced_only_when_told(colours: Path, tmp_path: Path) -> None:
+    train(small_config(colours, tmp_path, max_steps=2))
+    with pytest.raises(TrainError, match=r"holds a run already .*--resume auto.*--overwrite"):
+        train(small_config(colours, tmp_path, max_steps=1))
+    assert len(losses(tmp_path)) == 2
+    train(small_config(colours, tmp_path, max_steps=1, overwrite=True))
+    assert len(losses(tmp_path)) == 1
+
+
+# What is computed
+
+
+def test_training_learns_and_writes_log_metrics_checkpoints_and_plot(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options = {"val": str(held_out), "epochs": 8, "batch_size": 16, "lr": 0.2, "label_smoothing": 0.05, "print_freq": 3}
+    result = train(small_config(colours, tmp_path, **options))
+    assert (result.epoch, result.step, result.signal) == (8, 40, 0)
+    assert result.val is not None
+    assert result.val.count == 37
+    assert result.val.error1 < 10
+    assert result.best_error1 is not None
+    assert result.best_error1 <= result.val.error1
+
+    number = r"\d+\.\d+"
+    line = (
+        rf"Epoch: \[0\]\[3/5\]  Time {number}  Data {number} images/s \({number}% wait\)  Loss {number} \({number}\)  "
+    )
+    assert re.search(line + rf"Error@1 {number} \({number}\)  Error@5 {number} \({number}\)  LR 0", caplog.text)
+    assert f"Accuracy {100 - result.val.error1:.2f} % ({result.val.correct1} of 37)" in caplog.text
+
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    trained = [row for row in rows if row["event"] == "train"]
+    assert [(row["epoch"], row["step"]) for row in trained[:4]] == [(0, 3), (0, 5), (1, 8), (1, 10)]
+    assert trained[-1]["loss"] < 0.5 * trained[0]["loss"]
+    assert all(row["images_per_second"] > 0 and 0 <= row["data_wait"] <= 1 for row in trained)
+    evaluated = [row for row in rows if row["event"] == "val"]
+    assert [row["step"] for row in evaluated] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert evaluated[-1]["correct1"] == result.val.correct1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluation_counts_what_one_pass_over_all_images_counts(held_out: Path, tmp_path: Path) -> None:
+    config = small_config(held_out, tmp_path, batch_size=10)
+    dataset, _ = open_datasets(dataclasses.replace(config, augment="none"))
+    torch.manual_seed(0)
+    learner = Learner(build_classifier("squeezenet1_1", classes=4, image_size=32), config, ALONE)
+    batches = TorchBatches(dataset, config, ALONE, training=False)
+    metrics = evaluate(learner, batches.epoch(0), ALONE, StopSignal())
+    assert metrics is not None
+    assert learner.module.training
+
+    learner.module.eval()
+    images = torch.stack([dataset[record][0] for record in range(37)])
+    labels = torch.tensor(dataset.targets.tolist())
+    logits = learner.predict(images)
+    assert metrics.count == 37
+    assert metrics.correct1 == int((logits.argmax(1) == labels).sum())
+    assert metrics.correct5 == 37
+    assert metrics.loss == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), abs=2e-5)
+
+
+def test_a_loss_in_evaluation_that_is_not_finite_is_told_as_null(held_out: Path, tmp_path: Path) -> None:
+    config = small_config(held_out, tmp_path)
+    dataset, _ = open_datasets(config)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    nn.init.constant_(next(reversed(list(module.parameters()))), math.nan)
+    metrics = evaluate(
+        Learner(module, config, ALONE),
+        TorchBatches(dataset, config, ALONE, training=False).epoch(0),
+        ALONE,
+        StopSignal(),
+    )
+    assert metrics is not None
+    assert metrics.count == 37
+    assert math.isnan(metrics.loss)
+    with MetricsFile(tmp_path / "metrics.jsonl", keep_steps=None) as file:
+        file.write({"step": 1, "loss": metrics.loss})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss": None}
+
+
+def test_guesses_are_counted_among_the_first_one_and_the_first_five() -> None:
+    logits = torch.arange(70.0).view(10, 7)
+    labels = torch.tensor([6, 6, 5, 4, 3, 2, 2, 1, 1, 0])
+    assert [int(count) for count in correct_guesses(logits, labels)] == [2, 7]
+    assert [int(count) for count in correct_guesses(logits[:, :3], torch.tensor([2, 1, 0, 0, 0, 0, 0, 0, 0, 2]))] == [
+        2,
+        10,
+    ]
+
+
+def test_accumulated_passes_take_the_same_step_as_one_large_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    images = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8)
+    labels = torch.randint(0, 5, (36,))
+    trained = {}
+    for passes in (1, 3):
+        size = 12 // passes
+        config = small_config(tmp_path, tmp_path, batch_size=size, accumulate=passes, label_smoothing=0.1)
+        learner = Learner(copy.deepcopy(module), config, ALONE)
+        meter = TrainMeter(ALONE)
+        for step in range(3):
+            starts = range(12 * step, 12 * (step + 1), size)
+            batches = [(images[start : start + size], labels[start : start + size]) for start in starts]
+            learner.step(batches, learning_rate=0.1 / (step + 1), meter=meter)
+        meter.collect()
+        assert meter.window.steps == 3
+        assert meter.epoch.count == 36
+        trained[passes] = (torch.cat([value.flatten() for value in learner.module.parameters()]), meter.epoch)
+    before = torch.cat([value.flatten() for value in module.parameters()])
+    torch.testing.assert_close(trained[1][0], trained[3][0], rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(before, trained[1][0], atol=1e-3)
+    assert trained[1][1].loss == pytest.approx(trained[3][1].loss)
+    assert trained[1][1].correct1 == trained[3][1].correct1
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_and_channels_last_take_nearly_the_same_step(amp: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    images = torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8)
+    batch = [(images, torch.randint(0, 5, (8,)))]
+    trained = {}
+    for options in ({}, {"amp": amp, "channels_last": True}):
+        learner = Learner(copy.deepcopy(module), small_config(tmp_path, tmp_path, **options), ALONE)
+        learner.step(batch, learning_rate=0.1, meter=TrainMeter(ALONE))
+        trained[len(options)] = torch.cat([value.detach().flatten() for value in learner.module.parameters()])
+        assert all(value.dtype == torch.float32 for value in learner.module.parameters())
+    torch.testing.assert_close(trained[0], trained[2], rtol=0.05, atol=0.02)
+    assert not torch.equal(trained[0], trained[2])
+
+
+def test_biases_and_normalisation_can_be_left_out_of_weight_decay() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2)))
+    decayed, others = parameter_groups(model, weight_decay=0.1, decay_norm_bias=False)
+    assert [tuple(value.shape) for value in decayed["params"]] == [(4, 3, 3, 3), (2, 4)]
+    assert [tuple(value.shape) for value in others["params"]] == [(4,), (4,), (4,), (2,), (2,), (2,)]
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    (every,) = parameter_groups(model, weight_decay=0.1, decay_norm_bias=True)
+    assert len(every["params"]) == 8
+
+
+def test_transforms_give_square_uint8_tensors(colours: Path) -> None:
+    image = fr.FastRecordDataset(colours)[0][0]
+    choices: tuple[Augment, ...] = ("imagenet", "none")
+    for augment, training in itertools.product(choices, (True, False)):
+        made = make_transform(augment, 24, training=training)(image)
+        assert made.shape == (3, 24, 24)
+        assert made.dtype == torch.uint8
+
+
+# Order and augmentation
+
+
+def epoch_numbers(batches: TorchBatches, epoch: int, limit: int | None = None) -> list[list[int]]:
+    return [numbers_of(images) for images, _ in itertools.islice(batches.epoch(epoch), limit)]
+
+
+def test_two_ranks_with_two_passes_see_the_same_global_batches_as_one_rank(numbered: Path, tmp_path: Path) -> None:
+    alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
+    dataset, _ = open_datasets(alone)
+    expected = [sorted(batch) for batch in epoch_numbers(TorchBatches(dataset, alone, ALONE, training=True), 1)]
+    shared = dataclasses.replace(alone, batch_size=8, accumulate=2)
+    parts = []
+    for rank in range(2):
+        ranks = Ranks(rank, 2, rank, 2, torch.device("cpu"), None)
+        passes = epoch_numbers(TorchBatches(dataset, shared, ranks, training=True), 1)
+        parts.append([first + second for first, second in zip(passes[::2], passes[1::2], strict=True)])
+    assert [sorted(one + two) for one, two in zip(*parts, strict=True)] == expected
+    assert len(expected) == 10
+    assert sorted(set(itertools.chain(*expected))) == list(range(300))
+
+
+def test_a_state_goes_on_with_the_same_batches_on_another_number_of_ranks(numbered: Path, tmp_path: Path) -> None:
+    alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
+    dataset, _ = open_datasets(alone)
+    batches = TorchBatches(dataset, alone, ALONE, training=True)
+    expected = [sorted(batch) for batch in epoch_numbers(batches, 3)]
+    state = json.loads(json.dumps(batches.state_dict(epoch=3, steps_done=4)))
+    shared = dataclasses.replace(alone, batch_size=16)
+    rest = []
+    for rank in range(2):
+        resumed = TorchBatches(dataset, shared, Ranks(rank, 2, rank, 2, torch.device("cpu"), None), training=True)
+        resumed.load_state_dict(state, steps_done=4)
+        rest.append(epoch_numbers(resumed, 3))
+        assert len(epoch_numbers(resumed, 4)) == 10
+    assert [sorted(one + two) for one, two in zip(*rest, strict=True)] == expected[4:]
+
+
+def test_evaluation_shares_every_record_once_among_ranks_of_uneven_length(numbered: Path, tmp_path: Path) -> None:
+    config = small_config(numbered, tmp_path, image_size=8, batch_size=11)
+    dataset, _ = open_datasets(config)
+    seen: list[int] = []
+    lengths = []
+    for rank in range(4):
+        ranks = Ranks(rank, 4, rank, 4, torch.device("cpu"), None)
+        mine = list(itertools.chain(*epoch_numbers(TorchBatches(dataset, config, ranks, training=False), 0)))
+        lengths.append(len(mine))
+        seen += mine
+    assert sorted(seen) == list(range(300))
+    assert len(lengths) == 4
+
+
+def test_augmentation_depends_on_seed_and_epoch_but_not_on_workers(colours: Path, tmp_path: Path) -> None:
+    def pixels(epoch: int, **options: Any) -> torch.Tensor:
+        config = small_config(colours, tmp_path, augment="imagenet", batch_size=20, **options)
+        batches = TorchBatches(open_datasets(config)[0], config, ALONE, training=True)
+        made = torch.cat([images for images, _ in batches.epoch(epoch)])
+        batches.close()
+        return made
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    here = pixels(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(here, pixels(1, threads=2))
+    assert not torch.equal(here, pixels(2))
+    assert not torch.equal(here, pixels(1, seed=1))
+
+
+def test_seeds_of_different_keys_are_unrelated_and_the_same_everywhere() -> None:
+    assert derive_seed(0, 1) != derive_seed(1, 0) != derive_seed(1, 0, 0)
+    assert derive_seed(1, 2, 3) == 6520558355739401531
+
+
+# Ending and going on
+
+
+def test_a_run_that_stopped_in_mid_epoch_goes_on_exactly_as_the_undisturbed_one(
+    colours: Path, held_out: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"val": str(held_out), "augment": "imagenet", "lr": 0.5, "accumulate": 2, "batch_size": 8}
+    train(small_config(colours, tmp_path / "whole", **options))
+    train(small_config(colours, tmp_path / "parts", **options, max_steps=3))
+    result = train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    assert (result.step, result.epoch) == (10, 2)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    whole = [row for row in read_metrics(tmp_path / "whole" / "metrics.jsonl") if row["event"] == "val"]
+    parts = [row for row in read_metrics(tmp_path / "parts" / "metrics.jsonl") if row["event"] == "val"]
+    assert [(row["step"], row["correct1"], row["loss"]) for row in parts if row["step"] != 3] == [
+        (row["step"], row["correct1"], row["loss"]) for row in whole
+    ]
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_losses(colours: Path, tmp_path: Path) -> None:
+    whole = small_config(colours, tmp_path / "whole", epochs=1, augment="imagenet")
+    train(whole)
+    command: list[str | Path] = [
+        "-m",
+        "fastrecord.train",
+        colours,
+        "--out",
+        tmp_path / "killed",
+        "--model",
+        whole.model,
+        "--epochs",
+        "1",
+    ]
+    command += ["--batch-size", "8", "--image-size", "32", "--threads", "1", "--device", "cpu", "--print-freq", "1"]
+    with running(*command, "--checkpoint-every", "3") as process:
+        read_until(process, "[8/10]")
+        os.kill(process.pid, signal.SIGKILL)
+        read_rest(process)
+    assert load_checkpoint(tmp_path / "killed" / "checkpoints" / "last.pt")["step"] in (6, 9)
+    train(small_config(colours, tmp_path / "killed", epochs=1, augment="imagenet", resume=tmp_path / "killed"))
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "killed")) == 10
+
+
+@pytest.mark.timeout(400)
+def test_interrupting_the_process_group_saves_a_checkpoint_and_exits_with_130(colours: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--model", "shufflenet_v2_x0_5", "--batch-size", "8", "--image-size", "32", "--threads", "1"]
+    with running("-m", "fastrecord.train", colours, "--out", out, "--print-freq", "1", *options) as process:
+        read_until(process, "[2/10]")
+        # As a terminal does: the data workers get it too.
+        os.killpg(process.pid, signal.SIGINT)
+        status, output = read_rest(process)
+    assert status == 130
+    assert "stopped by SIGINT after step" in output
+    assert "Traceback" not in output
+    state = load_checkpoint(out / "checkpoints" / "last.pt")
+    assert state["step"] == max(losses(out)) >= 2
+
+
+class Sender(logging.Handler):
+    """Sends this process a signal when a log line holds a text."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__()
+        self.text, self.number = text, number
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.text in record.getMessage():
+            os.kill(os.getpid(), self.number)
+
+
+def test_a_run_stopped_during_evaluation_goes_on_with_that_evaluation(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options: dict[str, Any] = {"val": str(held_out), "batch_size": 16}
+    train(small_config(colours, tmp_path / "whole", **options))
+    sender = Sender("[5/5]", signal.SIGTERM)
+    logging.getLogger("fastrecord.train").addHandler(sender)
+    try:
+        stopped = train(small_config(colours, tmp_path / "parts", **options))
+    finally:
+        logging.getLogger("fastrecord.train").removeHandler(sender)
+    assert (stopped.signal, stopped.epoch, stopped.step, stopped.val) == (signal.SIGTERM, 0, 5, None)
+    train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    timeless = [
+        [{key: row[key] for key in ("event", "epoch", "step", "loss", "error1")} for row in read_metrics(file)]
+        for file in (tmp_path / "whole" / "metrics.jsonl", tmp_path / "parts" / "metrics.jsonl")
+    ]
+    assert timeless[0] == timeless[1]
+    assert [row["event"] for row in timeless[0]].count("val") == 2
+
+
+def test_a_damaged_record_ends_the_run_with_the_record_and_its_key(colours: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.frec"
+    content = bytearray(colours.read_bytes())
+    image = bytes(fr.Reader(colours)[40]["image"])
+    content[content.index(image) + len(image) // 2] ^= 0xFF
+    damaged.write_bytes(content)
+    with pytest.raises(fr.CorruptFileError, match=r"damaged\.frec: record 40, .*'blue/40\.jpg'") as caught:
+        train(small_config(damaged, tmp_path / "out", threads=1))
+    assert "\n" not in one_line(caught.value)
+    assert one_line(caught.value).startswith(str(damaged))
+
+
+def test_a_signal_before_the_first_step_ends_the_run_without_a_checkpoint(colours: Path, tmp_path: Path) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        result = train(small_config(colours, tmp_path), stop)
+    assert result.signal == signal.SIGTERM
+    assert (result.step, result.checkpoint) == (0, None)
+
+
+def test_signals_are_as_before_after_a_run(colours: Path, tmp_path: Path) -> None:
+    handlers = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    train(small_config(colours, tmp_path, max_steps=1))
+    assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_checkpoint_of_another_run_is_refused(colours: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    train(small_config(colours, first, max_steps=1))
+    out = tmp_path / "second"
+    with pytest.raises(TrainError, match="seed 0, not 1"):
+        train(small_config(colours, out, resume=first, seed=1))
+    with pytest.raises(TrainError, match="model 'shufflenet_v2_x0_5', not 'squeezenet1_1'"):
+        train(small_config(colours, out, resume=first, model="squeezenet1_1"))
+    with pytest.raises(TrainError, match=r"a global batch of 8, this run one of 12: use --batch-size 4 with 2 pass"):
+        train(small_config(colours, out, resume=first, batch_size=6, accumulate=2))
+    with pytest.raises(TrainError, match=r"global batch of 8, this run one of 9: no --batch-size makes 8 of 3 equal"):
+        train(small_config(colours, out, resume=first, batch_size=3, accumulate=3))
+    other = write_colours(tmp_path / "other.frec", 80, seed=3)
+    with pytest.raises(TrainError, match=r"other\.frec"):
+        train(small_config(other, out, resume=first))
+
+
+def test_what_is_no_checkpoint_is_refused_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "bad.pt"
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    torch.save({"model": {}}, path)
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    save_checkpoint({"step": 1, "weights": torch.zeros(1000)}, path)
+    assert load_checkpoint(path)["step"] == 1
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    with pytest.raises(TrainError, match=r"none\.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+
+
+def test_resume_finds_the_checkpoint_of_a_run_by_its_folder(tmp_path: Path) -> None:
+    newest = tmp_path / "checkpoints" / "last.pt"
+    assert find_checkpoint("auto", tmp_path) is None
+    with pytest.raises(TrainError, match="no checkpoint there"):
+        find_checkpoint(tmp_path, tmp_path)
+    save_checkpoint({}, newest)
+    for resume in ("auto", tmp_path, tmp_path / "checkpoints", newest, str(newest)):
+        assert find_checkpoint(resume, tmp_path) == newest
+
+
+def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before_whole(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    save_checkpoint({"step": 1}, path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"the checkpoint was not written: '.*last\.pt'"):
+            save_checkpoint({"step": 2, "weights": torch.zeros(100_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert load_checkpoint(path)["step"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_metrics_behind_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path, keep_steps=None) as file:
+        for step in range(1, 6):
+            file.write({"step": step})
+    with path.open("a") as torn:
+        torn.write('{"step": 6, "lo')
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5]
+    with MetricsFile(path, keep_steps=3) as file:
+        file.write({"step": 4, "loss": 1.0})
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "loss": 1.0}]
+
+
+# The surroundings
+
+
+def test_without_matplotlib_one_line_says_that_there_is_no_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert plot_metrics(tmp_path / "metrics.jsonl", tmp_path / "training.png") is False
+    assert caplog.messages == ["no plot: matplotlib is not installed (pip install matplotlib)"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_does_not_import_torch() -> None:
+    code = "import sys, fastrecord.train.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
