@@ -10,7 +10,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check test bench wheel clean help
+.PHONY: setup demo check check-rust check-python test bench wheel clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -23,9 +23,13 @@ setup: $(VENV)/.extension ## install the package, in place, with all that demo, 
 demo: setup ## pack real images, train ResNet-50 with two processes on the CPU, show the result (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" demo/run
 
-check: setup ## formatting, lints, types and the stubs of the compiled module
+check: check-rust check-python ## formatting, lints, types and the stubs of the compiled module
+
+check-rust: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+
+check-python: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
