@@ -194,8 +194,8 @@ impl Document {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.other.clone();
-        let next = self.schema.fields.iter().map(|f| f.id).max().unwrap_or(0) + 1;
-        let next = out.get("next_field_id").and_then(Value::as_u64).unwrap_or(0).max(u64::from(next));
+        let next = self.schema.fields.iter().map(|f| u64::from(f.id)).max().unwrap_or(0) + 1;
+        let next = out.get("next_field_id").and_then(Value::as_u64).unwrap_or(0).max(next);
         out.insert("schema".to_owned(), self.schema.to_value());
         out.insert("next_field_id".to_owned(), json!(next));
         out.insert("complete".to_owned(), json!(self.complete));
