@@ -1,5 +1,6 @@
 //! Finding and checking the newest footer: docs/format.md, section 8. Readers and writers open files by it.
 
+use std::cmp::Reverse;
 use std::io;
 use std::path::Path;
 
@@ -79,8 +80,11 @@ impl<'a> Opening<'a> {
             }
         }
         let mut best: Option<Footer> = None;
-        for state in self.slots {
-            let SlotState::Valid(slot) = state else { continue };
+        let slot = |state| if let SlotState::Valid(slot) = state { Some(slot) } else { None };
+        let mut slots: Vec<Slot> = self.slots.into_iter().filter_map(slot).collect();
+        // The newest first: if the file has been cut off, it tells how long the file was.
+        slots.sort_by_key(|slot| Reverse(slot.commit));
+        for slot in slots {
             let found = self.footer_at(slot.footer)?.filter(|footer| footer.commit == slot.commit);
             match found {
                 Some(footer) if best.is_none_or(|b| b.commit < footer.commit) => best = Some(footer),
