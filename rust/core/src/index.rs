@@ -47,6 +47,38 @@ pub(crate) struct ChunkData {
     loaded: OnceLock<Vec<u8>>,
 }
 
+/// The chunks of a directory whose CRC has been checked, in the order that it has them in.
+///
+/// # Errors
+/// An entry that docs/format.md, section 4 has a reader refuse.
+pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, schema: &Schema) -> Result<Vec<Chunk>> {
+    let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
+    let mut chunks: Vec<Chunk> = Vec::with_capacity(directory.len() / CHUNK_LEN);
+    let mut bytes_in_all = 0;
+    for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
+        let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
+        let Some(field) = schema.fields().iter().find(|f| f.id == chunk.field) else {
+            return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
+        };
+        if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
+            return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind.name())));
+        }
+        if let Some(before) = chunks.last() {
+            let (last, this) = ((before.field, before.part), (chunk.field, chunk.part));
+            if last > this || (last == this && before.end_record() > chunk.first) {
+                return Err(bad(i, "out of order, or it overlaps the entry before it".to_owned()));
+            }
+        }
+        // Each lies within the file; so do all of them together, or what is read into memory could be many times the file.
+        bytes_in_all += chunk.end() - chunk.offset;
+        if bytes_in_all > footer.offset {
+            return Err(bad(i, "the chunks up to here have more bytes than the file".to_owned()));
+        }
+        chunks.push(chunk);
+    }
+    Ok(chunks)
+}
+
 impl Index {
     /// Decodes a directory whose CRC has been checked.
     pub(crate) fn new(
@@ -56,26 +88,8 @@ impl Index {
         schema: &Schema,
         source: &Source,
     ) -> Result<Self> {
-        let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
         let mut groups: BTreeMap<(u32, Part), Vec<Chunk>> = BTreeMap::new();
-        let mut last: Option<Chunk> = None;
-        for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
-            let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
-            let Some(field) = schema.fields().iter().find(|f| f.id == chunk.field) else {
-                return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
-            };
-            if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
-                return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind.name())));
-            }
-            if let Some(before) = last {
-                let rises = (before.field, before.part, before.end_record()) <= (chunk.field, chunk.part, chunk.first)
-                    && ((before.field, before.part) != (chunk.field, chunk.part) || before.end_record() <= chunk.first);
-                let same = (before.field, before.part) == (chunk.field, chunk.part);
-                if (same && !rises) || (before.field, before.part) > (chunk.field, chunk.part) {
-                    return Err(bad(i, "out of order, or it overlaps the entry before it".to_owned()));
-                }
-            }
-            last = Some(chunk);
+        for chunk in decode_directory(path, directory, footer, schema)? {
             groups.entry((chunk.field, chunk.part)).or_default().push(chunk);
         }
         let (mut columns, mut by_field) = (Vec::new(), Vec::with_capacity(schema.fields().len()));

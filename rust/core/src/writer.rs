@@ -11,7 +11,8 @@ use serde_json::{Map, Value as Json};
 use crate::append::BUFFER;
 use crate::chunks::ColumnBuffer;
 use crate::error::{Error, Result};
-use crate::layout::{CHUNK_LEN, CheckedRange, Chunk, FileId, Footer, PAGE, encode_superblock};
+use crate::index::decode_directory;
+use crate::layout::{CheckedRange, FileId, Footer, PAGE, encode_superblock};
 use crate::open::{Commit, Opening};
 use crate::schema::{Document, Schema};
 use crate::storage::Storage;
@@ -194,16 +195,14 @@ impl Writer {
             let (found, given) = (document.schema.describe(), given.describe());
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
         }
+        let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
         if file_length > footer.end() {
             storage.set_len(footer.end()).map_err(|e| Error::io(path, e))?;
         }
         let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
-        for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
-            let bad = |detail| Error::corrupt(path, format!("directory entry {i}"), detail);
-            let chunk = Chunk::decode(bytes, &footer).map_err(bad)?;
-            let column = writer.columns.iter_mut().find(|c| c.holds(&chunk));
-            column.ok_or_else(|| bad("not a column of the schema".to_owned()))?.chunks.push(chunk);
+        for column in &mut writer.columns {
+            column.chunks = chunks.iter().copied().filter(|chunk| column.holds(chunk)).collect();
         }
         writer.footer = Some(footer);
         writer.metadata = footer.metadata;
