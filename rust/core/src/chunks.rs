@@ -74,8 +74,9 @@ impl ColumnBuffer {
     /// The number of the first chunk to merge with the pending entries, if any chunk is to be merged.
     ///
     /// At the last commit of a session a column of values becomes one chunk, so that readers can view it, if that writes no
-    /// more than the session has: a small append to a large file stays small.
-    pub(crate) fn merge_from(&self, last: bool, session_bytes: u64) -> Option<usize> {
+    /// more than the session has: a small append to a large file stays small. `committed` is the record that the pending
+    /// entries begin with.
+    pub(crate) fn merge_from(&self, last: bool, session_bytes: u64, committed: u64) -> Option<usize> {
         let sizes: Vec<u64> = self.chunks.iter().map(Chunk::length).collect();
         let mut from = sizes.len();
         let mut tail = self.pending.len() as u64;
@@ -93,8 +94,11 @@ impl ColumnBuffer {
         // Only neighbours can become one chunk; records without a value leave a gap.
         let gap = self.chunks.windows(2).rposition(|pair| pair[0].end_record() != pair[1].first);
         from = from.max(gap.map_or(0, |before| before + 1));
-        let merged = sizes.len() - from;
         let new = usize::from(!self.pending.is_empty());
+        if new > 0 && self.chunks.last().is_some_and(|chunk| chunk.end_record() != committed) {
+            return None;
+        }
+        let merged = sizes.len() - from;
         (merged > 0 && merged + new > 1).then_some(from)
     }
 }
@@ -131,9 +135,9 @@ impl Table {
 impl Writer {
     /// Writes a column's pending entries as a chunk, merged with older chunks where that is due.
     pub(crate) fn write_column(&mut self, number: usize, last: bool) -> Result<()> {
-        let session_bytes = self.position() - self.session_start;
+        let (session_bytes, committed) = (self.position() - self.session_start, self.committed());
         let column = &mut self.columns[number];
-        let from = column.merge_from(last, session_bytes);
+        let from = column.merge_from(last, session_bytes, committed);
         if column.pending.is_empty() && from.is_none() {
             return Ok(());
         }

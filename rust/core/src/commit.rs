@@ -18,7 +18,8 @@ impl Writer {
 
     pub(crate) fn commit_changes(&mut self, last: bool) -> Result<u64> {
         let committed = self.committed();
-        let merges = self.columns.iter().any(|c| c.merge_from(last, self.position() - self.session_start).is_some());
+        let session_bytes = self.position() - self.session_start;
+        let merges = self.columns.iter().any(|c| c.merge_from(last, session_bytes, committed).is_some());
         if let Some(footer) = self.footer {
             if self.records == committed && !self.document_changed && !(last && merges) {
                 return Ok(footer.commit);
