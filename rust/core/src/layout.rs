@@ -240,6 +240,7 @@ impl Footer {
             return bad(&format!("{} records are more than 2^63 - 1", self.records));
         }
         if self.commit == 0
+            || self.commit == u64::MAX
             || !self.offset.is_multiple_of(PAGE)
             || self.previous >= self.offset
             || !self.previous.is_multiple_of(PAGE)
