@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{
-    Cell, EXTENTS, Forge, Rng, Row, VALUES, all_types, append, append_all, entry, extent, folder, never, open, options,
-    png, put, random_row, read_by_batch, read_one_by_one, seal_superblock, slot, u32_at, u64_at, without_sizes,
+    Cell, EXTENTS, Forge, Rng, Row, VALUES, all_types, append_all, entry, extent, folder, never, open, options, png,
+    put, random_row, read_by_batch, read_one_by_one, seal_superblock, slot, u32_at, u64_at, without_sizes,
 };
 use fastrecord_core::{Access, Error, FORMAT_VERSION, FieldType, Mode, Reader, Result, Schema, Value, Writer};
 use proptest::prelude::*;
@@ -54,15 +54,15 @@ impl Sample {
         let folder = folder();
         let path = folder.path().join("x.frec");
         let (schema, mut rng) = (all_types(), Rng(77));
-        let rows: Vec<Row> = (0..23).map(|_| random_row(&mut rng, &schema, 60)).collect();
+        let rows: Vec<Row> = (0..9).map(|_| random_row(&mut rng, &schema, 40)).collect();
         let mut writer = Writer::open(&path, Some(schema), None, &options(Mode::Create)).unwrap();
-        for part in [0..2, 2..14] {
+        for part in [0..2, 2..6] {
             append_all(&mut writer, &rows[part]);
             writer.commit().unwrap();
         }
         writer.close().unwrap();
         let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
-        append_all(&mut writer, &rows[14..]);
+        append_all(&mut writer, &rows[6..]);
         writer.close().unwrap();
         let bytes = fs::read(&path).unwrap();
         Self { folder, bytes, rows }
@@ -121,7 +121,7 @@ fn names(error: &Error, place: &str) -> bool {
                 FIELDS[field.parse::<usize>().unwrap()],
                 ["", ".width", ".height"][suffix.parse::<usize>().unwrap()]
             );
-            part.contains(&format!(" of field {column}, records 0 to 22"))
+            part.contains(&format!(" of field {column}, records 0 to 8"))
         }
         ("payload", Error::Checksum { record, field, .. }) => {
             let (number, of) = which.split_once('/').unwrap();
@@ -155,7 +155,7 @@ fn flip(access: Access, bits: impl Fn(u64, Option<&str>) -> Vec<u8>) -> BTreeMap
                 (Err(error), Some(place)) => {
                     assert!(names(&error, place), "{error}: {}", context());
                     assert!(error.to_string().contains("x.frec"), "{error}");
-                    if place.starts_with("chunk") || place.starts_with("payload") {
+                    if bit == 0 && (place.starts_with("chunk") || place.starts_with("payload")) {
                         let report = open(&path).verify(|_| false).unwrap();
                         assert_eq!(report.errors, [error.to_string()], "{}", context());
                     }
@@ -190,8 +190,13 @@ fn every_flipped_bit_that_is_read_is_an_error_that_names_the_place() {
 
 #[test]
 fn a_flipped_bit_in_what_no_reader_reads_changes_nothing() {
-    let flips = flip(Access::Mmap, |at, place| if place.is_none() { vec![(at % 8) as u8] } else { vec![] });
-    assert!(flips["dead"] > 10_000, "{flips:?}");
+    // Older footers, directories and chunks that were merged; and some of the zeros between.
+    let zero: Vec<bool> = Sample::new().bytes.iter().map(|&byte| byte == 0).collect();
+    let flips = flip(Access::Mmap, |at, place| {
+        let flipped = place.is_none() && (!zero[at as usize] || at % 13 == 0);
+        if flipped { vec![(at % 8) as u8] } else { vec![] }
+    });
+    assert!(flips["dead"] > 2000, "{flips:?}");
 }
 
 #[test]
@@ -202,7 +207,7 @@ fn flipped_bits_are_noticed_by_readers_that_map_nothing() {
         None if at % 31 == 0 => vec![(at % 8) as u8],
         None => vec![],
     });
-    assert!(flips["payload"] > 1000 && flips["dead"] > 500, "{flips:?}");
+    assert!(flips["payload"] > 300 && flips["dead"] > 300, "{flips:?}");
 }
 
 #[test]
@@ -220,18 +225,20 @@ fn a_file_cut_off_anywhere_is_refused_unless_it_ends_at_an_earlier_commit() {
         if let Some(commit) = footers.iter().position(|at| at + 4096 == length) {
             let reader = opened.unwrap();
             assert_eq!(reader.snapshot().commit, commit as u64 + 1);
-            assert_eq!(read_by_batch(&reader).unwrap(), sample.rows[..[2, 14, 23][commit]]);
+            assert_eq!(read_by_batch(&reader).unwrap(), sample.rows[..[2, 6, 9][commit]]);
             continue;
         }
         match opened.unwrap_err() {
             Error::Truncated { found, expected, commit, .. } => {
-                assert_eq!((found, expected, commit), (length, whole, 3))
+                // The slot of commit 3 lies behind the one of commit 2.
+                let told = if length >= 1056 { (whole, 3) } else { (footers[1] + 4096, 2) };
+                assert_eq!((found, expected, commit), (length, told.0, told.1));
             }
             Error::NotFrec { reason, .. } => {
                 assert!(length < 32 && reason.contains("ends after") || length == 0, "{length}")
             }
             // Neither slot is left to tell that there was more.
-            Error::NoCommit { .. } => assert!((32..1056).contains(&length), "{length}"),
+            Error::NoCommit { .. } => assert!((32..544).contains(&length), "{length}"),
             error => panic!("{length} bytes: {error}"),
         }
     }
@@ -249,7 +256,7 @@ fn without_slots_a_cut_off_file_opens_at_the_commit_that_is_left() {
             assert!(bytes.len() - cut < 3 * 4096, "{cut} bytes cut off");
             continue;
         };
-        let rows = [2, 14, 23][reader.snapshot().commit as usize - 1];
+        let rows = [2, 6, 9][reader.snapshot().commit as usize - 1];
         assert_eq!(read_by_batch(&reader).unwrap(), sample.rows[..rows]);
     }
 }
@@ -264,7 +271,6 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         reader.read_batch_into(0, &[0], &mut out, true, never).unwrap();
         File::options().write(true).open(sample.path()).unwrap().set_len(sample.bytes.len() as u64 - 1).unwrap();
         let truncated = |result: Error| matches!(result, Error::Truncated { .. });
-        assert!(truncated(reader.check_size().unwrap_err()));
         assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, never).unwrap_err()));
         assert!(truncated(reader.read_batch_copy(0, &[0], true, never).unwrap_err()));
         assert!(truncated(reader.view_batch(0, &[0]).unwrap_err()));
@@ -412,6 +418,7 @@ fn every_part_that_a_reader_must_refuse_is_refused() {
     let footer = |at: usize, word: u64| forged().build(|footer| put(footer, at, &word.to_le_bytes()));
     refused(&forged().build(|footer| put(footer, 12, &1_u32.to_le_bytes())), "footer flags 0x1");
     refused(&footer(40, 0), "footer");
+    refused(&footer(40, u64::MAX), "footer");
     for records in [1 << 63, u64::MAX] {
         refused(&footer(48, records), "footer");
     }
