@@ -1,14 +1,35 @@
 """Types of the compiled module. Private: import these names from `fastrecord`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
-from fastrecord.schema import Schema
+from fastrecord.schema import FieldType, Schema
+
+__all__ = [
+    "Batch",
+    "CorruptFileError",
+    "DecodeError",
+    "FastRecordError",
+    "LockedError",
+    "NoCommitError",
+    "Payloads",
+    "Reader",
+    "SchemaError",
+    "UnsupportedVersionError",
+    "Writer",
+    "__version__",
+    "image_size",
+    "open_snapshot",
+    "permute",
+    "pool_threads",
+]
 
 __version__: str
 
@@ -20,17 +41,21 @@ class LockedError(FastRecordError): ...
 class DecodeError(FastRecordError): ...
 class UnsupportedVersionError(FastRecordError): ...
 
-type _Indices = Sequence[int] | range | NDArray[np.integer[Any]]
+_Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch.Tensor
 
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None: ...
+def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def pool_threads() -> int: ...
+def open_snapshot(
+    path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
+) -> Reader: ...
+
 @final
 class Writer:
     def __new__(
         cls,
         path: str | PathLike[str],
-        schema: Schema | None = None,
+        schema: Schema | Mapping[str, FieldType] | None = None,
         mode: str = "x",
         metadata: Mapping[str, Any] | None = None,
         *,
@@ -74,22 +99,19 @@ class Writer:
 @final
 class Reader:
     def __new__(cls, path: str | PathLike[str], access: str = "mmap", *, threads: int | None = None) -> Self: ...
-    @staticmethod
-    def open_snapshot(
-        path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
-    ) -> Reader: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, record: int, /) -> dict[str, Any]: ...
-    def get(self, record: int, field: str, *, verify: bool = False) -> Any: ...
+    def __getitem__(self, record: SupportsIndex, /) -> dict[str, Any]: ...
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+    def get(self, record: SupportsIndex, field: str, *, verify: bool = False) -> Any: ...
     def column(self, name: str) -> NDArray[Any]: ...
     def lengths(self, field: str, indices: _Indices | None = None) -> NDArray[np.int64]: ...
     def read_batch(self, indices: _Indices, fields: Sequence[str] | None = None, verify: bool = False) -> Batch: ...
     def read_batch_into(
-        self, indices: _Indices, field: str, out: Any, verify: bool = True
+        self, indices: _Indices, field: str, out: Buffer | NDArray[Any] | torch.Tensor, verify: bool = True
     ) -> NDArray[np.int64]: ...
     def prefetch(self, indices: _Indices, field: str) -> int: ...
     def refresh(self) -> bool: ...
-    def verify(self, *, progress: Any = None) -> dict[str, Any]: ...
+    def verify(self, *, progress: Callable[[int, int], object] | None = None) -> dict[str, Any]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -128,11 +150,14 @@ class Batch:
     def keys(self) -> list[str]: ...
 
 @final
-class Payloads(Sequence[memoryview]):
+class Payloads:
     """The payloads of one field of a batch: N read-only memoryviews, made when asked for."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, position: int, /) -> memoryview: ...  # type: ignore[override]
+    @overload
+    def __getitem__(self, position: SupportsIndex, /) -> memoryview: ...
+    @overload
+    def __getitem__(self, position: slice, /) -> list[memoryview]: ...
     def __iter__(self) -> Iterator[memoryview]: ...
     def tolist(self) -> list[memoryview]: ...
     @property

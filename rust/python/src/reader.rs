@@ -168,6 +168,11 @@ impl Reader {
         Ok(dict)
     }
 
+    /// Iterate over all records, as `reader[i]` gives them.
+    fn __iter__(slf: Py<Self>) -> RecordIterator {
+        RecordIterator { reader: slf, next: 0 }
+    }
+
     /// Return one field of one record; with `verify`, a payload is checked against its CRC.
     #[pyo3(signature = (record, field, *, verify = false))]
     fn get<'py>(
@@ -440,6 +445,28 @@ impl Reader {
     #[getter]
     fn tail_bytes(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.tail_bytes())
+    }
+}
+
+#[pyclass(module = "fastrecord._core")]
+pub(crate) struct RecordIterator {
+    reader: Py<Reader>,
+    next: usize,
+}
+
+#[pymethods]
+impl RecordIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let reader = self.reader.get();
+        if self.next >= reader.__len__()? {
+            return Ok(None);
+        }
+        self.next += 1;
+        reader.__getitem__(py, &(self.next - 1).into_pyobject(py)?.into_any()).map(Some)
     }
 }
 

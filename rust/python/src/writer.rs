@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
     path: PathBuf,
     schema: Schema,
-    writer: Turns<CoreWriter>,
+    core: Turns<CoreWriter>,
 }
 
 /// A value taken from a Python record, kept alive while it is appended.
@@ -148,7 +148,7 @@ impl Column {
 impl Writer {
     /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
     fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
-        self.writer.take(py, &self.path)
+        self.core.take(py, &self.path)
     }
 
     fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
@@ -223,7 +223,7 @@ impl Writer {
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
         let writer = py.detach(|| CoreWriter::open(&absolute(&path), schema, metadata, &options)).map_err(to_py)?;
-        Ok(Self { path, schema: writer.schema().clone(), writer: Turns::new(writer) })
+        Ok(Self { path, schema: writer.schema().clone(), core: Turns::new(writer) })
     }
 
     /// Append one record, a mapping with a value for each field, and return its number.
@@ -316,7 +316,7 @@ impl Writer {
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        if self.writer.is_from_another_process() {
+        if self.core.is_from_another_process() {
             return Ok(()); // a forked child that leaves the block: the file is its parent's
         }
         let mut guard = self.lock(py)?;
