@@ -1,0 +1,31 @@
+"""Run a script in a Python process of its own: for crashes, signals, limits, and the working directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PRELUDE = """
+import os, resource, signal, sys, threading
+import numpy as np
+import fastrecord as fr
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+def record(number, size=100):
+    return {"data": bytes([number % 256]) * size, "label": number, "key": f"key {number}"}
+def write(path, count, size=100, **options):
+    with fr.Writer(path, SCHEMA, **options) as writer:
+        for number in range(count):
+            writer.append(record(number, size))
+    return path
+"""
+
+
+def run_child(script: str, cwd: Path, timeout: float = 60) -> str:
+    """Run a script behind `PRELUDE` in `cwd` and return what it prints; a failure or a hang is an error."""
+    command = [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+    if done.returncode != 0:
+        raise AssertionError(f"the script ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
