@@ -11,6 +11,7 @@ import math
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from torch import nn
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from fastrecord.train.config import Augment, one_line
+from fastrecord.train.config import Augment
 from fastrecord.train.data import TorchBatches, check_classes, derive_seed, make_transform, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.engine import evaluate
@@ -37,6 +38,7 @@ from fastrecord.train.plot import plot_metrics
 from fastrecord.train.schedule import LearningRate
 from tests.training import (
     CLASSES,
+    MODEL,
     SCHEMA,
     losses,
     numbers_of,
@@ -145,13 +147,43 @@ def test_an_image_size_that_a_model_can_not_take_is_refused() -> None:
         build_classifier("alexnet", classes=10, image_size=16)
 
 
+FAMILIES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "efficientnet_v2_s",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_x_400mf",
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_v2_t",
+    "vgg11",
+    "vit_b_32",
+    "wide_resnet50_2",
+]
+
+
+def test_each_classifier_is_of_a_family_that_is_tested() -> None:
+    prefixes = tuple({re.split(r"\d|_", name)[0] for name in FAMILIES})
+    assert [name for name in classifier_names() if not name.startswith(prefixes)] == []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", classifier_names())
-def test_every_classifier_of_torchvision_can_be_built(name: str) -> None:
-    # Without memory for weights: shapes are what differs between models.
-    with torch.device("meta"):
-        model = build_classifier(name, classes=7, image_size=320 if name.startswith("inception") else 224)
-        assert model(torch.empty(2, 3, *[320 if name.startswith("inception") else 224] * 2)).shape == (2, 7)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_classifier_of_each_family_gives_logits_for_its_classes(name: str) -> None:
+    model = build_classifier(name, classes=7, image_size=224).train()
+    # Shapes alone are computed on the meta device.
+    assert model.to("meta")(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 7)
 
 
 def test_differing_classes_are_refused_naming_missing_and_extra_ones() -> None:
@@ -347,6 +379,23 @@ def test_mixed_precision_and_channels_last_take_nearly_the_same_step(amp: str, t
     assert not torch.equal(trained[0], trained[2])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    batch = [(torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8), torch.randint(0, 5, (8,)))]
+    trained = []
+    for compiled in (False, True):
+        learner = Learner(copy.deepcopy(module), small_config(tmp_path, tmp_path, compile=compiled), ALONE)
+        for _ in range(2):
+            learner.step(batch, learning_rate=0.1, meter=TrainMeter(ALONE))
+        trained.append(learner.module.state_dict())
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-4, atol=1e-5)
+    assert list(trained[1]) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
 def test_biases_and_normalisation_can_be_left_out_of_weight_decay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2)))
     decayed, others = parameter_groups(model, weight_decay=0.1, decay_norm_bias=False)
@@ -535,16 +584,30 @@ def test_a_run_stopped_during_evaluation_goes_on_with_that_evaluation(
     assert [row["event"] for row in timeless[0]].count("val") == 2
 
 
-def test_a_damaged_record_ends_the_run_with_the_record_and_its_key(colours: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.frec"
     content = bytearray(colours.read_bytes())
     image = bytes(fr.Reader(colours)[40]["image"])
     content[content.index(image) + len(image) // 2] ^= 0xFF
     damaged.write_bytes(content)
-    with pytest.raises(fr.CorruptFileError, match=r"damaged\.frec: record 40, .*'blue/40\.jpg'") as caught:
-        train(small_config(damaged, tmp_path / "out", threads=1))
-    assert "\n" not in one_line(caught.value)
-    assert one_line(caught.value).startswith(str(damaged))
+    options = ["--out", tmp_path / "out", "--model", MODEL, "--batch-size", "8", "--image-size", "32", "--threads", "1"]
+    with running("-m", "fastrecord.train", damaged, *options) as process:
+        status, output = read_rest(process)
+    assert status == 1
+    assert re.search(r"^Error: /.*damaged\.frec: record 40, .*'blue/40\.jpg'$", output, re.MULTILINE)
+    assert "Traceback" not in output
+
+
+def test_a_second_interrupt_ends_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        # A launcher's copy of the first one, right behind it.
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.number == signal.SIGINT
+        monkeypatch.setattr("fastrecord.train.interrupt._ONE_WISH", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_signal_before_the_first_step_ends_the_run_without_a_checkpoint(colours: Path, tmp_path: Path) -> None:

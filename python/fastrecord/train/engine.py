@@ -162,7 +162,8 @@ class _Run:
             config, global_batch_size=global_batch_size, steps_per_epoch=self.steps_per_epoch
         )
         torch.manual_seed(config.seed)
-        torch.backends.cudnn.benchmark = ranks.device.type == "cuda"
+        if ranks.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
         self.learner = Learner(ranks.each(self._build_model), config, ranks)
         self.meter = TrainMeter(ranks)
         found = ranks.first(lambda: _claim_folder(config))
