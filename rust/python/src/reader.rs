@@ -51,8 +51,10 @@ impl State {
 ///     UnsupportedVersionError: written by a newer fastrecord.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Reader {
-    /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
+    /// As the user gave it.
     path: PathBuf,
+    /// Stays right when the process changes its directory.
+    absolute: PathBuf,
     state: Mutex<Option<Arc<State>>>,
 }
 
@@ -70,7 +72,7 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 
 impl Reader {
     fn with(py: Python<'_>, path: PathBuf, reader: CoreReader) -> PyResult<Self> {
-        Ok(Self { path, state: Mutex::new(Some(State::new(py, reader)?)) })
+        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(State::new(py, reader)?)) })
     }
 
     pub(crate) fn state(&self) -> PyResult<Arc<State>> {
@@ -144,7 +146,7 @@ impl Reader {
     #[pyo3(signature = (path, access = "mmap", *, threads = None))]
     fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>) -> PyResult<Self> {
         let (access, threads) = (access_from(access)?, check_threads(threads)?);
-        let reader = py.detach(|| CoreReader::open(&absolute(&path), access, threads)).map_err(to_py)?;
+        let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py)?;
         Self::with(py, path, reader)
     }
 
@@ -365,7 +367,7 @@ impl Reader {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let state = self.state()?;
         let (reader, id) = (&state.reader, state.reader.snapshot());
-        let path = reader.path().as_os_str().to_owned();
+        let path = self.absolute.clone().into_os_string();
         let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
         let arguments = (path, self.access()?, reader.threads(), hex(&id.file_id), id.commit, id.footer);
         Ok((open, arguments.into_pyobject(py)?))
@@ -485,6 +487,6 @@ pub(crate) fn open_snapshot(
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
     };
     let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
-    let reader = py.detach(|| CoreReader::open_snapshot(&absolute(&path), access, threads, wanted)).map_err(to_py)?;
+    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py)?;
     Reader::with(py, path, reader)
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use fastrecord_core::{FieldType, Mode, OnError, Schema, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{Error, FieldType, Mode, OnError, Schema, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -222,7 +222,12 @@ impl Writer {
         }
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
-        let writer = py.detach(|| CoreWriter::open(&absolute(&path), schema, metadata, &options)).map_err(to_py)?;
+        let place = absolute(&path);
+        let opened = py.detach(|| CoreWriter::open(&place, schema, metadata, &options));
+        let writer = opened.map_err(|error| match error {
+            Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
+            error => to_py(error),
+        })?;
         Ok(Self { path, schema: writer.schema().clone(), core: Turns::new(writer) })
     }
 
