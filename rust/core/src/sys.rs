@@ -19,6 +19,12 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
 }
 
+/// Gives back the lock of a file, whoever else has a copy of the descriptor.
+pub(crate) fn unlock(fd: RawFd) {
+    // SAFETY: as in `try_lock`; a descriptor that is not open is an error that changes nothing.
+    unsafe { libc::flock(fd, libc::LOCK_UN) };
+}
+
 /// Says who holds the lock of a file, as far as the system tells: ` (pid 123: python train.py)` or nothing.
 pub(crate) fn lock_holder(file: &File) -> String {
     let Ok(meta) = file.metadata() else { return String::new() };
