@@ -301,18 +301,28 @@ impl Writer {
     /// # Errors
     /// As [`Writer::commit`]; the lock is released all the same.
     pub fn close(&mut self) -> Result<()> {
-        if self.storage.is_none() {
+        if self.storage.is_none() && self.failed.is_none() {
             return Ok(());
         }
-        self.check_usable()?;
-        let closed = self.commit_changes(true).and_then(|_| self.sync());
-        self.guard(closed)?;
+        let closed = self.check_usable().and_then(|()| {
+            let closed = self.commit_and_take_place();
+            self.guard(closed)
+        });
+        match closed {
+            Ok(()) => self.release(),
+            Err(_) => self.abort(), // there may be a tail or a temporary file to tidy up
+        }
+        closed
+    }
+
+    fn commit_and_take_place(&mut self) -> Result<()> {
+        self.commit_changes(true)?;
+        self.sync()?;
         if let Some(temporary) = &self.temporary {
             std::fs::rename(temporary, &self.path).map_err(|e| Error::io(&self.path, e))?;
             self.temporary = None;
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
         }
-        self.release();
         Ok(())
     }
 
@@ -336,6 +346,8 @@ impl Writer {
             if self.process == std::process::id() {
                 if let Some(fd) = self.fd.take() {
                     sys::forget_fd(fd);
+                    // Closing alone would leave the lock to children that were just forked and have not closed their copy yet.
+                    sys::unlock(fd);
                 }
             } else {
                 // A forked child: the descriptor was closed at the fork, its number may be another file's by now.
