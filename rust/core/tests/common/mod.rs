@@ -123,7 +123,9 @@ pub fn append(writer: &mut Writer, row: &Row) -> Result<u64> {
 }
 
 pub fn append_all(writer: &mut Writer, rows: &[Row]) {
-    rows.iter().for_each(|row| _ = append(writer, row).unwrap());
+    for row in rows {
+        append(writer, row).unwrap();
+    }
 }
 
 pub fn options(mode: Mode) -> WriterOptions {

@@ -1,0 +1,142 @@
+//! Files of every released version stay readable: `golden/` holds one of each, and no one may write it again.
+//!
+//! A new version needs a new file. Give the path of it to the test that writes the same records with today's writer:
+//! `FASTRECORD_WRITE_GOLDEN=rust/core/tests/golden/v2.frec cargo test -p fastrecord-core --test golden`
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
+use fastrecord_core::{ColumnBytes, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions, hex};
+use serde_json::{Map, json};
+
+/// Of the golden file of version 1.
+const LENGTH: usize = 36_864;
+const CRC: u32 = 0xB5C6_B91E;
+const FILE_ID: &str = "1ea4e0b2b0d1ba377d2a82b06eadff61";
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Records of every type, with the values that are easy to get wrong.
+fn rows() -> Vec<Row> {
+    let row = |image: &[u8], size: (u32, u32), data: &[u8], key: &str, label, weight: f64| {
+        vec![
+            Cell::Image(png(size.0, size.1, image), size),
+            Cell::Bytes(data.to_vec()),
+            Cell::Text(key.to_owned()),
+            Cell::Int(label),
+            Cell::Float(weight.to_bits()),
+        ]
+    };
+    vec![
+        row(b"", (1, 1), b"", "", 0, 0.0),
+        row(b"second", (640, 480), b"data", "cats/2.png", -1, -0.0),
+        row(&[0xFF; 100], (70_000, 3), &[0; 9], "猫/é.png", i64::MAX, f64::INFINITY),
+        row(b"FRECEND\n", (2, 2), b"FRECEND\n\x01\0\0\0", "a\0b", i64::MIN, f64::MIN_POSITIVE),
+        row(b"five", (5, 5), &[0x89, b'F', b'R', b'E', b'C'], "five\r\n", 5, f64::from_bits(0x7FF8_0000_0000_0001)),
+        row(b"", (6, 1), &(0..=255).collect::<Vec<u8>>(), "six", 6, 0.1),
+        row(b"seven", (7, 7), b"", "\u{1F408}", 7, -1e-300),
+    ]
+}
+
+fn metadata() -> Map<String, serde_json::Value> {
+    let value = json!({"classes": ["cat", "dog"], "unicode": "é猫", "nested": {"none": null, "list": [1, 2.5, true]}});
+    value.as_object().unwrap().clone()
+}
+
+/// Four commits in two sessions: the first two by commit, one by close, which merges, and one of a later session.
+fn write(path: &Path) {
+    let rows = rows();
+    let unfinished = WriterOptions { complete: false, ..options(Mode::Create) };
+    let mut writer = Writer::open(path, Some(common::all_types()), Some(metadata()), &unfinished).unwrap();
+    for part in [0..3, 3..4] {
+        append_all(&mut writer, &rows[part]);
+        writer.commit().unwrap();
+    }
+    append_all(&mut writer, &rows[4..5]);
+    writer.set_complete(true);
+    writer.close().unwrap();
+    let mut writer = Writer::open(path, None, None, &options(Mode::Append)).unwrap();
+    append_all(&mut writer, &rows[5..]);
+    writer.close().unwrap();
+}
+
+fn assert_is_golden(path: &Path) {
+    assert_holds(path, &rows());
+    let reader = open(path);
+    assert_eq!(reader.version(), 1);
+    assert_eq!((reader.snapshot().commit, reader.tail_bytes(), reader.complete()), (4, 0, true));
+    assert_eq!(reader.metadata(), &metadata());
+    let fields: Vec<(u32, &str, FieldType)> =
+        reader.schema().fields().iter().map(|f| (f.id, f.name.as_str(), f.kind)).collect();
+    let expected = [
+        (1, "image", FieldType::Image),
+        (2, "data", FieldType::Bytes),
+        (3, "key", FieldType::String),
+        (4, "label", FieldType::Int64),
+        (5, "weight", FieldType::Float64),
+    ];
+    assert_eq!(fields, expected);
+    for name in ["label", "weight", "image.width", "image.height"] {
+        assert!(matches!(reader.column(name).unwrap().1, ColumnBytes::Mapped(..)), "{name} is one chunk");
+    }
+    let labels: Vec<u8> = [0, -1, i64::MAX, i64::MIN, 5, 6, 7].into_iter().flat_map(i64::to_le_bytes).collect();
+    assert_eq!(column_bytes(&reader, "label").unwrap().1, labels);
+    let report = reader.verify(|_| false).unwrap();
+    assert_eq!((report.records, &report.errors[..]), (7, &[][..]));
+    // Every earlier commit can still be opened by its name.
+    let bytes = fs::read(path).unwrap();
+    let mut footer = bytes.len() as u64 - 4096;
+    for (commit, records) in [(4, 7), (3, 5), (2, 4), (1, 3)] {
+        assert_eq!(common::u64_at(&bytes, footer + 40), commit);
+        let wanted = SnapshotId { commit, footer, ..reader.snapshot() };
+        let earlier = Reader::open_snapshot(path, reader.access(), None, wanted).unwrap();
+        assert_eq!(read_by_batch(&earlier).unwrap(), rows()[..records]);
+        assert_eq!(earlier.complete(), commit > 2);
+        footer = common::u64_at(&bytes, footer + 96);
+    }
+    assert_eq!(footer, 0);
+}
+
+#[test]
+fn the_golden_file_of_version_1_is_read() {
+    assert_is_golden(&golden("v1.frec"));
+}
+
+#[test]
+fn the_golden_file_of_version_1_is_the_one_that_was_released() {
+    let bytes = fs::read(golden("v1.frec")).unwrap();
+    assert_eq!(bytes[..12], *b"\x89FREC\r\n\x1a\n\x01\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes)), (LENGTH, CRC), "a golden file is never written again");
+    assert_eq!(hex(&open(&golden("v1.frec")).snapshot().file_id), FILE_ID);
+}
+
+#[test]
+fn a_copy_of_the_golden_file_can_be_appended_to() {
+    let folder = folder();
+    let path = folder.path().join("copy.frec");
+    fs::copy(golden("v1.frec"), &path).unwrap();
+    let mut writer = Writer::open(&path, Some(common::all_types()), None, &options(Mode::Append)).unwrap();
+    append_all(&mut writer, &rows());
+    writer.close().unwrap();
+    assert_holds(&path, &[rows(), rows()].concat());
+    assert_eq!(hex(&open(&path).snapshot().file_id), FILE_ID);
+}
+
+#[test]
+fn the_writer_of_today_writes_what_the_golden_file_holds() {
+    let folder = folder();
+    let path = folder.path().join("today.frec");
+    write(&path);
+    assert_is_golden(&path);
+    if let Some(wanted) = std::env::var_os("FASTRECORD_WRITE_GOLDEN") {
+        let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(wanted);
+        assert!(!wanted.exists(), "{} exists: a golden file is never written again", wanted.display());
+        fs::copy(&path, wanted).unwrap();
+    }
+    assert!(golden(&format!("v{FORMAT_VERSION}.frec")).exists(), "a version without a golden file");
+}
