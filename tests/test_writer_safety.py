@@ -216,7 +216,6 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
                 print("no error")
             except fr.FastRecordError as error:
                 print(error)
-        writer.close()
         if start == "new":
             print(os.path.exists("a.frec"))
             sys.exit()

@@ -309,14 +309,7 @@ impl Writer {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        let closed = py.detach(|| {
-            let closed = writer.close();
-            if closed.is_err() && writer.commit().is_err() {
-                writer.abort(); // nothing more can come of it: let go of the lock, so that the file can be opened again
-            }
-            closed
-        });
-        closed.map_err(to_py)
+        py.detach(|| writer.close()).map_err(to_py)
     }
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
