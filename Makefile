@@ -10,7 +10,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python test bench wheel clean help
+.PHONY: setup demo check check-rust check-python test test-rust test-python bench wheel clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -35,12 +35,16 @@ check-python: setup
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml fastrecord._core
 
-test: setup ## every test: the core's, then the package's, the slow ones too
+test: test-rust test-python ## every test: the core's, then the package's, the slow ones too
+
+test-rust: setup
 	if cargo nextest --version >/dev/null 2>&1; then \
 	  cargo nextest run -p fastrecord-core && cargo test -q -p fastrecord-core --doc; \
 	else \
 	  cargo test -p fastrecord-core; \
 	fi
+
+test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
 	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
 
