@@ -209,7 +209,7 @@ def test_a_truncated_second_commit_is_refused_and_does_not_go_back_to_the_first(
     first = path.stat().st_size
     with fr.Writer(path, mode="a") as writer:
         writer.append({"image": image_of(0), "label": 0, "key": ""})
-    for length in (path.stat().st_size - 1, first + 4096, first + 10):
+    for length in (path.stat().st_size - 1, first + 4096, first + 10, first):
         os.truncate(path, length)
         with pytest.raises(
             fr.CorruptFileError, match=f"the file is truncated: it has {length} bytes, and its commit 2"

@@ -17,8 +17,9 @@ from tests.test_writer import SCHEMA, labels, write
 def test_a_second_writer_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
     path = write(tmp_path / "a.frec", range(3))
     writer = fr.Writer(path, mode="a")
-    with pytest.raises(fr.LockedError, match=rf"a\.frec: another writer has it open \(pid {os.getpid()}: "):
-        fr.Writer(path, mode="a")
+    for mode in ("a", "w"):
+        with pytest.raises(fr.LockedError, match=rf"a\.frec: another writer has it open \(pid {os.getpid()}: "):
+            fr.Writer(path, SCHEMA, mode)
     script = """
         try:
             fr.Writer("a.frec", mode="a")
