@@ -144,17 +144,30 @@ impl Writer {
         let pending = std::mem::take(&mut column.pending);
         column.unplaced = 0;
         let merged = column.chunks.split_off(from.unwrap_or(column.chunks.len()));
+        match self.write_chunk(number, &merged, &pending) {
+            // A damaged chunk stays where it is and is an error for those who read it; appending goes on behind it. What was
+            // copied of it so far is never named by a directory.
+            Err(Error::Corrupt { .. }) => {
+                self.columns[number].chunks.extend(merged);
+                if pending.is_empty() { Ok(()) } else { self.write_chunk(number, &[], &pending) }
+            }
+            other => other,
+        }
+    }
+
+    fn write_chunk(&mut self, number: usize, merged: &[Chunk], pending: &[u8]) -> Result<()> {
+        let column = &self.columns[number];
         let (field, part, encoding, width) = (column.field, column.part, column.encoding, column.width);
         let pending_count = (pending.len() / usize::from(width)) as u64;
         let first = merged.first().map_or(self.records - pending_count, |chunk| chunk.first);
         self.pad(CHUNK_ALIGN)?;
         let offset = self.position();
         let mut table = Table::default();
-        for chunk in &merged {
+        for chunk in merged {
             self.copy_chunk(chunk, &mut table)?;
         }
-        table.add(&pending);
-        self.put(&pending)?;
+        table.add(pending);
+        self.put(pending)?;
         table.end_block();
         self.pad(8)?;
         self.put(&table.crcs)?;

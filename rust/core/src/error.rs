@@ -22,7 +22,7 @@ pub enum Error {
     Unsupported { path: PathBuf, what: String },
 
     #[error(
-        "{path}: the file holds no commit: its writer was stopped before the first one, so there is nothing to read; delete it and write it again",
+        "{path}: the file holds no commit: its writer was stopped before the first one, or is still at it; if none is at work, delete the file and write it again",
         path = path.display()
     )]
     NoCommit { path: PathBuf },

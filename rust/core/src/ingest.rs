@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -168,7 +169,10 @@ impl Writer {
             while let Some((files, mut buffers)) = shared.claim(paths.len()) {
                 for file in files {
                     shared.wait_for_room(file);
-                    let loaded = load(&paths[file], buffers.pop().unwrap_or_default(), is_image);
+                    let (path, buffer) = (&paths[file], buffers.pop().unwrap_or_default());
+                    // A reader that dies would leave the appender waiting for this file.
+                    let loaded = catch_unwind(AssertUnwindSafe(|| load(path, buffer, is_image)))
+                        .unwrap_or_else(|_| Err(not_an_image(path, "looking at its header failed".to_owned())));
                     shared.put(file, loaded);
                 }
             }

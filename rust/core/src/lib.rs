@@ -32,6 +32,7 @@ mod error;
 mod index;
 mod ingest;
 mod layout;
+mod lock;
 mod map;
 mod open;
 mod order;

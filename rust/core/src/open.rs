@@ -74,15 +74,23 @@ impl<'a> Opening<'a> {
 
     /// The newest footer.
     pub(crate) fn newest(&self) -> Result<Footer> {
+        // Cut off at the end of an older commit, the file would look whole.
+        let ends = |slot: &Slot| slot.footer.saturating_add(PAGE);
+        let slots = || {
+            self.slots.iter().filter_map(|state| if let SlotState::Valid(slot) = state { Some(*slot) } else { None })
+        };
+        if let Some(lost) =
+            slots().filter(|slot| slot.sealed && ends(slot) > self.length).max_by_key(|slot| slot.commit)
+        {
+            return Err(self.lost(lost));
+        }
         if self.length.is_multiple_of(PAGE) && self.length >= 2 * PAGE {
             if let Some(footer) = self.footer_at(self.length - PAGE)? {
                 return Ok(footer);
             }
         }
         let mut best: Option<Footer> = None;
-        let slot = |state| if let SlotState::Valid(slot) = state { Some(slot) } else { None };
-        let mut slots: Vec<Slot> = self.slots.into_iter().filter_map(slot).collect();
-        // The newest first: if the file has been cut off, it tells how long the file was.
+        let mut slots: Vec<Slot> = slots().collect();
         slots.sort_by_key(|slot| Reverse(slot.commit));
         for slot in slots {
             let found = self.footer_at(slot.footer)?.filter(|footer| footer.commit == slot.commit);

@@ -34,6 +34,7 @@ pub struct Pool {
 struct Shared {
     queue: Mutex<VecDeque<Arc<Job>>>,
     wake: Condvar,
+    closed: AtomicBool,
 }
 
 struct Job {
@@ -113,11 +114,15 @@ impl Pool {
         }
         let made = Arc::new(Self::new(default_threads()));
         let before = CURRENT.load_full();
-        if before.as_ref().is_none_or(|pool| pool.process != process) {
-            CURRENT.store(Some(Arc::clone(&made)));
+        if let Some(pool) = before.as_ref().filter(|pool| pool.process == process) {
+            return Arc::clone(pool); // another thread was quicker
         }
-        std::mem::forget(before); // after a fork: its locks may be held by threads that are not here
-        made
+        let found = CURRENT.compare_and_swap(&before, Some(Arc::clone(&made)));
+        let found = arc_swap::Guard::into_inner(found);
+        let quicker = found.clone().filter(|pool| pool.process == process);
+        // After a fork: the threads that held the locks of the parent's pool are not here to release them.
+        std::mem::forget((before, found));
+        quicker.unwrap_or(made)
     }
 
     fn new(threads: usize) -> Self {
@@ -205,9 +210,22 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.shared.closed.store(true, Ordering::Relaxed);
+            drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is not missed
+            self.shared.wake.notify_all();
+        }
+    }
+}
+
 fn serve(shared: &Shared) {
     let mut queue = lock(&shared.queue);
     loop {
+        if shared.closed.load(Ordering::Relaxed) {
+            return;
+        }
         while let Some(job) = queue.pop_front() {
             drop(queue);
             job.work(|| ());

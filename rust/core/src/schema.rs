@@ -88,6 +88,8 @@ pub struct Field {
     pub name: String,
     /// What its values are.
     pub kind: FieldType,
+    /// Keys that a later minor revision put there: kept as they are.
+    other: Map<String, Value>,
 }
 
 /// The ordered list of a file's fields.
@@ -105,7 +107,8 @@ impl Schema {
     /// # Errors
     /// [`Error::Schema`]: no field, too many, or a name that is empty, used twice or has a dot in it.
     pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, FieldType)>) -> Result<Self> {
-        let fields = (1..).zip(fields).map(|(id, (name, kind))| Field { id, name: name.to_owned(), kind });
+        let fields =
+            (1..).zip(fields).map(|(id, (name, kind))| Field { id, name: name.to_owned(), kind, other: Map::new() });
         let schema = Self { fields: fields.collect() };
         schema.check().map_err(Error::Schema)?;
         Ok(schema)
@@ -134,7 +137,13 @@ impl Schema {
     }
 
     fn to_value(&self) -> Value {
-        let row = |f: &Field| json!({"id": f.id, "name": f.name, "type": f.kind.name()});
+        let row = |f: &Field| {
+            let mut row = f.other.clone();
+            row.insert("id".to_owned(), json!(f.id));
+            row.insert("name".to_owned(), json!(f.name));
+            row.insert("type".to_owned(), json!(f.kind.name()));
+            Value::Object(row)
+        };
         Value::Array(self.fields.iter().map(row).collect())
     }
 
@@ -221,7 +230,11 @@ impl Document {
                 path: path.to_owned(),
                 what: format!("field {name:?} has the type {type_name:?}"),
             })?;
-            fields.push(Field { id, name, kind });
+            let Value::Object(mut other) = row else { return Err(bad(format!("field {name:?} is no object"))) };
+            for known in ["id", "name", "type"] {
+                other.remove(known);
+            }
+            fields.push(Field { id, name, kind, other });
         }
         let schema = Schema { fields };
         schema.check().map_err(bad)?;

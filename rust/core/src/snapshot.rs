@@ -1,6 +1,7 @@
 //! Opening a file as of one commit, and naming that commit to other processes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
@@ -66,7 +67,7 @@ impl Reader {
     /// # Errors
     /// The file cannot be opened, is no .frec file, of a newer version, damaged, truncated, or has no commit.
     pub fn open(path: &Path, access: Access, threads: Option<usize>) -> Result<Self> {
-        let file = Arc::new(File::open(path).map_err(|e| Error::io(path, e))?);
+        let file = open_regular(path)?;
         let opening = Opening::new(path, file.as_ref())?;
         let footer = opening.newest()?;
         Self::load(path, access, threads, Arc::clone(&file), opening, footer)
@@ -77,7 +78,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
     pub fn open_snapshot(path: &Path, access: Access, threads: Option<usize>, wanted: SnapshotId) -> Result<Self> {
-        let file = Arc::new(File::open(path).map_err(|e| Error::io(path, e))?);
+        let file = open_regular(path)?;
         let opening = Opening::new(path, file.as_ref())?;
         let replaced = |found: String| {
             let expected = format!("file {} at commit {}", hex(&wanted.file_id), wanted.commit);
@@ -153,6 +154,20 @@ impl Reader {
         }
         Ok((new.inner.footer.commit > self.inner.footer.commit).then_some(new))
     }
+}
+
+/// Opens a file, and nothing else: to open a pipe would wait for its other end.
+fn open_regular(path: &Path) -> Result<Arc<File>> {
+    let io = |e| Error::io(path, e);
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
+    let kind = file.metadata().map_err(io)?.file_type();
+    if kind.is_dir() {
+        return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));
+    }
+    if !kind.is_file() {
+        return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
+    }
+    Ok(Arc::new(file))
 }
 
 fn same_file(a: &File, b: &File) -> std::io::Result<bool> {

@@ -13,6 +13,7 @@ use crate::chunks::ColumnBuffer;
 use crate::error::{Error, Result};
 use crate::index::decode_directory;
 use crate::layout::{CheckedRange, FileId, Footer, PAGE, encode_superblock};
+use crate::lock;
 use crate::open::{Commit, Opening};
 use crate::schema::{Document, Schema};
 use crate::storage::Storage;
@@ -75,6 +76,8 @@ pub struct Writer {
     pub(crate) path: PathBuf,
     /// The temporary name that the file has until close.
     pub(crate) temporary: Option<PathBuf>,
+    /// The file whose place it will take; its lock keeps appenders out of it.
+    pub(crate) replaced: Option<lock::Lock>,
     pub(crate) storage: Option<Box<dyn Storage>>,
     pub(crate) process: u32,
     pub(crate) fd: Option<RawFd>,
@@ -112,27 +115,25 @@ impl Writer {
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let new_schema = || schema.clone().ok_or_else(|| Error::Schema("a new file needs a schema".to_owned()));
-        let mut temporary = None;
+        let (mut temporary, mut replaced) = (None, None);
         let file = match options.mode {
-            Mode::Append => OpenOptions::new().read(true).write(true).open(path).map_err(io)?,
+            Mode::Append => lock::open_locked(path)?,
             Mode::Create => {
                 new_schema()?;
                 OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?
             }
             Mode::Overwrite => {
                 new_schema()?;
-                if path.is_dir() {
-                    return Err(io(io::Error::from(io::ErrorKind::IsADirectory)));
-                }
+                replaced = lock::lock_replaced(path)?;
                 remove_stale_temporaries(path);
                 let name = temporary.insert(temporary_name(path)?);
                 OpenOptions::new().read(true).write(true).create_new(true).open(name).map_err(io)?
             }
         };
-        if !sys::try_lock(&file).map_err(io)? {
-            return Err(Error::Locked { path: path.to_owned(), holder: sys::lock_holder(&file) });
-        }
         let fd = file.as_raw_fd();
+        if options.mode != Mode::Append {
+            lock::lock(path, &file)?;
+        }
         sys::close_in_children(fd);
         let opened = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
@@ -152,6 +153,7 @@ impl Writer {
             }
         };
         writer.temporary = temporary;
+        writer.replaced = replaced;
         writer.fd = Some(fd);
         if let Some(user) = user {
             writer.set_metadata(user);
@@ -197,7 +199,8 @@ impl Writer {
         }
         let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
         if file_length > footer.end() {
-            storage.set_len(footer.end()).map_err(|e| Error::io(path, e))?;
+            // Durable before anything is written there: after a crash no old tail may lie behind a new one.
+            storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
         }
         let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
@@ -223,6 +226,7 @@ impl Writer {
         Self {
             path: path.to_owned(),
             temporary: None,
+            replaced: None,
             storage: Some(storage),
             process: std::process::id(),
             fd: None,
@@ -331,10 +335,11 @@ impl Writer {
         if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
             if let Some(temporary) = &self.temporary {
                 let _ = std::fs::remove_file(temporary);
-            } else if let Some(footer) = self.footer {
-                // A tail left behind would be cut off by the next writer; tidying up here is a courtesy.
+            } else if let (Some(footer), None) = (self.footer, &self.failed) {
+                // A tail left behind would be cut off by the next writer; tidying up here is a courtesy. Not after a failed
+                // write: it may have been that of a footer, which a reader may have opened since.
                 let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
-            } else {
+            } else if self.footer.is_none() {
                 let _ = std::fs::remove_file(&self.path);
             }
         }
@@ -354,6 +359,7 @@ impl Writer {
                 mem::forget(storage);
             }
         }
+        self.replaced = None;
         self.buffer = Vec::new();
     }
 

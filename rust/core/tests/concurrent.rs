@@ -298,7 +298,6 @@ fn many_threads_share_a_reader() {
 fn temporary_files_of_killed_overwrites_are_cleared_away_and_those_at_work_are_not() {
     let folder = folder();
     let path = folder.path().join("x.frec");
-    create(&path).close().unwrap();
     let overwrite = || Writer::open(&path, Some(schema()), None, &options(Mode::Overwrite)).unwrap();
     fs::write(folder.path().join("x.frec.tmp-0123abcd"), b"left by a kill").unwrap();
     fs::write(folder.path().join("x.frec.tmp-notes"), b"the user's own").unwrap();
@@ -307,11 +306,34 @@ fn temporary_files_of_killed_overwrites_are_cleared_away_and_those_at_work_are_n
     let mut names: Vec<String> =
         fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names.len(), 4, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
     assert!(names.contains(&"x.frec.tmp-notes".to_owned()) && !names.contains(&"x.frec.tmp-0123abcd".to_owned()));
     append_next(&mut first, 1);
     append_next(&mut second, 2);
     first.close().unwrap();
     second.close().unwrap();
+    assert_holds(&path, &rows(2));
+}
+
+#[test]
+fn a_file_that_is_being_replaced_takes_no_other_writer_and_stays_as_it_is_until_then() {
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    let mut writer = create(&path);
+    append_next(&mut writer, 1);
+    writer.close().unwrap();
+    let mut replacing = Writer::open(&path, Some(schema()), None, &options(Mode::Overwrite)).unwrap();
+    append_next(&mut replacing, 2);
+    for mode in [Mode::Append, Mode::Overwrite] {
+        let error = Writer::open(&path, Some(schema()), None, &options(mode)).unwrap_err();
+        assert!(matches!(error, Error::Locked { .. }), "{error}");
+    }
+    assert_holds(&path, &rows(1));
+    replacing.close().unwrap();
+    assert_holds(&path, &rows(2));
+    let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
+    let error = Writer::open(&path, Some(schema()), None, &options(Mode::Overwrite)).unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    writer.close().unwrap();
     assert_holds(&path, &rows(2));
 }

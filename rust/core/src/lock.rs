@@ -1,0 +1,86 @@
+//! One writer at a time: the exclusive lock of a file, bound to the process that took it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// Takes the lock of a file.
+///
+/// # Errors
+/// [`Error::Locked`] says who has it, as far as the system tells.
+pub(crate) fn lock(path: &Path, file: &File) -> Result<()> {
+    if sys::try_lock(file).map_err(|e| Error::io(path, e))? {
+        return Ok(());
+    }
+    Err(Error::Locked { path: path.to_owned(), holder: sys::lock_holder(file) })
+}
+
+/// Opens a file to append to it, and takes its lock.
+///
+/// # Errors
+/// As [`lock`], and those of opening.
+pub(crate) fn open_locked(path: &Path) -> Result<File> {
+    let io = |e| Error::io(path, e);
+    loop {
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
+        }
+        lock(path, &file)?;
+        // Between opening and locking another writer may have put a new file in its place.
+        if names(path, &file).map_err(io)? {
+            return Ok(file);
+        }
+    }
+}
+
+fn names(path: &Path, file: &File) -> io::Result<bool> {
+    let (here, there) = (file.metadata()?, path.metadata()?);
+    Ok((here.dev(), here.ino()) == (there.dev(), there.ino()))
+}
+
+/// The lock of a file that is to be replaced; gone when it is dropped, and not copied into forked children.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: Option<File>,
+    process: u32,
+}
+
+/// Takes the lock of a file that is to be replaced, so that nobody appends to what will be gone; `None` if there is none.
+///
+/// # Errors
+/// As [`lock`]; a folder or a device has the path.
+pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
+    let io = |e| Error::io(path, e);
+    match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+        Ok(meta) if meta.is_dir() => return Err(io(io::Error::from_raw_os_error(libc::EISDIR))),
+        Ok(meta) if !meta.is_file() => {
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        Ok(_) => {}
+    }
+    // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
+    let writable = OpenOptions::new().read(true).write(true).open(path);
+    let file = writable.or_else(|_| File::open(path)).map_err(io)?;
+    lock(path, &file)?;
+    sys::close_in_children(file.as_raw_fd());
+    Ok(Some(Lock { file: Some(file), process: std::process::id() }))
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if self.process == std::process::id() {
+            sys::forget_fd(file.as_raw_fd());
+        } else {
+            std::mem::forget(file); // closed at the fork; its number may be another file's by now
+        }
+    }
+}
