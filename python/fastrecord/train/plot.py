@@ -32,11 +32,8 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
         # A loss that was not finite is null in the file, and a gap in the line.
         losses = [float("nan") if row["loss"] is None else row["loss"] for row in chosen]
         loss.plot(steps, losses, label=label, **style)
-        error.plot(steps, [100 - row["error1"] for row in chosen], label=label, **style)
-        if event == "val" and chosen:
-            error.annotate(
-                f"{100 - chosen[-1]['error1']:.2f} %", (steps[-1], 100 - chosen[-1]["error1"]), ha="right", va="top"
-            )
+        accuracy = [100 - row["error1"] for row in chosen]
+        error.plot(steps, accuracy, label=f"{label} (last: {accuracy[-1]:.2f} %)" if chosen else label, **style)
     trained = [row for row in rows if row["event"] == "train"]
     steps = [row["step"] for row in trained]
     speed.plot(steps, [row["images_per_second"] for row in trained], label="images/s", linewidth=1.0)
@@ -54,6 +51,8 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
     ):
         axes.set(title=title, xlabel="optimizer step", ylabel=unit)
         axes.grid(alpha=0.3)
+    # One evaluation early in a run can be a hundred times off: on a linear axis it would hide all others.
+    loss.set_yscale("log")
     loss.legend()
     error.legend(loc="lower right")
     temporary = picture.with_name(f".{picture.name}.tmp")
