@@ -39,6 +39,17 @@ impl Writer {
         Ok(record)
     }
 
+    /// Whether appending so many bytes may write to the file, or commit: it then takes long enough to let others work meanwhile.
+    pub fn may_write(&self, bytes: usize) -> bool {
+        let pending: usize = self.columns.iter().map(|c| c.pending.len()).sum();
+        let position = self.position() + (self.heap.len() + bytes) as u64;
+        bytes >= DIRECT
+            || self.buffer.len() + bytes + 64 > BUFFER
+            || self.heap.len() + bytes >= HEAP
+            || position + 64 - self.commit_start >= self.commit_bytes
+            || pending + 4096 >= INDEX
+    }
+
     /// Checks all values before any of them is written; returns the sizes of images.
     fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
         let fields = self.document.schema.fields();

@@ -64,9 +64,9 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
-    pub fn prefetch(&self, field: usize, records: &[u64]) -> Result<u64> {
+    pub fn prefetch(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<u64> {
         let extents = self.extents(field, records)?;
-        self.ask_all(&extents);
+        self.ask_unless(&extents, interrupted)?;
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
@@ -77,10 +77,15 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, a field without payloads, or a file that has been truncated.
-    pub fn view_batch(&self, field: usize, records: &[u64]) -> Result<Vec<Option<(u64, u64)>>> {
+    pub fn view_batch(
+        &self,
+        field: usize,
+        records: &[u64],
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<Vec<Option<(u64, u64)>>> {
         let extents = self.extents(field, records)?;
         if self.disk_was_read() {
-            self.ask_all(&extents);
+            self.ask_unless(&extents, interrupted)?;
         }
         Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.stored))).collect())
     }
@@ -214,6 +219,22 @@ impl Reader {
         sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
     }
 
+    /// Asks for any number of payloads, and whether to stop each time that a window's worth was asked for.
+    fn ask_unless(&self, extents: &[Extent], mut interrupted: impl FnMut() -> bool) -> Result<()> {
+        let mut asked = 0;
+        for extent in extents {
+            self.ask(extent);
+            asked += extent.stored;
+            if asked >= WINDOW {
+                asked = 0;
+                if interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn ask_all(&self, extents: &[Extent]) {
         for extent in extents {
             self.ask(extent);
@@ -265,9 +286,16 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
-        self.ask_all(&extents);
-        let (this, records, groups) = (self.clone(), records.to_vec(), Self::groups(&starts));
+        let groups = Self::groups(&starts);
+        let distance = WINDOW.div_ceil(GROUP) as usize;
+        for group in groups.iter().take(distance) {
+            self.ask_all(&extents[group.clone()]);
+        }
+        let (this, records) = (self.clone(), records.to_vec());
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
+            if let Some(coming) = groups.get(item + distance) {
+                this.ask_all(&extents[coming.clone()]);
+            }
             for i in groups[item].clone() {
                 let start = extents[i].offset as usize;
                 let bytes = map.bytes().get(start..start + extents[i].stored as usize).unwrap_or_default();

@@ -69,6 +69,9 @@ pub enum Error {
     #[error("{input}: {detail}", input = input.display())]
     NotAnImage { input: PathBuf, detail: String },
 
+    #[error("{path}: cannot be replaced ({source}): the finished file is {finished}", path = path.display(), finished = finished.display())]
+    Replace { path: PathBuf, finished: PathBuf, source: io::Error },
+
     #[error("{path}: another writer has it open{holder}", path = path.display())]
     Locked { path: PathBuf, holder: String },
 

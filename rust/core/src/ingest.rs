@@ -162,6 +162,7 @@ impl Writer {
         values: impl Fn(usize) -> Vec<Value<'v>>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<(usize, String)>> {
+        self.check_usable()?;
         let is_image = self.columns_are_image(field)?;
         let shared = Shared::default();
         shared.lock().slots = paths.iter().map(|_| None).collect();

@@ -33,15 +33,22 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
         }
         lock(path, &file)?;
         // Between opening and locking another writer may have put a new file in its place.
-        if names(path, &file).map_err(io)? {
+        if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
             return Ok(file);
         }
     }
 }
 
-fn names(path: &Path, file: &File) -> io::Result<bool> {
-    let (here, there) = (file.metadata()?, path.metadata()?);
-    Ok((here.dev(), here.ino()) == (there.dev(), there.ino()))
+/// What tells an open file from others, whatever path it has.
+pub(crate) type Identity = (u64, u64);
+
+pub(crate) fn identity(file: &File) -> io::Result<Identity> {
+    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether a path leads to that very file.
+pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
+    path.metadata().map(|meta| (meta.dev(), meta.ino()) == identity)
 }
 
 /// The lock of a file that is to be replaced; gone when it is dropped, and not copied into forked children.
@@ -79,6 +86,7 @@ impl Drop for Lock {
         let Some(file) = self.file.take() else { return };
         if self.process == std::process::id() {
             sys::forget_fd(file.as_raw_fd());
+            sys::unlock(file.as_raw_fd()); // a child that was just forked may not have closed its copy yet
         } else {
             std::mem::forget(file); // closed at the fork; its number may be another file's by now
         }

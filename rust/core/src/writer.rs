@@ -78,6 +78,8 @@ pub struct Writer {
     pub(crate) temporary: Option<PathBuf>,
     /// The file whose place it will take; its lock keeps appenders out of it.
     pub(crate) replaced: Option<lock::Lock>,
+    /// Of the file that this writer made or opened: another may have its path by now.
+    pub(crate) identity: Option<lock::Identity>,
     pub(crate) storage: Option<Box<dyn Storage>>,
     pub(crate) process: u32,
     pub(crate) fd: Option<RawFd>,
@@ -131,6 +133,7 @@ impl Writer {
             }
         };
         let fd = file.as_raw_fd();
+        let identity = lock::identity(&file).map_err(io)?;
         if options.mode != Mode::Append {
             lock::lock(path, &file)?;
         }
@@ -154,6 +157,7 @@ impl Writer {
         };
         writer.temporary = temporary;
         writer.replaced = replaced;
+        writer.identity = Some(identity);
         writer.fd = Some(fd);
         if let Some(user) = user {
             writer.set_metadata(user);
@@ -227,6 +231,7 @@ impl Writer {
             path: path.to_owned(),
             temporary: None,
             replaced: None,
+            identity: None,
             storage: Some(storage),
             process: std::process::id(),
             fd: None,
@@ -322,9 +327,12 @@ impl Writer {
     fn commit_and_take_place(&mut self) -> Result<()> {
         self.commit_changes(true)?;
         self.sync()?;
-        if let Some(temporary) = &self.temporary {
-            std::fs::rename(temporary, &self.path).map_err(|e| Error::io(&self.path, e))?;
-            self.temporary = None;
+        if let Some(temporary) = self.temporary.take() {
+            // If this fails the file is whole, under its temporary name: what took hours is not thrown away.
+            std::fs::rename(&temporary, &self.path).map_err(|source| {
+                let path = self.path.clone();
+                Error::Replace { path, finished: temporary, source }
+            })?;
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
         }
         Ok(())
@@ -334,16 +342,23 @@ impl Writer {
     pub fn abort(&mut self) {
         if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
             if let Some(temporary) = &self.temporary {
-                let _ = std::fs::remove_file(temporary);
+                self.remove(temporary);
             } else if let (Some(footer), None) = (self.footer, &self.failed) {
                 // A tail left behind would be cut off by the next writer; tidying up here is a courtesy. Not after a failed
                 // write: it may have been that of a footer, which a reader may have opened since.
                 let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
             } else if self.footer.is_none() {
-                let _ = std::fs::remove_file(&self.path);
+                self.remove(&self.path);
             }
         }
         self.release();
+    }
+
+    /// Removes the file that this writer made, if the path still leads to it.
+    fn remove(&self, path: &Path) {
+        if self.identity.is_some_and(|identity| lock::leads_to(path, identity).unwrap_or(false)) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     fn release(&mut self) {

@@ -266,7 +266,7 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         let truncated = |result: Error| matches!(result, Error::Truncated { .. });
         assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, never).unwrap_err()));
         assert!(truncated(reader.read_batch_copy(0, &[0], true, never).unwrap_err()));
-        assert!(truncated(reader.view_batch(0, &[0]).unwrap_err()));
+        assert!(truncated(reader.view_batch(0, &[0], || false).unwrap_err()));
         assert!(truncated(reader.verify(|_| false).unwrap_err()));
         assert!(truncated(reader.refresh().unwrap_err()));
     }
@@ -307,8 +307,8 @@ fn take_all(path: &Path) -> Vec<String> {
             }
             if definition.kind.is_variable() {
                 note(reader.lengths(field, &records).err());
-                note(reader.prefetch(field, &records).err());
-                note(reader.view_batch(field, &records).err());
+                note(reader.prefetch(field, &records, || false).err());
+                note(reader.view_batch(field, &records, || false).err());
                 note(reader.verify_mapped(field, &records, never).err());
                 note(reader.read_batch_copy(field, &records, true, never).err());
             } else {

@@ -37,6 +37,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
             )),
             None => PyOSError::new_err(message),
         },
+        Error::Replace { .. } => PyOSError::new_err(message),
         Error::NotFrec { .. }
         | Error::Corrupt { .. }
         | Error::Truncated { .. }

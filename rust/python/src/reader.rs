@@ -114,9 +114,9 @@ fn values_of(py: Python<'_>, state: &Arc<State>, field: usize, records: &[u64], 
             let payloads = if let Some(view) = &state.random {
                 let ranges = without_gil(py, |interrupted| {
                     if verify {
-                        reader.verify_mapped(field, records, interrupted)?;
+                        reader.verify_mapped(field, records, &mut *interrupted)?;
                     }
-                    reader.view_batch(field, records)
+                    reader.view_batch(field, records, interrupted)
                 })?;
                 Payloads { view: view.clone_ref(py), ranges: Arc::new(ranges) }
             } else {
@@ -298,7 +298,7 @@ impl Reader {
         let state = self.state()?;
         let records = state.reader.resolve(&self::indices(indices)?).map_err(to_py)?;
         let field = state.reader.field(field).map_err(to_py)?;
-        py.detach(|| state.reader.prefetch(field, &records)).map_err(to_py)
+        without_gil(py, |interrupted| state.reader.prefetch(field, &records, interrupted))
     }
 
     /// Go on to the newest commit; True if there is one. Views and batches of before stay as they are.

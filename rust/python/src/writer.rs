@@ -241,8 +241,13 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
-        let large = values.iter().any(|v| matches!(v, Value::Bytes(bytes) if bytes.len() > 64 << 10));
-        let number = if large { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
+        let bytes = values.iter().map(|value| match value {
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Str(text) => text.len(),
+            _ => 8,
+        });
+        let number =
+            if writer.may_write(bytes.sum()) { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
         number.map_err(to_py)
     }
 
