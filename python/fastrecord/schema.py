@@ -21,7 +21,8 @@ class FieldType:
 def image() -> FieldType:
     """Return the type of an encoded image (JPEG, PNG, ...), kept byte for byte, with width and height as index columns.
 
-    Values: bytes-like. Read as a read-only memoryview; `column("image.width")` and `column("image.height")` are uint32 (N,).
+    Values: bytes-like. Read as a read-only memoryview; `column("image.width")` and `column("image.height")` are
+    uint32 (N,).
     """
     return FieldType("image")
 
