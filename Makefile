@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml)
 
+# The first time pip shows how PyTorch's gigabytes come in; later it has little to say, at length.
+QUIET_PIP = $(if $(wildcard $(VENV)/lib/python3*/site-packages/torch),PIP_QUIET=1)
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -65,7 +68,7 @@ $(VENV)/.deps: pyproject.toml Cargo.toml
 	scripts/need $(PYTHON)
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2'
-	$(BIN)/maturin develop --release --extras dev,demo
+	$(QUIET_PIP) $(BIN)/maturin develop --release --extras dev,demo
 	touch $@
 
 $(VENV)/.extension: $(VENV)/.deps $(RUST)
@@ -73,5 +76,5 @@ $(VENV)/.extension: $(VENV)/.deps $(RUST)
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.extension
-	$(BIN)/maturin develop --release --extras bench
+	$(QUIET_PIP) $(BIN)/maturin develop --release --extras bench
 	touch $@
