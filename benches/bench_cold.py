@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,19 +25,25 @@ def drop(*paths: Path) -> None:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
+        # What the one before had read ahead of itself must not be on its way still.
+        inflight = queue_of(path).parent / "inflight"
+        for _ in range(100):
+            if inflight.read_text().split() == ["0", "0"]:
+                break
+            time.sleep(0.01)
 
 
-def read_ahead_of(path: Path) -> Path:
-    """The disk's read-ahead setting."""
+def queue_of(path: Path) -> Path:
+    """Where the system shows the settings of the disk that a file lies on."""
     device = os.stat(path).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    return next(p / "queue" / "read_ahead_kb" for p in (block, block.parent) if (p / "queue").exists())
+    return next(p / "queue" for p in (block, block.parent) if (p / "queue").exists())
 
 
 @pytest.fixture(params=["as set", "128"])
 def read_ahead(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     """The disk's read-ahead in KiB: as this machine has it, and 128."""
-    setting = read_ahead_of(folder)
+    setting = queue_of(folder) / "read_ahead_kb"
     before = setting.read_text()
     if request.param != "as set":
         if not os.access(setting, os.W_OK) or os.geteuid() != 0:
