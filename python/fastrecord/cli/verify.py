@@ -41,7 +41,8 @@ def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: boo
         if result["ok"]:
             click.echo(f"{file}: good: {result['records']:,} records, {bytes_text(result['bytes'])}{_tail(result)}")
         else:
-            click.echo(f"{file}: damaged: {len(result['errors']):,} errors{_tail(result)}")
+            count = len(result["errors"])
+            click.echo(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
     if not good:
         ctx.exit(1)
 

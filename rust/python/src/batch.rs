@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PySlice, PyString};
 use crate::convert::int64_array;
 use crate::error::to_py;
 use crate::export::slice;
-use crate::reader::State;
+use crate::state::State;
 
 /// The values of one field of a batch.
 pub(crate) enum Values {

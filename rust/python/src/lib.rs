@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod export;
 mod reader;
+mod state;
 mod turn;
 mod writer;
 
