@@ -349,7 +349,7 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
     result = run("verify", packed, path)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {path}: record 6, field image: stored CRC")
-    assert result.stdout.splitlines()[1] == f"{path}: damaged: 1 errors"
+    assert result.stdout.splitlines()[1] == f"{path}: damaged: 1 error"
     first, second = (json.loads(line) for line in run("verify", "--json", packed, path).stdout.splitlines())
     assert (first["ok"], second["ok"], len(second["errors"])) == (True, False, 1)
 
