@@ -181,7 +181,7 @@ def test_an_interrupted_pair_of_ranks_saves_once_and_goes_on_alone(trained: Path
     assert status != 0
     assert output.count("stopped by SIGINT after step") == 1
     # torchrun's own traceback, and none of a rank.
-    assert "fastrecord" not in "".join(line for line in output.splitlines() if line.lstrip().startswith("File"))
+    assert "fastrecord/train" not in "".join(line for line in output.splitlines() if line.lstrip().startswith("File"))
     state = load_checkpoint(out / "checkpoints" / "last.pt")
     step = state["step"]
     assert step >= 2
