@@ -13,7 +13,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python test test-rust test-python bench wheel clean help
+.PHONY: setup demo check check-rust check-python test test-rust test-python test-image bench wheel clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -51,6 +51,10 @@ test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
 	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
 
+test-image: setup ## the core's image decoder, which is not in the package yet; needs nasm
+	$(BIN)/python -m pip install -q 'cmake>=3.28,<5'
+	CMAKE=$(abspath $(BIN))/cmake cargo test -p fastrecord-core --features image --lib --test image
+
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
@@ -62,7 +66,7 @@ clean: ## remove what was built and made; .venv stays
 	rm -f python/fastrecord/_core*.so $(VENV)/.extension
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.deps: pyproject.toml Cargo.toml
 	scripts/need $(PYTHON)

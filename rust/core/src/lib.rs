@@ -29,6 +29,8 @@ mod buffer;
 mod chunks;
 mod commit;
 mod error;
+#[cfg(feature = "image")]
+pub mod image;
 mod index;
 mod ingest;
 mod layout;

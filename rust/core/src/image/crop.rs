@@ -1,0 +1,384 @@
+//! Which part of an image becomes the output: torchvision's geometry, as pure functions.
+
+use super::{DecodeError, Orientation, Random};
+
+/// Tries of a random crop before the central one is taken, as in torchvision.
+const TRIES: usize = 10;
+
+/// Whole pixels of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the usual names
+pub struct Rect {
+    pub x: u32,
+    pub y: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl Rect {
+    /// All of an image.
+    pub const fn whole(width: u32, height: u32) -> Self {
+        Self { x: 0, y: 0, width, height }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+
+    /// First column and row beyond it.
+    pub(super) fn end(self) -> (u64, u64) {
+        (u64::from(self.x) + u64::from(self.width), u64::from(self.y) + u64::from(self.height))
+    }
+
+    pub(super) fn contains(self, other: Self) -> bool {
+        let (end, inner) = (self.end(), other.end());
+        self.x <= other.x && self.y <= other.y && inner.0 <= end.0 && inner.1 <= end.1
+    }
+}
+
+/// A part of an image, and how it becomes the output. Pixel `(0, 0)` covers `[0, 1)` in both directions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Crop {
+    /// Left edge of the part that fills the target.
+    pub x: f64,
+    /// Top edge.
+    pub y: f64,
+    /// Its width.
+    pub width: f64,
+    /// Its height.
+    pub height: f64,
+    /// What the resizing filter may look at: the part itself where an image is cropped and then resized; all of the
+    /// image where it is resized and then cropped.
+    pub bounds: Rect,
+    /// Where in the output it goes; the rest is black.
+    pub target: Rect,
+}
+
+impl Crop {
+    /// Crops whole pixels, and resizes them to `size` (width, height).
+    pub fn exact(part: Rect, size: (u32, u32)) -> Self {
+        Self {
+            x: part.x.into(),
+            y: part.y.into(),
+            width: part.width.into(),
+            height: part.height.into(),
+            bounds: part,
+            target: Rect::whole(size.0, size.1),
+        }
+    }
+
+    /// Whether it is a part of an image, and fits the output; sizes are width, height.
+    pub(super) fn check(&self, image: (u32, u32), size: (u32, u32)) -> Result<(), DecodeError> {
+        let whole = Rect::whole(image.0, image.1);
+        let numbers = [self.x, self.y, self.width, self.height].into_iter().all(f64::is_finite);
+        // A last bit of a sum of fractions may lie outside.
+        let inside = |at: f64, length: f64, low: u32, extent: u32| {
+            let (low, extent) = (f64::from(low), f64::from(extent));
+            length > 0.0 && at >= low - 1e-6 && at + length <= low + extent + 1e-6
+        };
+        let part = inside(self.x, self.width, self.bounds.x, self.bounds.width)
+            && inside(self.y, self.height, self.bounds.y, self.bounds.height);
+        if whole.contains(self.bounds)
+            && Rect::whole(size.0, size.1).contains(self.target)
+            && (self.target.is_empty() || numbers && part && !self.bounds.is_empty())
+        {
+            return Ok(());
+        }
+        Err(DecodeError::Crop { detail: format!("{self:?}"), width: image.0, height: image.1 })
+    }
+
+    /// The same part of the image as stored, and the same target of the output before it is turned; sizes are those of
+    /// the shown image and of the output.
+    pub(super) fn stored(&self, orientation: Orientation, image: (u32, u32), size: (u32, u32)) -> Self {
+        let Orientation { transpose, mirror_x, mirror_y } = orientation;
+        let mirrored = |rect: Rect, (width, height): (u32, u32)| Rect {
+            x: if mirror_x { width - rect.x - rect.width } else { rect.x },
+            y: if mirror_y { height - rect.y - rect.height } else { rect.y },
+            ..rect
+        };
+        let turned = |rect: Rect| {
+            let Rect { x, y, width, height } = rect;
+            if transpose { Rect { x: y, y: x, width: height, height: width } } else { rect }
+        };
+        let bounds = turned(mirrored(self.bounds, image));
+        let target = turned(mirrored(self.target, size));
+        let x = if mirror_x { f64::from(image.0) - self.x - self.width } else { self.x };
+        let y = if mirror_y { f64::from(image.1) - self.y - self.height } else { self.y };
+        if transpose {
+            Self { x: y, y: x, width: self.height, height: self.width, bounds, target }
+        } else {
+            Self { x, y, width: self.width, height: self.height, bounds, target }
+        }
+    }
+}
+
+/// What is done to each image; sizes are width, height in pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Geometry {
+    /// A random part, of random area and aspect ratio, resized to `size`.
+    RandomResizedCrop {
+        /// Of the output.
+        size: (u32, u32),
+        /// Share of the image's area, from and to.
+        scale: (f64, f64),
+        /// Width over height, from and to.
+        ratio: (f64, f64),
+    },
+    /// Resized so that the shorter side is `resize` pixels, if given; then the middle of it.
+    CenterCrop {
+        /// Of the output.
+        size: (u32, u32),
+        /// Of the shorter side.
+        resize: Option<u32>,
+    },
+    /// The whole image, whatever its aspect ratio.
+    Resize {
+        /// Of the output.
+        size: (u32, u32),
+    },
+    /// A part of just that size at a random place, after a black border of `padding` pixels was added on all sides.
+    RandomCrop {
+        /// Of the output.
+        size: (u32, u32),
+        /// On each side, in pixels.
+        padding: u32,
+    },
+}
+
+impl Geometry {
+    /// Size of the output.
+    pub const fn size(&self) -> (u32, u32) {
+        match *self {
+            Self::RandomResizedCrop { size, .. }
+            | Self::CenterCrop { size, .. }
+            | Self::Resize { size }
+            | Self::RandomCrop { size, .. } => size,
+        }
+    }
+
+    /// What of this geometry makes no sense, if something does.
+    ///
+    /// # Errors
+    /// As text: a side of 0, a scale or ratio that is not positive, finite and in order, a crop that is larger than
+    /// what it is cut from.
+    pub fn check(&self) -> Result<(), String> {
+        let (width, height) = self.size();
+        if !(1..=65_535).contains(&width) || !(1..=65_535).contains(&height) {
+            return Err(format!("a size of {width} x {height}: each side must be from 1 to 65535 pixels"));
+        }
+        let ordered = |name: &str, (low, high): (f64, f64)| {
+            if low > 0.0 && low <= high && high.is_finite() {
+                Ok(())
+            } else {
+                Err(format!("{name} from {low} to {high}: both must be above 0, the first not above the second"))
+            }
+        };
+        match *self {
+            Self::RandomResizedCrop { scale, ratio, .. } => {
+                ordered("a scale", scale)?;
+                ordered("a ratio", ratio)
+            }
+            Self::CenterCrop { size, resize: Some(short) } if short < size.0.max(size.1) => Err(format!(
+                "a crop of {} x {} does not fit into images with a shorter side of {short} pixels",
+                size.0, size.1
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The crop of an image of `width` times `height` pixels, and whether it is mirrored, which takes a coin if `flip`.
+    /// The coin is tossed in any case, so that crops are the same with and without it.
+    pub fn draw(&self, width: u32, height: u32, flip: bool, mut random: Random) -> (Crop, bool) {
+        let coin = random.coin();
+        (self.crop(width, height, &mut random), flip && coin)
+    }
+
+    /// The crop of an image of `width` times `height` pixels.
+    pub fn crop(&self, width: u32, height: u32, random: &mut Random) -> Crop {
+        let whole = Rect::whole(width, height);
+        match *self {
+            Self::RandomResizedCrop { size, scale, ratio } => {
+                Crop::exact(random_resized(width, height, scale, ratio, random), size)
+            }
+            Self::CenterCrop { size, resize: Some(short) } => center_of_resized(whole, size, short),
+            Self::CenterCrop { size, resize: None } => {
+                let pad = (size.0.saturating_sub(width) / 2, size.1.saturating_sub(height) / 2);
+                let (x, y) = (middle(width, size.0), middle(height, size.1));
+                cut(whole, size, i64::from(x) - i64::from(pad.0), i64::from(y) - i64::from(pad.1))
+            }
+            Self::Resize { size } => Crop::exact(whole, size),
+            Self::RandomCrop { size, padding } => {
+                let place = |side: u32, wanted: u32, random: &mut Random| {
+                    let room = (u64::from(side) + 2 * u64::from(padding)).saturating_sub(wanted.into());
+                    let drawn = random.below(u32::try_from(room + 1).unwrap_or(u32::MAX));
+                    i64::from(drawn) - i64::from(padding)
+                };
+                let y = place(height, size.1, random);
+                let x = place(width, size.0, random);
+                cut(whole, size, x, y)
+            }
+        }
+    }
+}
+
+/// The part of an image that torchvision's `RandomResizedCrop.get_params` would take: up to ten draws of an area,
+/// uniform in `scale`, and of an aspect ratio, uniform in its logarithm; the first that fits is put at a uniform place.
+/// If none fits, the largest central part with a ratio that is allowed.
+#[allow(clippy::cast_sign_loss)] // of numbers that are not negative
+fn random_resized(width: u32, height: u32, scale: (f64, f64), ratio: (f64, f64), random: &mut Random) -> Rect {
+    let area = f64::from(width) * f64::from(height);
+    let (low, high) = (ratio.0.ln(), ratio.1.ln());
+    for _ in 0..TRIES {
+        let target = area * random.uniform(scale.0, scale.1);
+        let aspect = random.uniform(low, high).exp();
+        let (w, h) = ((target * aspect).sqrt().round_ties_even(), (target / aspect).sqrt().round_ties_even());
+        if w > 0.0 && w <= f64::from(width) && h > 0.0 && h <= f64::from(height) {
+            let (w, h) = (w as u32, h as u32);
+            let y = random.below(height - h + 1);
+            let x = random.below(width - w + 1);
+            return Rect { x, y, width: w, height: h };
+        }
+    }
+    let shape = f64::from(width) / f64::from(height);
+    let (w, h) = if shape < ratio.0 {
+        (width, ((f64::from(width) / ratio.0).round_ties_even() as u32).clamp(1, height))
+    } else if shape > ratio.1 {
+        (((f64::from(height) * ratio.1).round_ties_even() as u32).clamp(1, width), height)
+    } else {
+        (width, height)
+    };
+    Rect { x: (width - w) / 2, y: (height - h) / 2, width: w, height: h }
+}
+
+/// The central part of the image resized to a shorter side of `short`, in the image's own pixels.
+fn center_of_resized(whole: Rect, size: (u32, u32), short: u32) -> Crop {
+    let (width, height) = resized(whole.width, whole.height, short);
+    let (sx, sy) = (f64::from(whole.width) / f64::from(width), f64::from(whole.height) / f64::from(height));
+    Crop {
+        x: f64::from(middle(width, size.0)) * sx,
+        y: f64::from(middle(height, size.1)) * sy,
+        width: f64::from(size.0) * sx,
+        height: f64::from(size.1) * sy,
+        bounds: whole,
+        target: Rect::whole(size.0, size.1),
+    }
+}
+
+/// The size of an image after its shorter side was resized to `short` pixels, the longer one in proportion, rounded
+/// down, as torchvision's `Resize` does.
+pub fn resized(width: u32, height: u32, short: u32) -> (u32, u32) {
+    let long = |side: u32, other: u32| {
+        u32::try_from(u64::from(side) * u64::from(short) / u64::from(other.max(1))).unwrap_or(u32::MAX)
+    };
+    if width <= height { (short, long(height, width)) } else { (long(width, height), short) }
+}
+
+/// Half of what `side` has more than `wanted`, a half rounded to the even neighbour as Python's `round` does.
+fn middle(side: u32, wanted: u32) -> u32 {
+    let rest = side.saturating_sub(wanted);
+    let half = rest / 2;
+    half + (rest % 2) * (half % 2)
+}
+
+/// A part of just the output's size at `(x, y)`, which may lie partly outside of the image: black there.
+fn cut(whole: Rect, size: (u32, u32), x: i64, y: i64) -> Crop {
+    let axis = |at: i64, side: u32, wanted: u32| {
+        let (start, end) = (at.max(0), (at + i64::from(wanted)).min(side.into()));
+        let length = u32::try_from(end - start).unwrap_or(0);
+        let number = |n: i64| u32::try_from(n.max(0)).unwrap_or(0);
+        if length == 0 { (0, 0, 0) } else { (number(start), number(start - at), length) }
+    };
+    let (from_x, to_x, width) = axis(x, whole.width, size.0);
+    let (from_y, to_y, height) = axis(y, whole.height, size.1);
+    let part = Rect { x: from_x, y: from_y, width, height };
+    Crop { target: Rect { x: to_x, y: to_y, width, height }, ..Crop::exact(part, size) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGENET: Geometry =
+        Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
+
+    fn part(geometry: &Geometry, width: u32, height: u32, position: u64) -> Rect {
+        geometry.crop(width, height, &mut Random::new(0, 0, position)).bounds
+    }
+
+    #[test]
+    fn the_crops_of_a_seed_never_change() {
+        let rect = |(x, y, width, height)| Rect { x, y, width, height };
+        assert_eq!(part(&IMAGENET, 500, 375, 0), rect((73, 170, 175, 186)));
+        assert_eq!(part(&IMAGENET, 500, 375, 1), rect((33, 8, 311, 359)));
+        assert_eq!(part(&IMAGENET, 1, 1, 0), rect((0, 0, 1, 1)));
+        assert_eq!(part(&Geometry::RandomCrop { size: (224, 224), padding: 0 }, 256, 256, 5), rect((0, 8, 224, 224)));
+    }
+
+    #[test]
+    fn random_crops_lie_inside_and_keep_scale_and_ratio() {
+        for (width, height) in [(500, 375), (375, 500), (64, 64), (33, 700), (700, 33), (3, 2), (1, 1), (1, 9)] {
+            for position in 0..2000 {
+                let rect = part(&IMAGENET, width, height, position);
+                assert!(Rect::whole(width, height).contains(rect) && !rect.is_empty(), "{rect:?}");
+                if width.min(height) > 60 {
+                    let share = f64::from(rect.width * rect.height) / f64::from(width * height);
+                    assert!((0.07..=1.0).contains(&share), "{rect:?}");
+                    let ratio = f64::from(rect.width) / f64::from(rect.height);
+                    assert!((0.72..=1.39).contains(&ratio), "{rect:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_that_no_try_fits_gives_its_largest_central_part() {
+        // 1000 x 10: at least 8 % of the area with a ratio of at most 4/3 is higher than 10.
+        assert_eq!(part(&IMAGENET, 1000, 10, 0), Rect { x: 493, y: 0, width: 13, height: 10 });
+        assert_eq!(part(&IMAGENET, 10, 1000, 0), Rect { x: 0, y: 493, width: 10, height: 13 });
+    }
+
+    #[test]
+    fn center_crops_are_where_torchvision_has_them() {
+        let crop = |geometry: Geometry, w, h| geometry.crop(w, h, &mut Random::new(0, 0, 0));
+        let center = Geometry::CenterCrop { size: (224, 224), resize: Some(256) };
+        // 500 x 375 becomes 341 x 256; the crop begins at column round(58.5) = 58, row 16.
+        let c = crop(center, 500, 375);
+        let scale = 500.0 / 341.0;
+        assert_eq!((c.x, c.width), (58.0 * scale, 224.0 * scale));
+        assert_eq!((c.y, c.height), (16.0 * (375.0 / 256.0), 224.0 * (375.0 / 256.0)));
+        assert_eq!(c.bounds, Rect::whole(500, 375));
+        // Smaller than the crop: in the middle, black around it.
+        let c = crop(Geometry::CenterCrop { size: (10, 10), resize: None }, 5, 20);
+        assert_eq!(c.bounds, Rect { x: 0, y: 5, width: 5, height: 10 });
+        assert_eq!(c.target, Rect { x: 2, y: 0, width: 5, height: 10 });
+    }
+
+    #[test]
+    fn a_padded_random_crop_reaches_every_place() {
+        let geometry = Geometry::RandomCrop { size: (4, 4), padding: 1 };
+        let mut seen = std::collections::HashSet::new();
+        for position in 0..1000 {
+            let crop = geometry.crop(4, 4, &mut Random::new(3, 0, position));
+            assert!(Rect::whole(4, 4).contains(crop.bounds) && Rect::whole(4, 4).contains(crop.target));
+            assert_eq!((crop.bounds.width, crop.bounds.height), (crop.target.width, crop.target.height));
+            seen.insert((crop.bounds.x, crop.bounds.y, crop.target.x, crop.target.y));
+        }
+        assert_eq!(seen.len(), 9);
+    }
+
+    #[test]
+    fn geometry_that_makes_no_sense_is_refused() {
+        for geometry in [
+            Geometry::Resize { size: (0, 224) },
+            Geometry::Resize { size: (224, 70_000) },
+            Geometry::CenterCrop { size: (224, 224), resize: Some(200) },
+            Geometry::RandomResizedCrop { size: (224, 224), scale: (0.0, 1.0), ratio: (0.75, 1.33) },
+            Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, 1.0), ratio: (1.5, 1.33) },
+            Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, f64::INFINITY), ratio: (0.75, 1.33) },
+            Geometry::RandomResizedCrop { size: (224, 224), scale: (f64::NAN, 1.0), ratio: (0.75, 1.33) },
+        ] {
+            assert!(geometry.check().is_err(), "{geometry:?}");
+        }
+        assert_eq!(IMAGENET.check(), Ok(()));
+    }
+}

@@ -1,0 +1,288 @@
+//! `TurboJPEG`, behind a safe door: all `unsafe` of decoding and encoding images is in this file.
+//!
+//! A C error ends in `longjmp` inside `TurboJPEG` itself, which catches it before it returns: none crosses a Rust frame.
+//! Regions are decoded with one skip that begins at row 0, and one read. `jpeg_skip_scanlines` of this libjpeg-turbo
+//! (3.1.0) returns wrong rows when a skip begins inside a row group (libjpeg-turbo issue 915): never skip twice.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
+
+use turbojpeg_sys as tj;
+
+use super::Rect;
+
+/// A hostile progressive file may hold any number of scans, each of which goes over the whole image.
+const MAX_SCANS: c_int = 128;
+
+/// What libjpeg says of an image that it decodes all the same; any other message is of an error that stopped it.
+const WARNINGS: [&str; 6] = [
+    PREMATURE_END,
+    "Corrupt JPEG data",
+    "Inconsistent progression sequence",
+    "Invalid SOS parameters",
+    "Unknown Adobe color transform",
+    "Warning: ",
+];
+const PREMATURE_END: &str = "Premature end of JPEG file";
+
+/// How the pixels of a JPEG lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Rgb,
+    Cmyk,
+}
+
+impl Format {
+    pub(super) const fn channels(self) -> usize {
+        match self {
+            Self::Rgb => 3,
+            Self::Cmyk => 4,
+        }
+    }
+
+    const fn code(self) -> c_int {
+        match self {
+            Self::Rgb => tj::TJPF_TJPF_RGB,
+            Self::Cmyk => tj::TJPF_TJPF_CMYK,
+        }
+    }
+}
+
+/// How a decode ended that gave pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Clean,
+    /// Damage inside the data; what could not be decoded is grey.
+    Damaged,
+    /// The data ended before the image did; the rest is grey.
+    Truncated,
+}
+
+/// A JPEG with a decompressor of its own, which takes 0.2 us to make: kept for the next image, it would lend it this
+/// one's tables, and after an error in a header go on inside of it.
+pub(super) struct Jpeg<'a> {
+    handle: Decompressor,
+    data: &'a [u8],
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Whether a part of the image can be decoded.
+    pub(super) regions: bool,
+}
+
+struct Decompressor(NonNull<c_void>);
+
+impl<'a> Jpeg<'a> {
+    /// Reads the headers.
+    pub(super) fn open(data: &'a [u8]) -> Result<Self, String> {
+        let handle = Decompressor(handle(tj::TJINIT_TJINIT_DECOMPRESS)?);
+        // ICC profiles are not copied out of the headers.
+        set(handle.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
+        set(handle.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        // SAFETY: the handle is live until `drop`; TurboJPEG reads `data.len()` bytes from the pointer, within the call.
+        let status = unsafe { tj::tj3DecompressHeader(handle.0.as_ptr(), data.as_ptr(), data.len() as u64) };
+        handle.outcome(status)?;
+        let positive = |parameter| u32::try_from(handle.get(parameter)).ok().filter(|&n| n > 0);
+        let size = positive(tj::TJPARAM_TJPARAM_JPEGWIDTH).zip(positive(tj::TJPARAM_TJPARAM_JPEGHEIGHT));
+        let (width, height) = size.ok_or("no image in it")?;
+        let regions = handle.get(tj::TJPARAM_TJPARAM_SUBSAMP) != tj::TJSAMP_TJSAMP_UNKNOWN
+            && handle.get(tj::TJPARAM_TJPARAM_LOSSLESS) == 0;
+        Ok(Self { handle, data, width, height, regions })
+    }
+
+    /// Decodes a region of the image scaled by `1 / denominator` (1, 2, 4 or 8), of which sides are rounded up, into the
+    /// start of `out`, its rows without padding. The region's `x` is a multiple of the scaled iMCU's width.
+    pub(super) fn decode(
+        &mut self,
+        region: Rect,
+        denominator: u32,
+        format: Format,
+        out: &mut [u8],
+    ) -> Result<Outcome, String> {
+        let (width, height) = (self.width.div_ceil(denominator), self.height.div_ceil(denominator));
+        let whole = Rect { x: 0, y: 0, width, height };
+        if !whole.contains(region) || region.is_empty() {
+            return Err(format!("internal: region {region:?} of an image of {width} x {height}"));
+        }
+        let pitch = region.width as usize * format.channels();
+        if out.len() < pitch * region.height as usize {
+            return Err(format!("internal: {} bytes for region {region:?}", out.len()));
+        }
+        let factor = tj::tjscalingfactor { num: 1, denom: int(denominator)? };
+        let crop = if self.regions {
+            tj::tjregion { x: int(region.x)?, y: int(region.y)?, w: int(region.width)?, h: int(region.height)? }
+        } else if region == whole {
+            tj::tjregion { x: 0, y: 0, w: 0, h: 0 }
+        } else {
+            return Err("internal: only the whole of this image can be decoded".to_owned());
+        };
+        let handle = self.handle.0.as_ptr();
+        // SAFETY: the handle is live; both calls take their argument by value.
+        if unsafe { tj::tj3SetScalingFactor(handle, factor) != 0 || tj::tj3SetCroppingRegion(handle, crop) != 0 } {
+            return Err(message(self.handle.0));
+        }
+        // SAFETY: the handle is live. TurboJPEG reads the data's length from the first pointer, and writes, from the
+        // second one, the region's rows, `pitch` bytes apart: `out` is at least that long (checked above). Only where
+        // no region can be set does the size come from the header, which `open` read from the same bytes: the core
+        // never changes the bytes of a committed record, nor a buffer while it is decoded.
+        let status = unsafe {
+            tj::tj3Decompress8(
+                handle,
+                self.data.as_ptr(),
+                self.data.len() as u64,
+                out.as_mut_ptr(),
+                int(u32::try_from(pitch).map_err(|e| e.to_string())?)?,
+                format.code(),
+            )
+        };
+        self.handle.outcome(status)
+    }
+}
+
+impl Decompressor {
+    fn get(&self, parameter: tj::TJPARAM) -> c_int {
+        // SAFETY: the handle is live; the call reads a number from it.
+        unsafe { tj::tj3Get(self.0.as_ptr(), parameter.cast_signed()) }
+    }
+
+    /// `TurboJPEG` returns -1 after a warning too, and still calls it a warning when an error came after it: its text,
+    /// that of the first warning or of the error, tells them apart.
+    fn outcome(&self, status: c_int) -> Result<Outcome, String> {
+        if status == 0 {
+            return Ok(Outcome::Clean);
+        }
+        let text = message(self.0);
+        // SAFETY: the handle is live; the call reads a number from it.
+        let code = unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) };
+        if code != tj::TJERR_TJERR_WARNING.cast_signed() || !WARNINGS.iter().any(|start| text.starts_with(start)) {
+            Err(text)
+        } else if text.starts_with(PREMATURE_END) {
+            Ok(Outcome::Truncated)
+        } else {
+            Ok(Outcome::Damaged)
+        }
+    }
+}
+
+impl Drop for Decompressor {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `tj3Init`, and nobody has it after this.
+        unsafe { tj::tj3Destroy(self.0.as_ptr()) }
+    }
+}
+
+/// How finely the colours of a JPEG are stored, against its brightness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the usual names
+pub enum Subsampling {
+    S444,
+    S422,
+    S420,
+    S440,
+    S411,
+    S441,
+    Grey,
+}
+
+/// How to encode a JPEG.
+#[derive(Debug, Clone, Copy)]
+pub struct JpegOptions {
+    /// 1 to 100.
+    pub quality: u8,
+    /// Of the colours, against the brightness.
+    pub subsampling: Subsampling,
+    /// In several scans, from coarse to fine; as one scan otherwise.
+    pub progressive: bool,
+    /// A restart marker after every so many MCUs; 0 for none.
+    pub restart_every: u16,
+}
+
+impl Default for JpegOptions {
+    fn default() -> Self {
+        Self { quality: 90, subsampling: Subsampling::S420, progressive: false, restart_every: 0 }
+    }
+}
+
+/// Encodes `width` times `height` pixels, their rows without padding, RGB if there are 3 bytes for each of them, CMYK
+/// (inverted, as Adobe does, and stored as YCCK) if there are 4.
+///
+/// # Errors
+/// The number of bytes fits neither, or an option is out of range; as text.
+pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions) -> Result<Vec<u8>, String> {
+    let count = width as usize * height as usize;
+    let format = match pixels.len() {
+        0 => return Err("no pixels".to_owned()),
+        n if n == 3 * count => Format::Rgb,
+        n if n == 4 * count => Format::Cmyk,
+        n => return Err(format!("{n} bytes are not {width} x {height} pixels of 3 or 4 bytes")),
+    };
+    let subsampling = match options.subsampling {
+        Subsampling::S444 => tj::TJSAMP_TJSAMP_444,
+        Subsampling::S422 => tj::TJSAMP_TJSAMP_422,
+        Subsampling::S420 => tj::TJSAMP_TJSAMP_420,
+        Subsampling::S440 => tj::TJSAMP_TJSAMP_440,
+        Subsampling::S411 => tj::TJSAMP_TJSAMP_411,
+        Subsampling::S441 => tj::TJSAMP_TJSAMP_441,
+        Subsampling::Grey => tj::TJSAMP_TJSAMP_GRAY,
+    };
+    let compressor = Compressor(handle(tj::TJINIT_TJINIT_COMPRESS)?);
+    set(compressor.0, tj::TJPARAM_TJPARAM_QUALITY, options.quality.into())?;
+    set(compressor.0, tj::TJPARAM_TJPARAM_SUBSAMP, subsampling)?;
+    set(compressor.0, tj::TJPARAM_TJPARAM_PROGRESSIVE, options.progressive.into())?;
+    set(compressor.0, tj::TJPARAM_TJPARAM_RESTARTBLOCKS, options.restart_every.into())?;
+    let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the handle is live. TurboJPEG reads `height` rows of `width` pixels of the format, without padding
+    // (pitch 0), which is all of `pixels`. The buffer is null: TurboJPEG allocates it and says its size.
+    let status = unsafe {
+        tj::tj3Compress8(
+            compressor.0.as_ptr(),
+            pixels.as_ptr(),
+            int(width)?,
+            0,
+            int(height)?,
+            format.code(),
+            &raw mut buffer,
+            &raw mut size,
+        )
+    };
+    let encoded = if status == 0 && !buffer.is_null() {
+        // SAFETY: TurboJPEG wrote `size` bytes there, and nobody changes them before they are copied.
+        Ok(unsafe { std::slice::from_raw_parts(buffer, size as usize) }.to_vec())
+    } else {
+        Err(message(compressor.0))
+    };
+    // SAFETY: the buffer is TurboJPEG's, or null, which it allows; the slice over it is gone.
+    unsafe { tj::tj3Free(buffer.cast()) };
+    encoded
+}
+
+struct Compressor(NonNull<c_void>);
+
+impl Drop for Compressor {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `tj3Init`, and nobody has it after this.
+        unsafe { tj::tj3Destroy(self.0.as_ptr()) }
+    }
+}
+
+fn handle(kind: tj::TJINIT) -> Result<NonNull<c_void>, String> {
+    // SAFETY: takes a number, and returns a handle of its own or null.
+    NonNull::new(unsafe { tj::tj3Init(kind.cast_signed()) }).ok_or_else(|| "no memory for a JPEG codec".to_owned())
+}
+
+fn set(handle: NonNull<c_void>, parameter: tj::TJPARAM, value: c_int) -> Result<(), String> {
+    // SAFETY: the callers' handle is live; the call writes a number to it, after checking it.
+    let status = unsafe { tj::tj3Set(handle.as_ptr(), parameter.cast_signed(), value) };
+    if status == 0 { Ok(()) } else { Err(message(handle)) }
+}
+
+fn message(handle: NonNull<c_void>) -> String {
+    // SAFETY: TurboJPEG returns a text that ends in a zero, in the handle or in the thread's own memory, and valid until
+    // the next call; it is copied before.
+    let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(handle.as_ptr())) }.to_string_lossy();
+    text.lines().collect::<Vec<_>>().join(" ")
+}
+
+fn int(n: u32) -> Result<c_int, String> {
+    c_int::try_from(n).map_err(|_| format!("{n} is too large"))
+}

@@ -1,0 +1,150 @@
+//! Formats other than JPEG, by the crate `image`, as the pixels that Pillow's `convert("RGB")` gives: alpha is dropped
+//! and not blended, grey of 16 bits saturates at 255, colours of 16 bits lose their lower half.
+
+use std::io::{Cursor, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ::image::codecs::{bmp, gif, png, pnm, tiff, webp};
+use ::image::error::{ImageError, ImageResult, UnsupportedErrorKind};
+use ::image::{ColorType, ImageDecoder, Limits};
+
+use super::probe::Format;
+use super::{DecodeError, DecodeOptions, Orientation, Truncated, reserve};
+
+/// Bytes that a decoder may allocate besides the pixels: tables and rows.
+const WORKSPACE: u64 = 64 << 20;
+
+type Boxed<'a> = Box<dyn ImageDecoder + 'a>;
+
+/// Size as stored, and orientation if the options ask for it.
+pub(super) fn size(
+    format: Format,
+    data: &[u8],
+    options: &DecodeOptions,
+) -> Result<(u32, u32, Orientation), DecodeError> {
+    guarded(format, || {
+        let mut decoder = open(format, data, options).map_err(|e| translate(format, e))?;
+        header(&mut decoder, options)
+    })
+}
+
+/// Decodes the whole image to RGB at the start of `pixels`; gives its size as stored.
+pub(super) fn decode(
+    format: Format,
+    data: &[u8],
+    options: &DecodeOptions,
+    pixels: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> Result<(u32, u32, Orientation), DecodeError> {
+    guarded(format, || {
+        let mut decoder = open(format, data, options).map_err(|e| translate(format, e))?;
+        let (width, height, orientation) = header(&mut decoder, options)?;
+        let count = width as usize * height as usize;
+        let color = decoder.color_type();
+        let rgb = reserve(pixels, 3 * count);
+        if color == ColorType::Rgb8 {
+            read(format, decoder, rgb, options)?;
+        } else {
+            let raw = reserve(scratch, count * usize::from(color.bytes_per_pixel()));
+            read(format, decoder, raw, options)?;
+            convert(format, color, raw, rgb)?;
+        }
+        Ok((width, height, orientation))
+    })
+}
+
+/// Decoders of hostile bytes are other people's code: should one of them panic, it is this image's error.
+fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder failed on it".to_owned())))
+}
+
+fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> ImageResult<Boxed<'a>> {
+    let bytes = Cursor::new(data);
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(options.max_pixels.saturating_mul(8).saturating_add(WORKSPACE));
+    let mut decoder: Boxed<'a> = match format {
+        Format::Png => return Ok(Box::new(png::PngDecoder::with_limits(bytes, limits)?)),
+        Format::WebP => Box::new(webp::WebPDecoder::new(bytes)?),
+        Format::Gif => Box::new(gif::GifDecoder::new(bytes)?),
+        Format::Bmp => Box::new(bmp::BmpDecoder::new(bytes)?),
+        Format::Tiff => Box::new(tiff::TiffDecoder::new(bytes)?),
+        Format::Pnm => Box::new(pnm::PnmDecoder::new(bytes)?),
+        Format::Jpeg => unreachable!("JPEGs are TurboJPEG's"),
+    };
+    decoder.set_limits(limits)?;
+    Ok(decoder)
+}
+
+fn header(decoder: &mut Boxed<'_>, options: &DecodeOptions) -> Result<(u32, u32, Orientation), DecodeError> {
+    let (width, height) = decoder.dimensions();
+    options.check_size(width, height)?;
+    let exif = if options.orientation { decoder.exif_metadata().ok().flatten() } else { None };
+    Ok((width, height, exif.map_or(Orientation::UPRIGHT, |tiff| Orientation::from_exif(&tiff))))
+}
+
+fn read(format: Format, decoder: Boxed<'_>, out: &mut [u8], options: &DecodeOptions) -> Result<(), DecodeError> {
+    let accept = options.truncated == Truncated::Accept;
+    if accept {
+        // What is not decoded stays black.
+        out.fill(0);
+    }
+    match decoder.read_image_boxed(out).map_err(|e| translate(format, e)) {
+        Err(DecodeError::Truncated { .. }) if accept => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn convert(format: Format, color: ColorType, raw: &[u8], rgb: &mut [u8]) -> Result<(), DecodeError> {
+    // The crate gives 16 bits in the machine's own order.
+    #[allow(clippy::host_endian_bytes)]
+    let wide = |bytes: [u8; 2]| u16::from_ne_bytes(bytes);
+    // PNM files of 16 bits are scaled in Pillow, all others lose their lower half.
+    let narrow = |bytes: [u8; 2]| match format {
+        Format::Pnm => ((u32::from(wide(bytes)) * 255 + 32_767) / 65_535) as u8,
+        _ => (wide(bytes) >> 8) as u8,
+    };
+    match color {
+        ColorType::L8 => each(raw, rgb, |&[l]| [l; 3]),
+        ColorType::La8 => each(raw, rgb, |&[l, _]| [l; 3]),
+        ColorType::Rgba8 => each(raw, rgb, |&[r, g, b, _]| [r, g, b]),
+        ColorType::L16 => each(raw, rgb, |&l: &[u8; 2]| [wide(l).min(255) as u8; 3]),
+        ColorType::La16 => each(raw, rgb, |&[h, l, _, _]| [narrow([h, l]); 3]),
+        ColorType::Rgb16 => {
+            each(raw, rgb, |&[r0, r1, g0, g1, b0, b1]| [narrow([r0, r1]), narrow([g0, g1]), narrow([b0, b1])]);
+        }
+        ColorType::Rgba16 => {
+            each(raw, rgb, |&[r0, r1, g0, g1, b0, b1, _, _]| [narrow([r0, r1]), narrow([g0, g1]), narrow([b0, b1])]);
+        }
+        other => {
+            return Err(DecodeError::Unsupported { format: format.name(), detail: format!("pixels of {other:?}") });
+        }
+    }
+    Ok(())
+}
+
+fn each<const N: usize>(raw: &[u8], rgb: &mut [u8], pixel: impl Fn(&[u8; N]) -> [u8; 3]) {
+    for (to, from) in rgb.chunks_exact_mut(3).zip(raw.chunks_exact(N).filter_map(<[u8]>::first_chunk)) {
+        to.copy_from_slice(&pixel(from));
+    }
+}
+
+fn translate(format: Format, error: ImageError) -> DecodeError {
+    match error {
+        ImageError::IoError(e) if e.kind() == ErrorKind::UnexpectedEof => {
+            DecodeError::Truncated { format: format.name(), detail: e.to_string() }
+        }
+        ImageError::Unsupported(e) => {
+            let detail = match e.kind() {
+                UnsupportedErrorKind::Color(color) => format!("pixels of {color:?}"),
+                UnsupportedErrorKind::GenericFeature(feature) => feature,
+                _ => e.to_string(),
+            };
+            DecodeError::Unsupported { format: format.name(), detail }
+        }
+        other => damaged(format, other.to_string()),
+    }
+}
+
+fn damaged(format: Format, detail: String) -> DecodeError {
+    DecodeError::Damaged { format: format.name(), detail }
+}
