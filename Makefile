@@ -66,7 +66,7 @@ clean: ## remove what was built and made; .venv stays
 	rm -f python/fastrecord/_core*.so $(VENV)/.extension
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.deps: pyproject.toml Cargo.toml
 	scripts/need $(PYTHON)
