@@ -82,3 +82,30 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`image_folder` as one .frec file, in the order of ImageFolder. Read only: copy it before you change a byte."""
     return pack_folder(image_folder, tmp_path_factory.mktemp("packed") / "train.frec")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute as the processes of the DDP tests do: sums in another order would differ in their last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to train on: images of one colour a class."""
+    from tests.training import write_colours
+
+    return write_colours(tmp_path_factory.mktemp("colours") / "train.frec", 76, seed=0)
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to evaluate on, of the same classes."""
+    from tests.training import write_colours
+
+    return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)

@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +35,8 @@ from tests.training import (
     write_numbered,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute as the processes of the DDP tests do: sums in another order would differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_colours(tmp_path_factory.mktemp("colours") / "train.frec", 76, seed=0)
-
-
-@pytest.fixture(scope="module")
-def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)
 
 
 @pytest.fixture(scope="module")

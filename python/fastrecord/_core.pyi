@@ -28,7 +28,6 @@ __all__ = [
     "image_size",
     "open_snapshot",
     "permute",
-    "pool_threads",
 ]
 
 __version__: str
@@ -45,7 +44,6 @@ _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch
 
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
-def pool_threads() -> int: ...
 def open_snapshot(
     path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
 ) -> Reader: ...

@@ -32,8 +32,7 @@ impl Writer {
         let appended = self.append_checked(values, &sizes);
         self.guard(appended)?;
         self.records = record + 1;
-        let pending: usize = self.columns.iter().map(|c| c.pending.len()).sum();
-        if self.position() + self.heap.len() as u64 - self.commit_start >= self.commit_bytes || pending >= INDEX {
+        if self.commit_is_due(0) {
             self.commit()?;
         }
         Ok(record)
@@ -41,13 +40,19 @@ impl Writer {
 
     /// Whether appending so many bytes may write to the file, or commit: it then takes long enough to let others work meanwhile.
     pub fn may_write(&self, bytes: usize) -> bool {
-        let pending: usize = self.columns.iter().map(|c| c.pending.len()).sum();
-        let position = self.position() + (self.heap.len() + bytes) as u64;
+        // A record adds padding and entries to its values' bytes; to be asked once too often costs little.
+        const MORE: usize = 4096;
         bytes >= DIRECT
-            || self.buffer.len() + bytes + 64 > BUFFER
+            || self.buffer.len() + bytes + MORE > BUFFER
             || self.heap.len() + bytes >= HEAP
-            || position + 64 - self.commit_start >= self.commit_bytes
-            || pending + 4096 >= INDEX
+            || self.commit_is_due(bytes + MORE)
+    }
+
+    /// Whether so many more bytes, of payloads or of the index, would be enough for a commit.
+    fn commit_is_due(&self, more: usize) -> bool {
+        let payloads = self.position() + self.heap.len() as u64 - self.commit_start;
+        let index: usize = self.columns.iter().map(|c| c.pending.len()).sum();
+        payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
     }
 
     /// Checks all values before any of them is written; returns the sizes of images.

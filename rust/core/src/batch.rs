@@ -22,6 +22,7 @@ const ALWAYS_AHEAD: u64 = 16 << 10;
 /// So many bytes are asked of the kernel ahead of the copying: enough to keep the disk busy, and copying starts at once (with
 /// 16 MiB a cold batch of 28 MiB took a fifth longer).
 const WINDOW: u64 = 6 << 20;
+const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
 /// Copied and checked in pieces that stay in the nearest cache in between.
 const PIECE: usize = 16 << 10;
 /// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
@@ -171,15 +172,14 @@ impl Reader {
             self.copy_alone(field, records, &extents, starts, out, (verify, ahead), interrupted)
         } else {
             let groups = Self::groups(starts);
-            let distance = WINDOW.div_ceil(GROUP) as usize;
             if ahead {
-                groups.iter().take(distance).for_each(|group| self.ask_all(&extents[group.clone()]));
+                self.ask_first(&extents, &groups);
             }
-            let (this, records, later) = (self.clone(), records.to_vec(), groups.clone());
+            let (this, records, all) = (self.clone(), records.to_vec(), groups.clone());
             let fill = move |group: usize, i: usize, part: &mut [u8]| {
-                // The first record of a group asks for the group that lies a window ahead.
-                if let Some(coming) = later.get(group + distance).filter(|_| ahead && later[group].start == i) {
-                    this.ask_all(&extents[coming.clone()]);
+                // Once a group, by its first record.
+                if ahead && all[group].start == i {
+                    this.ask_ahead_of(group, &extents, &all);
                 }
                 this.copy_one(field, records[i], &extents[i], part, verify)
             };
@@ -236,6 +236,20 @@ impl Reader {
         Ok(())
     }
 
+    /// Asks for the groups of the first window, before any of a batch is touched.
+    fn ask_first(&self, extents: &[Extent], groups: &[Range<usize>]) {
+        for group in groups.iter().take(GROUPS_AHEAD) {
+            self.ask_all(&extents[group.clone()]);
+        }
+    }
+
+    /// Asks for the group that lies a window ahead of one that is begun.
+    fn ask_ahead_of(&self, group: usize, extents: &[Extent], groups: &[Range<usize>]) {
+        if let Some(coming) = groups.get(group + GROUPS_AHEAD) {
+            self.ask_all(&extents[coming.clone()]);
+        }
+    }
+
     fn ask_all(&self, extents: &[Extent]) {
         for extent in extents {
             self.ask(extent);
@@ -288,15 +302,10 @@ impl Reader {
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
         let groups = Self::groups(&starts);
-        let distance = WINDOW.div_ceil(GROUP) as usize;
-        for group in groups.iter().take(distance) {
-            self.ask_all(&extents[group.clone()]);
-        }
+        self.ask_first(&extents, &groups);
         let (this, records) = (self.clone(), records.to_vec());
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
-            if let Some(coming) = groups.get(item + distance) {
-                this.ask_all(&extents[coming.clone()]);
-            }
+            this.ask_ahead_of(item, &extents, &groups);
             for i in groups[item].clone() {
                 let start = extents[i].offset as usize;
                 let bytes = map.bytes().get(start..start + extents[i].stored as usize).unwrap_or_default();

@@ -34,6 +34,7 @@ pub(crate) struct Exporter {
 
 #[pymethods]
 impl Exporter {
+    // SAFETY: unsafe because the caller, the interpreter, must give a view to fill; nothing else calls it.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));

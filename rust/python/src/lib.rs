@@ -12,7 +12,7 @@ mod state;
 mod turn;
 mod writer;
 
-use fastrecord_core::{Order, default_threads};
+use fastrecord_core::Order;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -38,18 +38,12 @@ fn image_size(data: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
     Ok(fastrecord_core::image_size(&buffer.to_vec(data.py())?).ok())
 }
 
-/// Return how many threads work on one call by default: the CPUs that the process may run on.
-#[pyfunction]
-fn pool_threads() -> usize {
-    default_threads()
-}
-
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{image_size, permute, pool_threads};
+    use super::{image_size, permute};
     #[pymodule_export]
     use crate::batch::{Batch, Payloads};
     #[pymodule_export]
