@@ -13,11 +13,13 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python test test-rust test-python test-image bench wheel clean help
+.PHONY: setup demo check check-rust check-python test test-rust test-python bench wheel clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PYO3_PYTHON := $(abspath $(BIN))/python
+# libjpeg-turbo is built with it; it comes from pip, with the rest.
+export CMAKE := $(abspath $(BIN))/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport CONDA_PREFIX PYTHONHOME
 
@@ -51,10 +53,6 @@ test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
 	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
 
-test-image: setup ## the core's image decoder, which is not in the package yet; needs nasm
-	$(BIN)/python -m pip install -q 'cmake>=3.28,<5'
-	CMAKE=$(abspath $(BIN))/cmake cargo test -p fastrecord-core --features image --lib --test image
-
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
@@ -71,7 +69,7 @@ help: ## this list
 $(VENV)/.deps: pyproject.toml Cargo.toml
 	scripts/need $(PYTHON)
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2'
+	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2' 'cmake>=3.28,<5'
 	$(QUIET_PIP) $(BIN)/maturin develop --release --extras dev,demo
 	touch $@
 

@@ -1,6 +1,6 @@
 """Compare decoding and cropping with Pillow and torchvision, file by file, over a folder of real images.
 
-Run by hand: `cargo build --release --features image --example decode_images -p fastrecord-core`, then
+Run by hand: `cargo build --release --example decode_images -p fastrecord-core`, then
 `python benches/compare_pillow.py target/release/examples/decode_images FOLDER`. Ends with status 1 when a crop
 of a file differs by more than 1.0 of 255 on average, or the crops are drawn otherwise.
 """

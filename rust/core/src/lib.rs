@@ -29,7 +29,6 @@ mod buffer;
 mod chunks;
 mod commit;
 mod error;
-#[cfg(feature = "image")]
 pub mod image;
 mod index;
 mod ingest;
