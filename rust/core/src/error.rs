@@ -1,6 +1,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::image::DecodeError;
+
 /// The result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -65,6 +67,9 @@ pub enum Error {
 
     #[error("{path}: the file's schema is {found}, not {given}: leave the schema out to append", path = path.display())]
     SchemaMismatch { path: PathBuf, found: String, given: String },
+
+    #[error("{path}: record {record}, field {field}: {source}", path = path.display())]
+    Decode { path: PathBuf, record: u64, field: String, source: DecodeError },
 
     #[error("{input}: {detail}", input = input.display())]
     NotAnImage { input: PathBuf, detail: String },

@@ -53,7 +53,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
             PyValueError::new_err(message)
         }
         Error::Schema(_) | Error::BadValue { .. } | Error::SchemaMismatch { .. } => SchemaError::new_err(message),
-        Error::NotAnImage { .. } => DecodeError::new_err(message),
+        Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(message),
         Error::Locked { .. } => LockedError::new_err(message),
         // `Error` is non-exhaustive only for other crates; these are the rest: Missing, WriterFailed, WrongProcess, Replaced.
         _ => FastRecordError::new_err(message),
