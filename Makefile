@@ -1,4 +1,5 @@
-# The very commands that CI runs. `make help` lists them. All that is installed goes to .venv; nothing needs root.
+# The very commands that CI runs. `make help` lists them. All that is installed goes to .venv, but for
+# what scripts/need finds missing of the system: as root it installs that too, else it says the command.
 PYTHON ?= python3
 PYTEST_ARGS ?=
 VENV := .venv
