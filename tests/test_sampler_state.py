@@ -210,6 +210,23 @@ def test_what_the_consumer_has_done_counts_however_far_the_workers_are_ahead() -
     assert list(resumed_sampler) == whole[2:]
 
 
+def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out() -> None:
+    sampler = FastRecordBatchSampler(range(50), 8)
+    whole = [list(sampler), list(sampler)]
+    sampler.set_epoch(0)
+    run = sampler._begin()
+    assert [sampler.rows(batch, epoch=run.epoch).tolist() for batch in range(7)] == whole[0]
+    run.done += 5
+    assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (0, 5)
+    run.done += 2
+    assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)
+    again = sampler._begin()
+    assert [sampler.rows(batch, epoch=again.epoch).tolist() for batch in range(7)] == whole[1]
+    assert (again.epoch, again.done) == (1, 0)
+    run.done -= 4  # one that is over no longer counts
+    assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)
+
+
 def test_a_pickled_sampler_goes_on_at_the_same_place() -> None:
     sampler = FastRecordBatchSampler(range(50), 8)
     sampler.load_state_dict(altered(sampler.state_dict(batches_done=3), epoch=2))

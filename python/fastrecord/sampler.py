@@ -130,6 +130,18 @@ class FastRecordBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the record numbers of one batch after the other; see the class for which epoch, and from where."""
+        run = self._begin()
+        while run.done < len(self):
+            rows = self.rows(run.done, epoch=run.epoch)
+            run.done += 1
+            yield rows.tolist()
+
+    def _begin(self) -> _Run:
+        """Begin an iteration: the next batch is number `run.done` of `run.epoch`.
+
+        Whoever iterates computes batches from `rows` and `positions`, as far ahead as it likes, and raises `run.done`
+        by one when it hands a batch out: `epoch` and `state_dict` go by that.
+        """
         group = _process_group()
         if self._follows_group and group is not None and group != (self._rank, self._world_size):
             raise RuntimeError(
@@ -141,10 +153,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         # Each iteration counts for itself: one that goes on after another has begun must not move that one's place.
         run = self._run
         run.begun = True
-        while run.done < len(self):
-            rows = self.rows(run.done, epoch=run.epoch)
-            run.done += 1
-            yield rows.tolist()
+        return run
 
     def positions(self, batch: int) -> NDArray[np.int64]:
         """Return the positions in the epoch order that this rank takes of a batch, int64 (records in the batch,).
