@@ -101,7 +101,7 @@ def test_a_failed_apt_get_leaves_its_reason_and_the_command(machine: Path) -> No
 
 def test_an_old_python_is_named_with_the_way_to_choose_another(machine: Path) -> None:
     executable(machine / "nasm", "exit 0")
-    executable(machine / "python3", 'case $2 in *version_info*) exit 1 ;; *python_version*) echo 3.9.2 ;; esac')
+    executable(machine / "python3", "case $2 in *version_info*) exit 1 ;; *python_version*) echo 3.9.2 ;; esac")
     status, text = need(machine)
     assert status == 1
     assert "3.11 or newer is needed:\n    make PYTHON=/path/to/python3.11" in text

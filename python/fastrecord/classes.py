@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,34 +30,69 @@ def class_names(reader: Reader) -> list[str] | None:
     return names
 
 
-def merge_classes(readers: Sequence[Reader]) -> tuple[list[str], list[Table | None]]:
+def check_names(classes: Sequence[str]) -> list[str]:
+    """Return class names given by the caller as a list.
+
+    Raises:
+        TypeError: not a sequence of names. ValueError: a name comes twice.
+    """
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+        raise TypeError(f"classes is a sequence of class names, not {classes!r:.80}")
+    names = list(classes)
+    if len(set(names)) != len(names):
+        raise ValueError(f"classes holds {next(name for name in names if names.count(name) > 1)!r} more than once")
+    return names
+
+
+def merge_classes(
+    readers: Sequence[Reader], classes: Sequence[str] | None = None
+) -> tuple[list[str], list[Table | None]]:
     """Give every class of several files one number.
 
-    The first file keeps its numbers; names that later files add get the next ones, in the order of the files.
+    Args:
+        readers: The files.
+        classes: The names of all classes, position = number. By default the first file keeps its numbers, and names
+            that later files add get the next ones, in the order of the files.
 
     Returns:
         The names, position = label (empty if no file names classes); for each file its table from stored label to
         label, int64 (classes of the file,), or None where the labels stay as they are.
 
     Raises:
-        SchemaError: only some of the files name classes, or one does so badly.
+        SchemaError: only some of the files name classes, or one does so badly; with `classes`, a file names none, or
+            one that is not among them.
     """
     named = [(reader, class_names(reader)) for reader in readers]
     without = [os.fspath(reader.path) for reader, names in named if names is None]
-    if len(without) == len(named):
+    if len(without) == len(named) and classes is None:
         return [], [None] * len(named)
     if without:
         having = [os.fspath(reader.path) for reader, names in named if names is not None]
+        known = f"{_some(having)} name classes" if having else "classes= names them"
         raise SchemaError(
-            f"labels can not be matched: {_some(having)} name classes, {_some(without)} do not; "
+            f"labels can not be matched: {known}, {_some(without)} do not; "
             "pack those again with `fastrecord pack --classes-from`"
         )
-    numbers: dict[str, int] = {}
+    numbers = {name: number for number, name in enumerate(classes or ())}
     tables: list[Table | None] = []
-    for _, names in named:
+    for reader, names in named:
+        if classes is not None:
+            _require_known(names or [], numbers, reader.path)
         table = np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64)
-        tables.append(None if np.array_equal(table, np.arange(len(table))) else table)
+        # The table of a file that lacks some of the given classes also refuses their numbers, which it does not name.
+        whole = classes is None or len(table) == len(numbers)
+        tables.append(None if whole and np.array_equal(table, np.arange(len(table))) else table)
     return list(numbers), tables
+
+
+def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) -> None:
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise SchemaError(
+            f"{path}: of its classes, {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
+            "classes= names"
+        )
 
 
 def map_labels(labels: Table, table: Table | None, path: str) -> Table:

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import Dataset, default_collate
 
-from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
-from fastrecord.classes import map_labels, merge_classes
+from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, SchemaError
+from fastrecord.classes import check_names, map_labels, merge_classes
 from fastrecord.fields import KEY, check_fields, find_image, find_label, has_key, key_suffix
 from fastrecord.shards import Paths, Shards, find_files
 
@@ -52,6 +52,8 @@ class FastRecordDataset(Dataset[Any]):
         label_field: The field that holds the labels, int64 or float64; by default "label" if there is such a one.
         extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
             `bytes`.
+        classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
+            numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
         verify: Check the CRC of every payload that is read.
         allow_incomplete: Accept files whose packing has not been finished.
         access: "mmap", or "pread" to map nothing.
@@ -64,7 +66,8 @@ class FastRecordDataset(Dataset[Any]):
     Raises:
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
         FastRecordError: a file is incomplete. CorruptFileError: a file is no sound .frec file.
-        SchemaError: a field is missing, files have different fields, or their classes can not be matched.
+        SchemaError: a field is missing, files have different fields, or their classes can not be matched; with
+            `classes`, a file names a class that is not among them, or there are no int64 labels to number.
         ValueError: an argument has a value that is not allowed.
     """
 
@@ -78,6 +81,7 @@ class FastRecordDataset(Dataset[Any]):
         image_field: str | None = None,
         label_field: str | None = None,
         extra_fields: Sequence[str] = (),
+        classes: Sequence[str] | None = None,
         verify: bool = True,
         allow_incomplete: bool = False,
         access: str = "mmap",
@@ -86,6 +90,7 @@ class FastRecordDataset(Dataset[Any]):
             raise ValueError(f"decode={decode!r} is not allowed: 'pil' gives PIL images, None gives the encoded bytes")
         if isinstance(extra_fields, str):
             raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
+        self._given_classes = None if classes is None else check_names(classes)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
@@ -105,8 +110,10 @@ class FastRecordDataset(Dataset[Any]):
         check_fields(readers, self._image_field, self._label_field, self._extra_fields)
         self._shards = Shards(readers)
         self._classes: list[str] | None
-        self._classes, tables = merge_classes(readers)
+        self._classes, tables = merge_classes(readers, self._given_classes)
         numbered = self._label_field is not None and readers[0].schema[self._label_field].name == "int64"
+        if classes is not None and not numbered:
+            raise SchemaError(f"{readers[0].path}: classes= numbers int64 labels, and the file has no such field")
         mapped = numbered and any(table is not None for table in tables)
         # None in the usual case, so that a pickled data set stays small.
         self._tables = tables if mapped else None
@@ -128,7 +135,7 @@ class FastRecordDataset(Dataset[Any]):
             IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that Pillow reads.
         """
         shard, record = self._shards.locate(index)
-        return self._sample(shard, record, self._labels(shard, np.array([record]))[0])
+        return self._sample(shard, record, self._label_list(shard, np.array([record]))[0])
 
     def __getitems__(self, indices: ArrayLike) -> list[Any]:
         """Return the samples of a whole batch, in the order given; torch's DataLoader calls this.
@@ -149,20 +156,39 @@ class FastRecordDataset(Dataset[Any]):
             return [self[row] for row in rows.tolist()]
         sources: list[tuple[int, int, Any]] = [(0, 0, None)] * len(rows)
         for shard, positions, records in parts:
-            labels = self._labels(shard, records)
+            labels = self._label_list(shard, records)
             for position, record, label in zip(positions.tolist(), records.tolist(), labels, strict=True):
                 sources[position] = (shard, record, label)
         # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
         return [self._sample(*source) for source in sources]
 
-    def _labels(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the labels of some records, int64 (N,) (float64 if the label field is), before `target_transform`.
+
+        Only these records' labels are read.
+
+        Args:
+            rows: Record numbers in [0, len(self)), int64 (N,); repeats are allowed.
+
+        Raises:
+            AttributeError: the files have no label field. IndexError: a number is out of range.
+            SchemaError: a label has no class.
+        """
+        name = self._require_labels()
+        labels = np.empty(len(rows), self._shards.readers[0].schema[name].name)
+        for shard, positions, records in self._shards.split(self._shards.rows(rows)):
+            labels[positions] = self._stored_labels(shard, records, name)
+        return labels
+
+    def _stored_labels(self, shard: int, records: NDArray[np.int64], name: str) -> NDArray[Any]:
+        reader = self._shards.readers[shard]
+        labels: NDArray[Any] = reader.read_batch(records, [name])[name]
+        return map_labels(labels, self._tables[shard], reader.path) if self._tables else labels
+
+    def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
         if self._label_field is None:
             return [None] * len(records)
-        reader = self._shards.readers[shard]
-        labels = reader.read_batch(records, [self._label_field])[self._label_field]
-        if self._tables:
-            labels = map_labels(labels, self._tables[shard], reader.path)
-        return list(labels.tolist())
+        return list(self._stored_labels(shard, records, self._label_field).tolist())
 
     def _sample(self, shard: int, record: int, label: Any) -> Any:
         reader = self._shards.readers[shard]
@@ -203,7 +229,7 @@ class FastRecordDataset(Dataset[Any]):
     def classes(self) -> list[str]:
         """Class names, position = label; empty if the files name none."""
         if self._classes is None:
-            self._classes, _ = merge_classes(self._shards.readers)
+            self._classes, _ = merge_classes(self._shards.readers, self._given_classes)
         return self._classes
 
     @property
