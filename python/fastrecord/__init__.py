@@ -20,13 +20,20 @@ from fastrecord._core import (
 from fastrecord.schema import FieldType, Schema, bytes_, float64, image, int64, string
 
 if TYPE_CHECKING:
+    from fastrecord import transforms
     from fastrecord.dataset import FastRecordDataset, collate
+    from fastrecord.loader import FastRecordLoader
     from fastrecord.sampler import FastRecordBatchSampler
+    from fastrecord.skipping import SkippedRecord
+    from fastrecord.stats import LoaderStats
 
 # What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
 _LAZY = {
     "FastRecordBatchSampler": "fastrecord.sampler",
     "FastRecordDataset": "fastrecord.dataset",
+    "FastRecordLoader": "fastrecord.loader",
+    "LoaderStats": "fastrecord.stats",
+    "SkippedRecord": "fastrecord.skipping",
     "collate": "fastrecord.dataset",
 }
 
@@ -37,12 +44,15 @@ __all__ = [
     "FastRecordBatchSampler",
     "FastRecordDataset",
     "FastRecordError",
+    "FastRecordLoader",
     "FieldType",
+    "LoaderStats",
     "LockedError",
     "NoCommitError",
     "Reader",
     "Schema",
     "SchemaError",
+    "SkippedRecord",
     "UnsupportedVersionError",
     "Writer",
     "__version__",
@@ -52,13 +62,16 @@ __all__ = [
     "image",
     "int64",
     "string",
+    "transforms",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
+    import importlib
 
+    if name == "transforms":
+        return importlib.import_module("fastrecord.transforms")
+    if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value

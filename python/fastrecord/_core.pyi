@@ -17,6 +17,9 @@ __all__ = [
     "CorruptFileError",
     "DecodeError",
     "FastRecordError",
+    "ImagePlan",
+    "Load",
+    "Loading",
     "LockedError",
     "NoCommitError",
     "Payloads",
@@ -25,6 +28,7 @@ __all__ = [
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "default_threads",
     "image_size",
     "open_snapshot",
     "permute",
@@ -42,6 +46,7 @@ class UnsupportedVersionError(FastRecordError): ...
 
 _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch.Tensor
 
+def default_threads() -> int: ...
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def open_snapshot(
@@ -160,3 +165,39 @@ class Payloads:
     def tolist(self) -> list[memoryview]: ...
     @property
     def lengths(self) -> NDArray[np.int64]: ...
+
+@final
+class ImagePlan:
+    def __new__(
+        cls,
+        files: Sequence[tuple[Reader, Sequence[str]]],
+        outputs: Sequence[tuple[Any, ...]],
+        *,
+        flip: bool = False,
+        verify: bool = True,
+        truncated: str = "reject",
+        exif_orientation: bool = False,
+        max_pixels: int | None = None,
+        spares: int = 4,
+    ) -> Self: ...
+    def start(self, threads: int) -> Loading: ...
+    def counters(self) -> list[int]: ...
+
+@final
+class Loading:
+    def submit(
+        self,
+        seed: int,
+        epoch: int,
+        rows: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        memory: Sequence[Buffer | NDArray[Any]] | None = None,
+    ) -> Load: ...
+    def close(self) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+@final
+class Load:
+    def wait(self) -> tuple[list[Buffer], list[tuple[int, Exception]]]: ...
+    def is_ready(self) -> bool: ...

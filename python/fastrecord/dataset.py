@@ -162,6 +162,33 @@ class FastRecordDataset(Dataset[Any]):
         # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
         return [self._sample(*source) for source in sources]
 
+    def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return indices as numbers in [0, len(self)), int64 (N,).
+
+        Raises:
+            IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
+        """
+        return self._shards.rows(indices)
+
+    def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
+        """Return the values of fields of records: numpy arrays (N,) of numbers, lists of `str`, `bytes` or None.
+
+        Args:
+            rows: Numbers in [0, len(self)), int64 (N,).
+            fields: Names.
+
+        Raises:
+            KeyError: no such field. CorruptFileError: a checksum differs.
+        """
+        found: dict[str, list[Any]] = {name: [None] * len(rows) for name in fields}
+        for shard, positions, records in self._shards.split(rows):
+            batch = self._shards.readers[shard].read_batch(records, list(fields), verify=self.verify)
+            for name, values in found.items():
+                for position, value in zip(positions.tolist(), batch[name], strict=True):
+                    values[position] = bytes(value) if isinstance(value, memoryview) else value
+        kinds = {name: self._shards.readers[0].schema[name].name for name in fields}
+        return [np.array(v, kinds[n]) if kinds[n] in ("int64", "float64") else v for n, v in found.items()]
+
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the labels of some records, int64 (N,) (float64 if the label field is), before `target_transform`.
 
@@ -277,6 +304,21 @@ class FastRecordDataset(Dataset[Any]):
     def imgs(self) -> Samples:
         """The same as `samples`, as ImageFolder has it."""
         return self.samples
+
+    @property
+    def image_field(self) -> str:
+        """The field that holds the images."""
+        return self._image_field
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples have a label."""
+        return self._label_field is not None
+
+    @property
+    def extra_fields(self) -> tuple[str, ...]:
+        """Names of the fields whose values follow in each sample."""
+        return self._extra_fields
 
     def _require_labels(self) -> str:
         if self._label_field is None:

@@ -208,6 +208,11 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         return self._world_size
 
     @property
+    def records(self) -> int:
+        """Records of the data."""
+        return self._n
+
+    @property
     def seed(self) -> int:
         """What the epoch orders are drawn from; a loaded state brings its own."""
         return self._seed

@@ -95,6 +95,20 @@ pub enum Error {
     #[error("{path}: the file was replaced: expected {expected}, found {found}: open it anew", path = path.display())]
     Replaced { path: PathBuf, expected: String, found: String },
 
+    #[error("{0}")]
+    Plan(String),
+
+    #[error("no memory for a batch of {bytes} bytes")]
+    Memory { bytes: u64 },
+
+    #[error("no thread could be started to load: {0}")]
+    Threads(io::Error),
+
+    #[error(
+        "a loader's threads are in the process that began to iterate (pid {owner}), this is pid {here}: iterate anew"
+    )]
+    ForkedLoader { owner: u32, here: u32 },
+
     #[error("interrupted")]
     Interrupted,
 }

@@ -193,7 +193,7 @@ impl Reader {
         Ok(extents)
     }
 
-    fn name_of(&self, field: usize) -> String {
+    pub(crate) fn name_of(&self, field: usize) -> String {
         self.schema().fields().get(field).map_or_else(String::new, |f| f.name.clone())
     }
 

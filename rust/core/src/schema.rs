@@ -46,6 +46,11 @@ impl FieldType {
         matches!(self, Self::Image | Self::Bytes | Self::String)
     }
 
+    /// Whether its values are bytes, of images or of anything else.
+    pub fn holds_bytes(self) -> bool {
+        matches!(self, Self::Image | Self::Bytes)
+    }
+
     /// What the entries of one of the field's columns are, if they are values.
     pub(crate) fn column_type(self, part: Part) -> Option<ColumnType> {
         match (self, part) {

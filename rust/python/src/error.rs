@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 
 use fastrecord_core::{Error, Result};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyIndexError, PyKeyError, PyOSError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 
 create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
@@ -49,7 +51,9 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
         Error::NoField { .. } => PyKeyError::new_err(message),
         Error::FieldType { .. } => PyTypeError::new_err(message),
-        Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
+        Error::Memory { .. } => PyMemoryError::new_err(message),
+        Error::Threads(_) | Error::ForkedLoader { .. } => PyRuntimeError::new_err(message),
+        Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
         }
         Error::Schema(_) | Error::BadValue { .. } | Error::SchemaMismatch { .. } => SchemaError::new_err(message),

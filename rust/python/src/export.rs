@@ -1,10 +1,11 @@
-//! Memory of ours that Python may look at but not change: an object with the buffer protocol.
+//! Memory of ours in Python's hands, and Python's in ours: the buffer protocol, both ways.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::Mapping;
+use fastrecord_core::{BatchBuffer, Mapping};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -68,6 +69,67 @@ pub(crate) fn export(py: Python<'_>, bytes: Bytes) -> PyResult<Py<PyAny>> {
 pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> PyResult<Bound<'py, PyAny>> {
     let (start, stop) = (offset.cast_signed() as isize, (offset + length).cast_signed() as isize);
     view.get_item(PySlice::new(view.py(), start, stop, 1))
+}
+
+/// Memory of a batch that has become Python's: writable, and given back when the last tensor over it is gone.
+#[pyclass(module = "fastrecord._core", frozen)]
+pub(crate) struct BatchMemory {
+    buffer: BatchBuffer,
+}
+
+impl BatchMemory {
+    pub(crate) fn new(buffer: BatchBuffer) -> Self {
+        Self { buffer }
+    }
+}
+
+#[pymethods]
+impl BatchMemory {
+    // SAFETY: unsafe because the caller, the interpreter, must give a view to fill; nothing else calls it.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let buffer = &slf.get().buffer;
+        // SAFETY: as for `Exporter`. Writable (0): the core has given the buffer away, whole, and no thread of it writes there
+        // any more; the memory stays until this object is gone.
+        let status = unsafe {
+            let start = buffer.as_ptr().cast::<c_void>();
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, buffer.len().cast_signed(), 0, flags)
+        };
+        if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+/// Exports that the core's threads are done with. To release one takes the GIL, which they never do: [`release_lent`] does.
+static RETURNED: Mutex<Vec<PyBuffer<u8>>> = Mutex::new(Vec::new());
+
+struct Lent(Option<PyBuffer<u8>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        RETURNED.lock().unwrap_or_else(PoisonError::into_inner).extend(self.0.take());
+    }
+}
+
+/// Memory that Python has allocated, for the core to fill. The export keeps it in place; that nobody else uses it before the
+/// batch is whole is the caller's part.
+pub(crate) fn lend(memory: &Bound<'_, PyAny>) -> PyResult<BatchBuffer> {
+    let buffer = PyBuffer::<u8>::get(memory)?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("memory for a batch is writable and C-contiguous"));
+    }
+    let start = NonNull::new(buffer.buf_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
+    let length = buffer.len_bytes();
+    // SAFETY: the export keeps `length` bytes at `start` allocated and in place until it is released, which is after `Lent` was
+    // dropped. (A null pointer is that of an empty buffer.)
+    Ok(unsafe { BatchBuffer::lent(start, length, Box::new(Lent(Some(buffer)))) })
+}
+
+/// Lets go of the lent memory that the core is done with.
+pub(crate) fn release_lent(_attached: Python<'_>) {
+    let returned = std::mem::take(&mut *RETURNED.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(returned);
 }
 
 /// Lends the memory of a writable, contiguous Python buffer for the time of a call.

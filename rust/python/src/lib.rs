@@ -7,6 +7,7 @@ mod batch;
 mod convert;
 mod error;
 mod export;
+mod loader;
 mod reader;
 mod state;
 mod turn;
@@ -38,12 +39,18 @@ fn image_size(data: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
     Ok(fastrecord_core::image_size(&buffer.to_vec(data.py())?).ok())
 }
 
+/// Return how many threads may run at once: the CPUs of the affinity mask, or the quota of the process's group if that is less.
+#[pyfunction]
+fn default_threads() -> usize {
+    fastrecord_core::default_threads()
+}
+
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{image_size, permute};
+    use super::{default_threads, image_size, permute};
     #[pymodule_export]
     use crate::batch::{Batch, Payloads};
     #[pymodule_export]
@@ -51,6 +58,8 @@ mod _core {
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
         UnsupportedVersionError,
     };
+    #[pymodule_export]
+    use crate::loader::{ImagePlan, Load, Loading};
     #[pymodule_export]
     use crate::reader::{Reader, open_snapshot};
     #[pymodule_export]

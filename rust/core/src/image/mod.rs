@@ -49,6 +49,9 @@ pub enum DecodeError {
     #[error("the crop does not fit the image of {width} x {height} pixels, or the output: {detail}")]
     Crop { detail: String, width: u32, height: u32 },
 
+    #[error("{detail}")]
+    Pair { detail: String },
+
     #[error("internal error of the decoder: {detail}")]
     Internal { detail: String },
 }

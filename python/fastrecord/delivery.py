@@ -1,0 +1,130 @@
+"""How batches get from the core's threads to where the consumer wants them: plain or pinned memory, or a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fastrecord import _core
+from fastrecord.requests import Request
+from fastrecord.transforms import Geometry, Normalize
+
+
+class Delivery:
+    """Where batches go.
+
+    Args:
+        device: None leaves them in the host's memory.
+        pin_memory: "auto": if the device is CUDA, or none is given and there is CUDA.
+        dtype: A float type to normalise to; None leaves uint8.
+
+    Raises:
+        TypeError: `dtype` is no float type.
+        ValueError: pinned memory is asked for without CUDA, or CUDA without there being one.
+    """
+
+    def __init__(
+        self, device: torch.device | str | int | None, pin_memory: bool | Literal["auto"], dtype: torch.dtype | None
+    ) -> None:
+        self.device = None if device is None else torch.device(device)
+        if pin_memory not in (True, False, "auto"):
+            raise ValueError(f'pin_memory is True, False or "auto", not {pin_memory!r}')
+        self.copies = self.device is not None and self.device.type != "cpu"
+        on_cuda = self.device is not None and self.device.type == "cuda"
+        if (on_cuda or pin_memory is True) and not torch.cuda.is_available():
+            raise ValueError("no CUDA device is available to torch: leave out device and pin_memory, or use the CPU")
+        self.pinned = on_cuda or (self.device is None and torch.cuda.is_available())
+        if pin_memory != "auto":
+            self.pinned = pin_memory
+        self._normalize = None if dtype is None else Normalize(dtype=dtype).to(self.device or "cpu")
+        self._stream: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None}
+
+    @property
+    def stream(self) -> Any:
+        """The stream of the copies, made when first used; None if there are none to CUDA."""
+        if self._stream is None and self.device is not None and self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return self._stream
+
+    def begin(self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry]) -> Pending:
+        """Have a batch made."""
+        shapes = [(len(request.rows), *geometry.output, 3) for geometry in outputs.values()]
+        # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
+        memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
+        flat = None if memory is None else [tensor.view(-1).numpy() for tensor in memory]
+        load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat)
+        return Pending(self, request, load, shapes, memory)
+
+    def send(self, value: Any) -> Any:
+        """Return a tensor or array on the device; what is neither stays as it is."""
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self.pinned:
+            value = value.pin_memory()
+        return self.copy(value) if self.copies else value
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy to the device, on the copies' own stream; work that is queued from now on sees it whole."""
+        if self.stream is None:
+            return tensor.to(self.device, non_blocking=True)
+        with torch.cuda.stream(self.stream):
+            copied = tensor.to(self.device, non_blocking=True)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self.stream)
+        # Its memory belongs to the copies' stream, and must not be used again before the consumer's work is done.
+        copied.record_stream(current)
+        return copied
+
+    def show(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if so asked."""
+        shown = images.permute(0, 3, 1, 2)
+        return shown if self._normalize is None else self._normalize(shown)
+
+
+class Pending:
+    """A batch under way.
+
+    Attributes:
+        request: What was asked for.
+        images: Of each output, uint8 (B, height, width, 3), once complete.
+        failures: Positions of records without an image, and why, once complete.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        request: Request,
+        load: _core.Load,
+        shapes: Iterable[tuple[int, ...]],
+        memory: list[torch.Tensor] | None,
+    ) -> None:
+        self.request = request
+        self.images: list[torch.Tensor] = []
+        self.failures: list[tuple[int, Exception]] = []
+        self._delivery, self._load, self._shapes, self._memory = delivery, load, list(shapes), memory
+
+    def is_ready(self) -> bool:
+        """Return whether `complete` would not wait for the threads."""
+        return bool(self.images) or self._load.is_ready()
+
+    def complete(self) -> None:
+        """Wait for the batch, and begin to copy it to the device. The second time does nothing."""
+        if self.images:
+            return
+        made, self.failures = self._load.wait()
+        images = self._memory
+        if images is None:
+            images = [
+                torch.frombuffer(memory, dtype=torch.uint8).view(shape)
+                for memory, shape in zip(made, self._shapes, strict=True)
+            ]
+        self._memory = None
+        self.images = [self._delivery.copy(image) for image in images] if self._delivery.copies else images

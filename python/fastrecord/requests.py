@@ -1,0 +1,167 @@
+"""Which records a loader makes next: batches of any batch sampler, with what decides their augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch.distributed
+from numpy.typing import NDArray
+
+from fastrecord.sampler import FastRecordBatchSampler
+
+_STATE_VERSION = 1
+_WORD = 1 << 64
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an iteration is: `total` is known once the sampler has no more."""
+
+    epoch: int
+    done: int = 0
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One batch.
+
+    Attributes:
+        seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
+        rows: Numbers of the records, int64 (N,).
+        hand_out: To be called when the batch goes to the consumer.
+    """
+
+    seed: int
+    epoch: int
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    hand_out: Callable[[], None]
+
+
+class OwnRequests:
+    """Batches of a FastRecordBatchSampler, computed ahead: its state counts those handed out."""
+
+    def __init__(self, sampler: FastRecordBatchSampler) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Request]:
+        """Begin an iteration of the sampler."""
+        sampler = self.sampler
+        run = sampler._begin()
+
+        def hand_out() -> None:
+            run.done += 1
+
+        for batch in range(run.done, len(sampler)):
+            rows = sampler.rows(batch, epoch=run.epoch)
+            yield Request(sampler.seed, run.epoch, rows, sampler.positions(batch), hand_out)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration."""
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a sampler's state."""
+        self.sampler.load_state_dict(state)
+
+
+class ForeignRequests:
+    """Batches of any iterable of batches of record numbers, such as torch's BatchSampler.
+
+    Args:
+        batches: Iterated once an epoch, in this process.
+        rows: Checks record numbers and makes them an array.
+        seed: Of the augmentation.
+    """
+
+    def __init__(self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, seed: int) -> None:
+        self.sampler = batches
+        self._rows = rows
+        self._seed = seed
+        self._progress = _Progress(epoch=0)
+        self._skip = 0
+
+    def _counted(self) -> int:
+        """Return the epoch as a sampler that counts epochs has it, else as counted here."""
+        inner = getattr(self.sampler, "sampler", self.sampler)
+        epoch = getattr(inner, "epoch", None)
+        if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0:
+            return epoch
+        return self._next_epoch()
+
+    def _next_epoch(self) -> int:
+        progress = self._progress
+        return progress.epoch + (progress.done == progress.total)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate over the sampler; what a loaded state says is done is left out."""
+        skip, self._skip = self._skip, 0
+        progress = self._progress = _Progress(self._counted(), skip)
+        rank, world_size = 0, 1
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+        def hand_out() -> None:
+            progress.done += 1
+
+        first = number = 0
+        for batch in self.sampler:
+            rows = self._rows(batch)
+            if not len(rows):
+                continue
+            # No two ranks draw the same crops, whatever share of the records a sampler gives them.
+            positions = (first + np.arange(len(rows), dtype=np.int64)) * world_size + rank
+            first += len(rows)
+            number += 1
+            if number > skip:
+                yield Request(self._seed, progress.epoch, rows, positions, hand_out)
+        progress.total = max(number, skip)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration, to the sampler too if it wants to know."""
+        if epoch != self._next_epoch():
+            self._skip = 0
+            self._progress = _Progress(epoch)
+        for owner in (self.sampler, getattr(self.sampler, "sampler", None)):
+            name_epoch = getattr(owner, "set_epoch", None)
+            if name_epoch is not None:
+                name_epoch(epoch)
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many batches of which epoch were handed out."""
+        progress = self._progress
+        over = progress.done == progress.total
+        return {
+            "version": _STATE_VERSION,
+            "seed": self._seed,
+            "epoch": self._next_epoch(),
+            "batches_done": 0 if over else progress.done,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Leave out, in the next iteration, the batches that were done; the sampler itself is asked for them again.
+
+        Raises:
+            TypeError, ValueError: the state is none of this.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a loader's state is a dict, not {type(state).__name__}")
+        if state.get("version") != _STATE_VERSION or "global_batch_size" in state:
+            raise ValueError("the state is that of another kind of batch sampler, or of another version")
+        for name in ("seed", "epoch", "batches_done"):
+            value = state.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _WORD:
+                raise ValueError(f"state: {name} is an int of at least 0, not {value!r}")
+        self._seed = state["seed"]
+        self.set_epoch(state["epoch"])
+        self._progress = _Progress(state["epoch"], state["batches_done"])
+        self._skip = state["batches_done"]

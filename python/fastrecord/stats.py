@@ -1,0 +1,136 @@
+"""What a loader has done, and where its time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """Sums since a loader was made; the difference of two says what happened in between.
+
+    Attributes:
+        images: Records whose images were made.
+        skipped: Records that gave none.
+        batches: Batches handed to the consumer.
+        reads: Payloads read.
+        bytes_read: Their bytes.
+        seconds: Wall time of the iterations, from their first batch asked for.
+        threads: Threads at work in an iteration.
+        read_seconds: Reading and checking payloads, summed over the threads.
+        decode_seconds: Decoding, likewise.
+        resize_seconds: Cropping, resizing and mirroring, likewise.
+        wait_seconds: The consumer waited for a batch.
+    """
+
+    images: int = 0
+    skipped: int = 0
+    batches: int = 0
+    reads: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    threads: int = 0
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    resize_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+    def __sub__(self, earlier: LoaderStats) -> LoaderStats:
+        """Return what happened since `earlier`."""
+        values = {field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
+        return LoaderStats(**{**values, "threads": self.threads})
+
+    @property
+    def images_per_second(self) -> float:
+        """Images made, over the wall time."""
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Millions of bytes read, over the wall time."""
+        return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def reads_per_second(self) -> float:
+        """Payloads read, over the wall time."""
+        return self.reads / self.seconds if self.seconds else 0.0
+
+    def _share(self, seconds: float) -> float:
+        available = self.threads * self.seconds
+        return min(1.0, seconds / available) if available else 0.0
+
+    @property
+    def read_share(self) -> float:
+        """Share of the threads' time spent reading, in [0, 1]."""
+        return self._share(self.read_seconds)
+
+    @property
+    def decode_share(self) -> float:
+        """Share of the threads' time spent decoding, in [0, 1]."""
+        return self._share(self.decode_seconds)
+
+    @property
+    def resize_share(self) -> float:
+        """Share of the threads' time spent resizing, in [0, 1]."""
+        return self._share(self.resize_seconds)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the threads' time spent waiting for the consumer or for a CPU, in [0, 1]."""
+        busy = self.read_seconds + self.decode_seconds + self.resize_seconds
+        return 1.0 - self._share(busy) if self.seconds and self.threads else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the wall time that the consumer waited for batches, in [0, 1]."""
+        return min(1.0, self.wait_seconds / self.seconds) if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        shares = {"read": self.read_share, "decode": self.decode_share, "resize": self.resize_share}
+        told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in {**shares, "idle": self.idle_share}.items())
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return (
+            f"{self.images_per_second:.0f} images/s, {self.megabytes_per_second:.0f} MB/s, "
+            f"{self.reads_per_second:.0f} reads/s on {self.threads} threads ({told}); "
+            f"consumer waited {100 * self.wait_share:.0f} %{skipped}"
+        )
+
+
+class Clock:
+    """The consumer's time: how long it has iterated, and how long it has waited for batches meanwhile."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.waited = 0.0
+        self._running = 0
+        self._since = 0.0
+        self._before = 0.0
+
+    def start(self) -> None:
+        """Note that an iteration begins."""
+        if not self._running:
+            self._since = time.perf_counter()
+        self._running += 1
+
+    def stop(self) -> None:
+        """Note that an iteration ends."""
+        self._running -= 1
+        if not self._running:
+            self._before += time.perf_counter() - self._since
+
+    def seconds(self) -> float:
+        """Return the time during which an iteration was under way."""
+        return self._before + (time.perf_counter() - self._since if self._running else 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time of the block as waited."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - start

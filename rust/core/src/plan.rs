@@ -1,0 +1,224 @@
+//! What a loader does with each record: which images of it become which pixels.
+
+use crate::error::{Error, Result};
+use crate::image::{Crop, DecodeError, DecodeOptions, Geometry, Rect};
+use crate::layout::Extent;
+use crate::reader::Reader;
+use crate::sys;
+
+/// A file, and its fields that hold the images, one for each output.
+#[derive(Debug, Clone)]
+pub struct LoadSource {
+    /// The file.
+    pub reader: Reader,
+    /// Positions in its schema.
+    pub fields: Vec<usize>,
+}
+
+/// What is made of each record.
+#[derive(Debug)]
+pub struct LoadPlan {
+    sources: Vec<LoadSource>,
+    /// Records up to the end of each file.
+    ends: Vec<u64>,
+    pub(crate) outputs: Vec<Geometry>,
+    /// The output whose crop is drawn; the others follow it.
+    pub(crate) leader: usize,
+    pub(crate) flip: bool,
+    pub(crate) decode: DecodeOptions,
+    pub(crate) verify: bool,
+}
+
+/// Where the images of one record lie.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) source: usize,
+    pub(crate) record: u64,
+    pub(crate) extents: Vec<Extent>,
+}
+
+/// The crop that the leading image got: its size, the part, and whether it is mirrored.
+pub(crate) type Lead = ((u32, u32), Crop, bool);
+
+impl LoadPlan {
+    /// Plans to make an image for each of `outputs` of each record; all files' records are one run of rows.
+    ///
+    /// # Errors
+    /// No file or output, a file without a field for each output, a field that holds neither images nor bytes, or a
+    /// geometry that makes no sense.
+    pub fn new(
+        sources: Vec<LoadSource>,
+        outputs: Vec<Geometry>,
+        flip: bool,
+        decode: DecodeOptions,
+        verify: bool,
+    ) -> Result<Self> {
+        let bad = |detail: String| Err(Error::Plan(detail));
+        if sources.is_empty() || outputs.is_empty() {
+            return bad("there must be a file and an image".to_owned());
+        }
+        for source in &sources {
+            if source.fields.len() != outputs.len() {
+                return bad(format!("{} fields for {} images", source.fields.len(), outputs.len()));
+            }
+            for &field in &source.fields {
+                if !source.reader.field_at(field)?.kind.holds_bytes() {
+                    return Err(source.reader.wrong_type(field, "images are in fields of type image or bytes"));
+                }
+            }
+        }
+        if let Some(detail) = outputs.iter().find_map(|geometry| geometry.check().err()) {
+            return bad(detail);
+        }
+        let mut end = 0;
+        let ends = sources.iter().map(|source| {
+            end += source.reader.len();
+            end
+        });
+        let ends = ends.collect();
+        // Whole pixels of the smallest output are whole pixels of the larger ones.
+        let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
+        let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
+        Ok(Self { sources, ends, outputs, leader, flip, decode, verify })
+    }
+
+    /// Rows of all files together.
+    pub fn rows(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Bytes of one image of each output.
+    pub fn image_bytes(&self) -> Vec<usize> {
+        let bytes = |geometry: &Geometry| 3 * geometry.size().0 as usize * geometry.size().1 as usize;
+        self.outputs.iter().map(bytes).collect()
+    }
+
+    pub(crate) fn source(&self, place: &Place) -> &LoadSource {
+        &self.sources[place.source]
+    }
+
+    /// The file and the record number in it.
+    fn locate(&self, row: u64) -> (usize, u64) {
+        let source = self.ends.partition_point(|&end| end <= row);
+        (source, row - source.checked_sub(1).map_or(0, |before| self.ends[before]))
+    }
+
+    /// Looks up where the images of rows lie, and asks the kernel for them.
+    pub(crate) fn places(&self, rows: &[u64]) -> Vec<Result<Place>> {
+        let located: Vec<(usize, u64)> = rows.iter().map(|&row| self.locate(row)).collect();
+        let mut places: Vec<Option<Result<Place>>> = rows.iter().map(|_| None).collect();
+        for (number, source) in self.sources.iter().enumerate() {
+            let mine: Vec<usize> = (0..rows.len()).filter(|&i| located[i].0 == number).collect();
+            let records: Vec<u64> = mine.iter().map(|&i| located[i].1).collect();
+            if records.is_empty() {
+                continue;
+            }
+            let found = source.extents(&records).inspect(|all| source.ask(all));
+            for (k, &i) in mine.iter().enumerate() {
+                let record = records[k];
+                let extents = match &found {
+                    Ok(all) => source.present(record, all.iter().map(|extents| extents[k]).collect()),
+                    // One damaged entry must not spoil the records beside it: each by itself.
+                    Err(_) => source.extents(&[record]).and_then(|all| {
+                        source.ask(&all);
+                        source.present(record, all.into_iter().flatten().collect())
+                    }),
+                };
+                places[i] = Some(extents.map(|extents| Place { source: number, record, extents }));
+            }
+        }
+        places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| Err(self.no_row(row)))).collect()
+    }
+
+    pub(crate) fn no_row(&self, row: u64) -> Error {
+        Error::Plan(format!("row {row} is out of range: the files have {} records", self.rows()))
+    }
+}
+
+impl LoadSource {
+    /// For each field the extents of the records.
+    fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
+        self.fields.iter().map(|&field| self.reader.extents(field, records)).collect()
+    }
+
+    fn present(&self, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {
+        match extents.iter().position(|extent| extent.missing) {
+            Some(at) => Err(self.reader.missing(self.fields[at], record)),
+            None => Ok(extents),
+        }
+    }
+
+    /// Asks the kernel for payloads, neighbours by one call.
+    fn ask(&self, extents: &[Vec<Extent>]) {
+        let mut ranges: Vec<(u64, u64)> =
+            extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();
+        ranges.sort_unstable();
+        let inner = &self.reader.inner;
+        let mut ranges = ranges.into_iter().peekable();
+        while let Some((start, mut end)) = ranges.next() {
+            while let Some((_, next)) = ranges.next_if(|&(next, _)| next <= end + crate::layout::PAGE) {
+                end = end.max(next);
+            }
+            sys::will_need(&inner.file, start, end - start, inner.advice);
+        }
+    }
+}
+
+/// The part of an image that shows what the leading one's crop shows.
+///
+/// # Errors
+/// Whole pixels of the one are not whole pixels of the other, where no resizing was asked for.
+pub(crate) fn follow(
+    lead: &Lead,
+    lead_geometry: &Geometry,
+    image: (u32, u32),
+    geometry: &Geometry,
+) -> std::result::Result<(Crop, bool), DecodeError> {
+    let ((lead_width, lead_height), crop, flip) = lead;
+    let (size, lead_size) = (geometry.size(), lead_geometry.size());
+    let x = (f64::from(image.0) / f64::from(*lead_width), f64::from(size.0) / f64::from(lead_size.0));
+    let y = (f64::from(image.1) / f64::from(*lead_height), f64::from(size.1) / f64::from(lead_size.1));
+    let unfit = |why: &str| {
+        let detail = format!(
+            "the images of the record do not fit each other: {lead_width} x {lead_height} becomes {} x {}, but {} x {} \
+             is to become {} x {}: {why}",
+            lead_size.0, lead_size.1, image.0, image.1, size.0, size.1
+        );
+        Err(DecodeError::Pair { detail })
+    };
+    let differ = |(images, outputs): (f64, f64)| (images - outputs).abs() > 1e-9 * outputs;
+    if matches!(geometry, Geometry::RandomCrop { .. }) && (differ(x) || differ(y)) {
+        return unfit("a crop that is not resized needs the same ratio between the images as between the outputs");
+    }
+    #[allow(clippy::cast_sign_loss)] // of numbers that are not negative
+    let outward = |from: u32, length: u32, scale: f64, limit: u32| {
+        let (start, end) = (f64::from(from) * scale, f64::from(from + length) * scale);
+        let start = ((start + 1e-6).floor() as u32).min(limit.saturating_sub(1));
+        (start, ((end - 1e-6).ceil() as u32).clamp(start + 1, limit) - start)
+    };
+    let scaled = |rect: Rect, x: f64, y: f64, limit: (u32, u32)| {
+        let (left, width) = outward(rect.x, rect.width, x, limit.0);
+        let (top, height) = outward(rect.y, rect.height, y, limit.1);
+        Rect { x: left, y: top, width, height }
+    };
+    let target = if crop.target == Rect::whole(lead_size.0, lead_size.1) {
+        Rect::whole(size.0, size.1)
+    } else if crop.target.width == 0 || crop.target.height == 0 {
+        crop.target
+    } else {
+        let target = scaled(crop.target, x.1, y.1, size);
+        let exact = |n: u32, scale: f64| (f64::from(n) * scale).fract() == 0.0;
+        if ![(crop.target.x, x.1), (crop.target.width, x.1), (crop.target.y, y.1), (crop.target.height, y.1)]
+            .into_iter()
+            .all(|(n, scale)| exact(n, scale))
+        {
+            return unfit("the black border would not be of whole pixels");
+        }
+        target
+    };
+    let nothing = target.width == 0 || target.height == 0;
+    let bounds = if nothing { Rect::whole(0, 0) } else { scaled(crop.bounds, x.0, y.0, image) };
+    let crop =
+        Crop { x: crop.x * x.0, y: crop.y * y.0, width: crop.width * x.0, height: crop.height * y.0, bounds, target };
+    Ok((crop, *flip))
+}
