@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use fast_image_resize::Resizer;
 
 use super::ffi::{self, Outcome};
-use super::orientation::mirror;
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Source, resize};
+use super::row::copy_row;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, Truncated, formats, reserve};
 
 /// Buffers of up to so many bytes are kept from one image to the next; larger ones go with the image that needed them.
@@ -340,13 +340,34 @@ fn render(
     if target != Rect::whole(width, height) {
         unturned.fill(0);
     }
-    resize(resizer, filter, source, unturned, width, target)?;
-    if in_place && turned.mirror_x {
-        out.chunks_exact_mut(3 * width as usize).for_each(mirror);
-    } else if !in_place {
+    if let Some(part) = source.unscaled(target) {
+        copy_pixels(source, part, unturned, width, target, in_place && turned.mirror_x);
+    } else {
+        resize(resizer, filter, source, unturned, width, target)?;
+        if in_place && turned.mirror_x {
+            let copy = reserve(scratch, 3 * width as usize);
+            for row in out.chunks_exact_mut(3 * width as usize) {
+                copy.copy_from_slice(row);
+                copy_row(copy, row, true);
+            }
+        }
+    }
+    if !in_place {
         turned.apply(&scratch[..out.len()], width as usize, out);
     }
     Ok(())
+}
+
+/// Copies whole pixels to the target, or to where it is once the output, rows of `out_width`, was mirrored.
+fn copy_pixels(source: &Source<'_>, part: Rect, out: &mut [u8], out_width: u32, target: Rect, mirror: bool) {
+    let left = if mirror { out_width - target.x - target.width } else { target.x };
+    let (from_pitch, to_pitch) = (3 * source.width as usize, 3 * out_width as usize);
+    let from = source.pixels.chunks_exact(from_pitch).skip(part.y as usize);
+    let to = out.chunks_exact_mut(to_pitch).skip(target.y as usize);
+    let (length, from_x, to_x) = (3 * part.width as usize, 3 * part.x as usize, 3 * left as usize);
+    for (from, to) in from.zip(to).take(part.height as usize) {
+        copy_row(&from[from_x..from_x + length], &mut to[to_x..to_x + length], mirror);
+    }
 }
 
 /// Pillow's way: all JPEGs of four components are taken for inverted ones, as Adobe writes them.

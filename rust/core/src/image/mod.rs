@@ -10,7 +10,9 @@ mod formats;
 mod orientation;
 mod probe;
 mod random;
+mod raw;
 mod resize;
+mod row;
 
 pub use crop::{Crop, Geometry, Rect, resized};
 pub use decode::{Decoder, Image, Timings};
@@ -18,6 +20,7 @@ pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
 pub use random::Random;
+pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
 
 /// Pixels above which an image is refused by default: where Pillow raises `DecompressionBombError`.

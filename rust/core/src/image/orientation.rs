@@ -1,5 +1,7 @@
 //! EXIF orientation: how stored rows and columns are turned for display.
 
+use super::row::copy_row;
+
 /// One of the eight ways to turn and mirror an image: first rows become columns, if so, then each axis may be reversed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Orientation {
@@ -55,23 +57,14 @@ impl Orientation {
             let y = if self.mirror_y { shown_height - 1 - y } else { y };
             if self.transpose {
                 for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
+                    let x = if self.mirror_x { shown_width - 1 - x } else { x };
                     pixel.copy_from_slice(&stored[3 * (x * width + y)..][..3]);
                 }
             } else {
-                row.copy_from_slice(&stored[3 * y * width..][..3 * width]);
-            }
-            if self.mirror_x {
-                mirror(row);
+                copy_row(&stored[3 * y * width..][..3 * width], row, self.mirror_x);
             }
         }
     }
-}
-
-/// Reverses the pixels of a row, of three bytes each.
-pub(super) fn mirror(row: &mut [u8]) {
-    let half = row.len() / 6 * 3;
-    let (left, right) = row.split_at_mut(half);
-    left.chunks_exact_mut(3).zip(right.rchunks_exact_mut(3)).for_each(|(a, b)| a.swap_with_slice(b));
 }
 
 /// The value of tag 0x0112 in the first directory.
@@ -131,7 +124,7 @@ mod tests {
             let mut again = [0; 18];
             orientation.flipped(true).apply(&stored, 3, &mut again);
             let width = orientation.size(3, 2).0 as usize;
-            shown.chunks_exact_mut(3 * width).for_each(mirror);
+            shown.chunks_exact_mut(3 * width).for_each(|row| copy_row(&row.to_vec(), row, true));
             assert_eq!(again, shown, "{number}, flipped");
         }
     }

@@ -52,6 +52,20 @@ pub(super) struct Source<'a> {
     pub(super) part: [f64; 4],
 }
 
+impl Source<'_> {
+    /// The part as whole pixels, if it goes to the target as it is.
+    pub(super) fn unscaled(&self, target: Rect) -> Option<Rect> {
+        let [left, top, width, height] = self.part;
+        #[allow(clippy::float_cmp)] // whole numbers are exact
+        let same = (width, height) == (f64::from(target.width), f64::from(target.height))
+            && left.fract() == 0.0
+            && top.fract() == 0.0;
+        #[allow(clippy::cast_sign_loss)] // within the bounds, which are checked
+        let part = Rect { x: left.max(0.0) as u32, y: top.max(0.0) as u32, width: target.width, height: target.height };
+        (same && Rect::whole(self.width, self.height).contains(part)).then_some(part)
+    }
+}
+
 /// Resizes the source's part into `target` of `out`, which has rows of `out_width` pixels.
 pub(super) fn resize(
     resizer: &mut Resizer,
