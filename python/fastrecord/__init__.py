@@ -16,6 +16,7 @@ from fastrecord._core import (
     UnsupportedVersionError,
     Writer,
     __version__,
+    decode_image,
 )
 from fastrecord.schema import FieldType, Schema, bytes_, float64, image, int64, string
 
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "bytes_",
     "collate",
+    "decode_image",
     "float64",
     "image",
     "int64",

@@ -28,7 +28,11 @@ __all__ = [
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "crop_image",
+    "decode_image",
+    "decode_records",
     "default_threads",
+    "draw_crops",
     "image_size",
     "open_snapshot",
     "permute",
@@ -49,6 +53,21 @@ _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch
 def default_threads() -> int: ...
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
+def decode_image(
+    data: Buffer, *, truncated: str = "reject", exif_orientation: bool = False, max_pixels: int | None = None
+) -> NDArray[np.uint8]: ...
+def decode_records(
+    reader: Reader, records: _Indices, field: str, *, verify: bool = True, threads: int | None = None
+) -> list[NDArray[np.uint8]]: ...
+def crop_image(
+    data: Buffer,
+    part: tuple[float, float, float, float],
+    bounds: tuple[int, int, int, int],
+    size: tuple[int, int],
+) -> NDArray[np.uint8]: ...
+def draw_crops(
+    image: tuple[int, int], n: int, seed: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> NDArray[np.int64]: ...
 def open_snapshot(
     path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
 ) -> Reader: ...

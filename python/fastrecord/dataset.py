@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, UnidentifiedImageError
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, SchemaError
+from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, SchemaError, decode_records
 from fastrecord.classes import check_names, map_labels, merge_classes
 from fastrecord.fields import KEY, check_fields, find_image, find_label, has_key, key_suffix
 from fastrecord.shards import Paths, Shards, find_files
@@ -46,7 +47,9 @@ class FastRecordDataset(Dataset[Any]):
             sorted order within a folder or a pattern, else as given.
         transform: Called with each image (with `bytes` if `decode=None`).
         target_transform: Called with each label.
-        decode: "pil" for PIL images in RGB, None for the encoded `bytes`.
+        decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB, that the core decodes, a
+            batch on all CPUs (in a DataLoader's worker process on one); None for the encoded `bytes`. The tensors own
+            their memory, which lies in channels_last order; `.contiguous()` makes the other one.
         image_field: The field that holds the images; by default "image", else the only image field, else the only
             bytes field.
         label_field: The field that holds the labels, int64 or float64; by default "label" if there is such a one.
@@ -86,8 +89,11 @@ class FastRecordDataset(Dataset[Any]):
         allow_incomplete: bool = False,
         access: str = "mmap",
     ) -> None:
-        if decode not in ("pil", None):
-            raise ValueError(f"decode={decode!r} is not allowed: 'pil' gives PIL images, None gives the encoded bytes")
+        if decode not in ("pil", "native", None):
+            raise ValueError(
+                f"decode={decode!r} is not allowed: 'pil' gives PIL images, 'native' gives uint8 tensors, None "
+                "gives the encoded bytes"
+            )
         if isinstance(extra_fields, str):
             raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
         self._given_classes = None if classes is None else check_names(classes)
@@ -132,10 +138,11 @@ class FastRecordDataset(Dataset[Any]):
             index: In [-len(self), len(self)).
 
         Raises:
-            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that Pillow reads.
+            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
         """
         shard, record = self._shards.locate(index)
-        return self._sample(shard, record, self._label_list(shard, np.array([record]))[0])
+        records = np.array([record])
+        return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
 
     def __getitems__(self, indices: ArrayLike) -> list[Any]:
         """Return the samples of a whole batch, in the order given; torch's DataLoader calls this.
@@ -144,7 +151,7 @@ class FastRecordDataset(Dataset[Any]):
             indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)); repeats are allowed.
 
         Raises:
-            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that Pillow reads.
+            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
         """
         rows = self._shards.rows(indices)
         parts = list(self._shards.split(rows))
@@ -154,11 +161,11 @@ class FastRecordDataset(Dataset[Any]):
         if type(self).__getitem__ is not FastRecordDataset.__getitem__:
             # A subclass that changes __getitem__, as many do with ImageFolder, means batches too.
             return [self[row] for row in rows.tolist()]
-        sources: list[tuple[int, int, Any]] = [(0, 0, None)] * len(rows)
+        sources: list[tuple[int, int, Any, Any]] = [(0, 0, None, None)] * len(rows)
         for shard, positions, records in parts:
-            labels = self._label_list(shard, records)
-            for position, record, label in zip(positions.tolist(), records.tolist(), labels, strict=True):
-                sources[position] = (shard, record, label)
+            values = (records.tolist(), self._label_list(shard, records), self._tensors(shard, records))
+            for position, record, label, image in zip(positions.tolist(), *values, strict=True):
+                sources[position] = (shard, record, label, image)
         # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
         return [self._sample(*source) for source in sources]
 
@@ -217,18 +224,36 @@ class FastRecordDataset(Dataset[Any]):
             return [None] * len(records)
         return list(self._stored_labels(shard, records, self._label_field).tolist())
 
-    def _sample(self, shard: int, record: int, label: Any) -> Any:
+    def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
+        """Return the decoded images of records of one file if the core decodes them, else a None for each."""
+        if self.decode != "native":
+            return [None] * len(records)
+        reader, field = self._shards.readers[shard], self._image_field
+        threads = None if get_worker_info() is None else 1  # the other CPUs are the other workers'
+        try:
+            images = decode_records(reader, records, field, verify=self.verify, threads=threads)
+        except FastRecordError as error:
+            if len(records) > 1:
+                # Again, one by one, so that the first that fails is reported with its key.
+                return [self._tensors(shard, records[i : i + 1])[0] for i in range(len(records))]
+            kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError
+            raise kind(f"{error}{key_suffix(reader, int(records[0]))}") from None
+        return [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+
+    def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
         reader = self._shards.readers[shard]
+        names = self._extra_fields if image is not None else (self._image_field, *self._extra_fields)
         try:
             # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
-            payload, *extra = [
-                reader.get(record, name, verify=self.verify) for name in (self._image_field, *self._extra_fields)
-            ]
+            extra = [reader.get(record, name, verify=self.verify) for name in names]
         except CorruptFileError as error:
             raise CorruptFileError(f"{error}{key_suffix(reader, record)}") from None
-        if payload is None:
-            raise DecodeError(f"{self._place(reader, record)}: the record has no image")
-        sample: Any = bytes(payload) if self.decode is None else self._decode(payload, reader, record)
+        sample: Any = image
+        if image is None:
+            payload = extra.pop(0)
+            if payload is None:
+                raise DecodeError(f"{self._place(reader, record)}: the record has no image")
+            sample = bytes(payload) if self.decode is None else self._decode(payload, reader, record)
         if self.transform is not None:
             sample = self.transform(sample)
         parts = [sample]

@@ -31,6 +31,7 @@ mod commit;
 mod error;
 mod filling;
 pub mod image;
+mod images;
 mod index;
 mod ingest;
 mod layout;
@@ -53,6 +54,7 @@ mod writer;
 
 pub use error::{Error, Result};
 pub use filling::{BatchBuffer, Spares};
+pub use images::{Pixels, decode_image};
 pub use ingest::OnError;
 pub use layout::{FORMAT_VERSION, FileId};
 pub use loader::{Failure, Load, LoadCounters, Loader, Workload};

@@ -7,6 +7,7 @@ mod batch;
 mod convert;
 mod error;
 mod export;
+mod image;
 mod loader;
 mod reader;
 mod state;
@@ -58,6 +59,8 @@ mod _core {
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
         UnsupportedVersionError,
     };
+    #[pymodule_export]
+    use crate::image::{crop_image, decode_image, decode_records, draw_crops};
     #[pymodule_export]
     use crate::loader::{ImagePlan, Load, Loading};
     #[pymodule_export]

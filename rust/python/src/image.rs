@@ -1,0 +1,154 @@
+//! Images as arrays, without a loader.
+
+use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, Truncated};
+use fastrecord_core::{Pixels, decode_image as decode};
+use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::convert::indices;
+use crate::error::{DecodeError, to_py, without_gil};
+use crate::reader::Reader;
+
+type Array<'py> = Bound<'py, PyArray3<u8>>;
+
+/// The core's options from Python's arguments.
+pub(crate) fn options_from(
+    truncated: &str,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
+) -> PyResult<DecodeOptions> {
+    let truncated = match truncated {
+        "reject" => Truncated::Reject,
+        "accept" => Truncated::Accept,
+        other => return Err(PyValueError::new_err(format!("truncated is \"reject\" or \"accept\", not {other:?}"))),
+    };
+    if max_pixels == Some(0) {
+        return Err(PyValueError::new_err("max_pixels is at least 1"));
+    }
+    let default = DecodeOptions::default();
+    let max_pixels = max_pixels.unwrap_or(default.max_pixels);
+    Ok(DecodeOptions { truncated, orientation: exif_orientation, max_pixels, ..default })
+}
+
+fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) -> PyResult<Array<'_>> {
+    PyArray1::from_vec(py, pixels).reshape([height as usize, width as usize, 3])
+}
+
+/// A copy: while other threads run, the owner may change the bytes.
+fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    PyBuffer::<u8>::get(data)?.to_vec(data.py())
+}
+
+/// Decode an image to RGB, uint8 (H, W, 3); other threads run meanwhile.
+///
+/// JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF and PNM, told apart by the bytes. The pixels are those of Pillow's
+/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind.
+///
+/// Args:
+///     data: The encoded bytes: bytes, a memoryview, or anything else with a buffer.
+///     truncated: "reject" raises for an image that ends too early; "accept" decodes what is there. The rest is grey, or what
+///         the coarser scans of a progressive JPEG held, or black for other formats.
+///     exif_orientation: Turn the image upright as its EXIF data says. Pillow and torchvision leave it as stored.
+///     max_pixels: Images with more pixels are refused before memory is allocated; by default at 178,956,970, where Pillow
+///         refuses too.
+///
+/// Returns:
+///     uint8 (H, W, 3), which owns its memory.
+///
+/// Raises:
+///     DecodeError: no image of a known type, damaged, truncated, too large or of an unsupported kind.
+#[pyfunction]
+#[pyo3(signature = (data, *, truncated = "reject", exif_orientation = false, max_pixels = None))]
+pub(crate) fn decode_image<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    truncated: &str,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
+) -> PyResult<Array<'py>> {
+    let options = options_from(truncated, exif_orientation, max_pixels)?;
+    let data = bytes_of(data)?;
+    let image = py.detach(|| decode(&data, options)).map_err(|error| DecodeError::new_err(error.to_string()))?;
+    array(py, image.height, image.width, image.pixels)
+}
+
+/// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given; on `threads` threads at the most,
+/// the reader's own number if None.
+#[pyfunction]
+#[pyo3(signature = (reader, records, field, *, verify = true, threads = None))]
+pub(crate) fn decode_records<'py>(
+    py: Python<'py>,
+    reader: &Bound<'py, Reader>,
+    records: &Bound<'py, PyAny>,
+    field: &str,
+    verify: bool,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyList>> {
+    let state = reader.get().state()?;
+    let core = &state.reader;
+    let records = core.resolve(&indices(records)?).map_err(to_py)?;
+    let field = core.field(field).map_err(to_py)?;
+    let options = DecodeOptions::default();
+    let images =
+        without_gil(py, |interrupted| core.decode_batch(field, &records, verify, options, threads, interrupted))?;
+    let arrays: Vec<_> = images
+        .into_iter()
+        .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))
+        .collect::<PyResult<_>>()?;
+    PyList::new(py, arrays)
+}
+
+/// Resize a part of an image to `size` (width, height) as the loader does it: uint8 (height, width, 3).
+///
+/// Args:
+///     data: The encoded bytes.
+///     part: x, y, width and height of the part, in pixels of the image.
+///     bounds: The same of the whole pixels that the filter may look at.
+///     size: Width and height of the output.
+#[pyfunction]
+pub(crate) fn crop_image<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    part: (f64, f64, f64, f64),
+    bounds: (u32, u32, u32, u32),
+    size: (u32, u32),
+) -> PyResult<Array<'py>> {
+    if !(1..=65_535).contains(&size.0) || !(1..=65_535).contains(&size.1) {
+        return Err(PyValueError::new_err("each side of the size is from 1 to 65535 pixels"));
+    }
+    let (x, y, width, height) = part;
+    let bounds = Rect { x: bounds.0, y: bounds.1, width: bounds.2, height: bounds.3 };
+    let crop = Crop { x, y, width, height, bounds, target: Rect::whole(size.0, size.1) };
+    let data = bytes_of(data)?;
+    let pixels = py.detach(|| {
+        let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
+        Decoder::new(DecodeOptions::default()).crop_resize(&data, &crop, false, size, &mut out).map(|_| out)
+    });
+    array(py, size.1, size.0, pixels.map_err(|error| DecodeError::new_err(error.to_string()))?)
+}
+
+/// Draw the boxes of a random resized crop at positions 0 to n of epoch 0: int64 (n, 5) of x, y, width, height and whether
+/// the image is flipped.
+#[pyfunction]
+pub(crate) fn draw_crops(
+    py: Python<'_>,
+    image: (u32, u32),
+    n: u64,
+    seed: u64,
+    scale: (f64, f64),
+    ratio: (f64, f64),
+) -> PyResult<Bound<'_, PyArray2<i64>>> {
+    let geometry = Geometry::RandomResizedCrop { size: (1, 1), scale, ratio };
+    geometry.check().map_err(PyValueError::new_err)?;
+    let rows: Vec<i64> = (0..n)
+        .flat_map(|position| {
+            let (crop, flip) = geometry.draw(image.0, image.1, true, Random::new(seed, 0, position));
+            let Rect { x, y, width, height } = crop.bounds;
+            [x.into(), y.into(), width.into(), height.into(), i64::from(flip)]
+        })
+        .collect();
+    PyArray1::from_vec(py, rows).reshape([n as usize, 5])
+}

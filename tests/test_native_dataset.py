@@ -1,0 +1,163 @@
+"""FastRecordDataset(decode="native"): samples are tensors that the core decodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import fastrecord as fr
+from fastrecord import _core
+from fastrecord.pack import pack_folder
+from tests.conftest import CLASS_COUNTS, encode, write_bytes, write_images
+
+START_METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+def expected(image_folder: Path) -> list[tuple[torch.Tensor, int]]:
+    """What ImageFolder gives, as tensors."""
+    return [(v2.functional.pil_to_tensor(image), label) for image, label in ImageFolder(str(image_folder))]
+
+
+def check(samples: Any, expected: Any) -> None:
+    assert len(samples) == len(expected) > 0
+    for (image, label), (their_image, their_label) in zip(samples, expected, strict=True):
+        assert (image.dtype, type(label), label) == (torch.uint8, int, their_label)
+        assert torch.equal(image, their_image)
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_samples_and_batches_have_the_pixels_and_labels_of_image_folder(
+    packed: Path, expected: list[tuple[torch.Tensor, int]], access: str
+) -> None:
+    dataset = fr.FastRecordDataset(packed, decode="native", access=access)
+    check([dataset[number] for number in range(len(dataset))], expected)
+    check(dataset.__getitems__(range(12)), expected)
+    check(dataset.__getitems__([7, -1, 7, 0]), [expected[number] for number in (7, 11, 7, 0)])
+    assert dataset.__getitems__([]) == []
+
+
+def test_a_tensor_is_writable_memory_of_its_own_in_channels_last_order(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode="native")
+    first, second = (image for image, _ in dataset.__getitems__([0, 0]))
+    assert first.stride() == (1, 3 * first.shape[2], 3)
+    kept = second.clone()
+    first.zero_()
+    assert torch.equal(second, kept)
+    dataset.close()
+    assert torch.equal(second, kept)
+
+
+def test_a_transform_gets_the_tensor_and_extra_fields_follow(packed: Path) -> None:
+    transform = v2.Compose([v2.Resize((8, 8)), v2.ToDtype(torch.float32, scale=True)])
+    dataset = fr.FastRecordDataset(packed, transform, decode="native", extra_fields=("key",))
+    image, label, key = dataset[6]
+    assert (image.shape, image.dtype, label, key) == ((3, 8, 8), torch.float32, 1, "dog/1.jpg")
+    images, labels, keys = next(iter(DataLoader(dataset, batch_size=5, collate_fn=fr.collate)))
+    assert (images.shape, labels.tolist()) == ((5, 3, 8, 8), [0] * 5)
+    assert list(keys) == [f"cat/{number}.jpg" for number in range(5)]
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_workers_decode_what_this_process_decodes(
+    packed: Path, expected: list[tuple[torch.Tensor, int]], start_method: str
+) -> None:
+    dataset = fr.FastRecordDataset(packed, decode="native")
+    # This process has its pool of threads by now: a forked worker must not wait for those.
+    check(dataset.__getitems__(range(12)), expected)
+    loader = DataLoader(
+        dataset, batch_size=5, num_workers=2, multiprocessing_context=start_method, collate_fn=unchanged
+    )
+    check([sample for batch in loader for sample in batch], expected)
+
+
+def unchanged(samples: list[Any]) -> list[Any]:
+    """Return the samples as they are; a spawned worker imports it by name."""
+    return samples
+
+
+def test_several_files_are_decoded_in_the_order_asked_for(tmp_path: Path) -> None:
+    paths = [
+        write_images(tmp_path / f"{name}.frec", [0] * 3, seed=seed) for name, seed in (("a", 0), ("b", 10), ("c", 20))
+    ]
+    dataset = fr.FastRecordDataset(paths, decode="native")
+    rows = [8, 0, 4, 3, 1, 8]
+    seeds = [22, 0, 11, 10, 1, 22]
+    for (image, _), seed in zip(dataset.__getitems__(rows), seeds, strict=True):
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), fr.decode_image(encode(seed)))
+
+
+def test_a_subclass_that_changes_getitem_changes_batches_too(packed: Path) -> None:
+    class Doubled(fr.FastRecordDataset):
+        def __getitem__(self, index: int) -> Any:
+            image, label = super().__getitem__(index)
+            return image, 2 * label
+
+    dataset = Doubled(packed, decode="native")
+    assert [label for _, label in dataset.__getitems__([0, 6, 11])] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"this is no image", "not an image of a known type: 16 bytes, the first are 74 68 69 73 20 69 73 20"),
+        (encode(0)[:700], "the JPEG is truncated: "),
+        (encode(0, kind="PNG")[:700], "the PNG is truncated: "),
+    ],
+    ids=["text", "truncated jpeg", "truncated png"],
+)
+def test_what_is_not_decoded_is_named_by_file_record_field_key_and_reason(
+    tmp_path: Path, payload: bytes, reason: str
+) -> None:
+    dataset = fr.FastRecordDataset(
+        write_bytes(tmp_path / "a.frec", [encode(0), payload, b"the next one"]), decode="native"
+    )
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1, 2])):
+        with pytest.raises(fr.DecodeError, match=rf"a\.frec: record 1, field data: {reason}.*, key '1\.bin'$"):
+            read()
+    assert len(dataset.__getitems__([0, 0])) == 2
+
+
+def test_verify_false_decodes_without_checking(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "a.frec", [0])
+    data = bytearray(path.read_bytes())
+    at = data.index(encode(0))
+    data[at + len(encode(0)) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 0, field image: stored CRC .*, key 'a/0'"):
+        fr.FastRecordDataset(path, decode="native")[0]
+    image, _ = fr.FastRecordDataset(path, decode="native", verify=False)[0]
+    assert image.shape == v2.functional.pil_to_tensor(fr.FastRecordDataset(path, verify=False)[0][0]).shape
+
+
+def test_records_are_decoded_alike_on_any_number_of_threads(packed: Path) -> None:
+    with fr.Reader(packed) as reader:
+        alone = _core.decode_records(reader, range(12), "image", threads=1)
+        for threads in (2, 5, None):
+            for ours, theirs in zip(
+                _core.decode_records(reader, range(12), "image", threads=threads), alone, strict=True
+            ):
+                np.testing.assert_array_equal(ours, theirs)
+        with pytest.raises(IndexError, match="record 12 is out of range"):
+            _core.decode_records(reader, [12], "image")
+        with pytest.raises(TypeError, match="field label is of type int64"):
+            _core.decode_records(reader, [0], "label")
+        with pytest.raises(KeyError, match="no field"):
+            _core.decode_records(reader, [0], "picture")
+    assert sum(CLASS_COUNTS.values()) == len(alone)
+
+
+def test_a_png_in_a_file_named_as_a_jpeg_is_decoded_by_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "images/cat").mkdir(parents=True)
+    (tmp_path / "images/cat/0.JPEG").write_bytes(encode(0, kind="PNG"))
+    pack_folder(tmp_path / "images", tmp_path / "a.frec")
+    image, label = fr.FastRecordDataset(tmp_path / "a.frec", decode="native")[0]
+    assert label == 0
+    np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), fr.decode_image(encode(0, kind="PNG")))
