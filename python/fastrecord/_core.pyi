@@ -14,6 +14,7 @@ from fastrecord.schema import FieldType, Schema
 
 __all__ = [
     "Batch",
+    "BlockOrder",
     "CorruptFileError",
     "DecodeError",
     "FastRecordError",
@@ -71,6 +72,12 @@ def draw_crops(
 def open_snapshot(
     path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
 ) -> Reader: ...
+
+@final
+class BlockOrder:
+    def __new__(cls, n: int, block_records: int, window_blocks: int, seed: int, epoch: int) -> Self: ...
+    def rows(self, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def window(self, position: int) -> tuple[int, int]: ...
 
 @final
 class Writer:

@@ -25,6 +25,7 @@ compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file 
 
 mod append;
 mod batch;
+mod block_order;
 mod buffer;
 mod chunks;
 mod commit;
@@ -52,6 +53,7 @@ mod temporary;
 mod verify;
 mod writer;
 
+pub use block_order::{BlockOrder, Blocks};
 pub use error::{Error, Result};
 pub use filling::{BatchBuffer, Spares};
 pub use images::{Pixels, decode_image};

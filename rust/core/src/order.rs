@@ -14,7 +14,7 @@
 //! ```
 
 /// Feistel rounds: half of them change the low digit, half the high one.
-const ROUNDS: usize = 8;
+pub(crate) const ROUNDS: usize = 8;
 
 /// Smallest side of the grid is `2^MIN_BITS`. On a smaller grid few rounds do not reach every permutation equally often.
 const MIN_BITS: u32 = 4;
@@ -39,12 +39,14 @@ impl Order {
     /// Prepares the order of `n` records for one epoch. Every argument matters in every bit: seed 0, epoch 1 is
     /// unrelated to seed 1, epoch 0.
     pub fn new(n: u64, seed: u64, epoch: u64) -> Self {
+        Self::keyed(n, keys_of(&[seed, epoch, n]))
+    }
+
+    /// The order of `n` records that belongs to the keys of all rounds.
+    #[inline]
+    pub(crate) fn keyed(n: u64, keys: [u64; ROUNDS]) -> Self {
         let width = u64::BITS - n.saturating_sub(1).leading_zeros();
         let bits = (width / 2).max(MIN_BITS);
-        let keys = std::array::from_fn(|round| {
-            let start = mix(GOLDEN.wrapping_mul(round as u64 + 1));
-            [seed, epoch, n].into_iter().fold(start, |key, word| mix(key.wrapping_add(word)))
-        });
         Self { n, bits, high: n.div_ceil(1 << bits).max(1 << MIN_BITS), keys }
     }
 
@@ -88,6 +90,20 @@ impl Order {
     }
 }
 
+/// One key a round, each drawn from all of the words.
+pub(crate) fn keys_of(words: &[u64]) -> [u64; ROUNDS] {
+    std::array::from_fn(|round| {
+        let start = mix(GOLDEN.wrapping_mul(round as u64 + 1));
+        words.iter().fold(start, |key, &word| extended(key, word))
+    })
+}
+
+/// A key that further depends on `word`.
+#[inline]
+pub(crate) fn extended(key: u64, word: u64) -> u64 {
+    mix(key.wrapping_add(word))
+}
+
 /// The output function of `SplitMix64` without its last step; its upper bits are as good, and only those may be used.
 #[inline]
 fn stir(word: u64) -> u64 {
@@ -103,12 +119,12 @@ fn mix(word: u64) -> u64 {
 
 /// Maps a random word to `[0, limit)` by its upper bits: the high half of the product.
 #[inline]
-fn below(word: u64, limit: u64) -> u64 {
+pub(crate) fn below(word: u64, limit: u64) -> u64 {
     ((u128::from(word) * u128::from(limit)) >> u64::BITS) as u64
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::HashSet;
 
     use proptest::prelude::*;
@@ -120,14 +136,14 @@ mod tests {
         (0..n).map(|position| order.row(position)).collect()
     }
 
-    fn is_permutation(rows: &[u64]) -> bool {
+    pub(crate) fn is_permutation(rows: &[u64]) -> bool {
         let mut sorted = rows.to_vec();
         sorted.sort_unstable();
         sorted.into_iter().eq(0..rows.len() as u64)
     }
 
     /// Chi-square statistic of counts that should be equal, in standard deviations from its mean.
-    fn deviation(counts: &[u32]) -> f64 {
+    pub(crate) fn deviation(counts: &[u32]) -> f64 {
         let total: u32 = counts.iter().sum();
         let expected = f64::from(total) / f64::from(counts.len() as u32);
         let statistic: f64 = counts.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum();

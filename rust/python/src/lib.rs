@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)] // arguments arrive from Python as values
 
 mod batch;
+mod block_order;
 mod convert;
 mod error;
 mod export;
@@ -54,6 +55,8 @@ mod _core {
     use super::{default_threads, image_size, permute};
     #[pymodule_export]
     use crate::batch::{Batch, Payloads};
+    #[pymodule_export]
+    use crate::block_order::BlockOrder;
     #[pymodule_export]
     use crate::error::{
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
