@@ -68,11 +68,18 @@ def launch(script: str, directory: Path, *arguments: str) -> list[dict[str, Any]
 
 
 def test_every_section_with_a_snippet_is_run_below() -> None:
-    assert list(snippets()) == ["Which records make up a batch", "Lightning", "Accelerate", "The order, step by step"]
+    assert list(snippets()) == [
+        "Which records make up a batch",
+        "Lightning",
+        "Accelerate",
+        "The order, step by step",
+        "The order by blocks, step by step",
+    ]
 
 
-def test_the_golden_values_of_the_docs_are_those_of_the_code() -> None:
-    exec(snippets()["The order, step by step"], {})
+@pytest.mark.parametrize("heading", ["The order, step by step", "The order by blocks, step by step"])
+def test_the_golden_values_of_the_docs_are_those_of_the_code(heading: str) -> None:
+    exec(snippets()[heading], {})
 
 
 def test_the_plain_loop_of_the_docs_ends_at_the_start_of_the_next_epoch(

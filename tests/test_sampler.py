@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrecord import _core
-from fastrecord.sampler import FastRecordBatchSampler, Tail, batch_count, batch_rows
+from fastrecord.sampler import FastRecordBatchSampler, batch_count, batch_rows
+from fastrecord.sampler_state import Tail
 
 MASK = (1 << 64) - 1
 TAILS: tuple[Tail, ...] = ("pad", "drop", "exact")
@@ -31,16 +32,10 @@ def mix(word: int, *, last_step: bool = True) -> int:
     return word ^ (word >> 31) if last_step else word
 
 
-def reference_row(n: int, seed: int, epoch: int, position: int) -> int:
+def walk(n: int, keys: list[int], position: int) -> int:
     """docs/order.md in Python, written without a look at the Rust code's arithmetic on machine words."""
     bits = max(4, (n - 1).bit_length() // 2)
     columns, rows = 1 << bits, max(16, -(-n // (1 << bits)))
-    keys = []
-    for number in range(1, 9):
-        key = mix(number * 0x9E3779B97F4A7C15 & MASK)
-        for word in (seed, epoch, n):
-            key = mix((key + word) & MASK)
-        keys.append(key)
     cell = position
     while True:
         high, low = divmod(cell, columns)
@@ -50,6 +45,16 @@ def reference_row(n: int, seed: int, epoch: int, position: int) -> int:
         cell = high * columns + low
         if cell < n:
             return cell
+
+
+def reference_row(n: int, seed: int, epoch: int, position: int) -> int:
+    keys = []
+    for number in range(1, 9):
+        key = mix(number * 0x9E3779B97F4A7C15 & MASK)
+        for word in (seed, epoch, n):
+            key = mix((key + word) & MASK)
+        keys.append(key)
+    return walk(n, keys, position)
 
 
 def permuted(n: int, seed: int, epoch: int) -> list[int]:
@@ -272,7 +277,7 @@ def test_a_hundred_million_records_take_no_memory() -> None:
         ({"batch_size": 0}, ValueError, "batch_size is at least 1, not 0"),
         ({"batch_size": 2.0}, TypeError, "batch_size is an int, not float: 2.0"),
         ({"batch_size": True}, TypeError, "batch_size is an int, not a bool"),
-        ({"shuffle": 1}, TypeError, "shuffle is True or False, not 1"),
+        ({"shuffle": 1}, TypeError, "shuffle is True, False or 'blocks', not 1"),
         ({"seed": -1}, ValueError, "seed is from 0 to 18446744073709551615, not -1"),
         ({"seed": 1 << 64}, ValueError, "seed is from 0 to"),
         ({"rank": 0}, ValueError, "give both rank and world_size, or neither: rank=0, world_size=None"),

@@ -190,6 +190,7 @@ def test_snapshots_name_each_file_and_what_of_it_is_read(shards: Path) -> None:
             "file_id": reader.file_id,
             "commit": reader.commit,
             "records": 2,
+            "bytes": (shards / "c.frec").stat().st_size,
         }
 
 

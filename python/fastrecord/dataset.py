@@ -368,7 +368,7 @@ class FastRecordDataset(Dataset[Any]):
 
     @property
     def snapshots(self) -> list[dict[str, Any]]:
-        """What of each file is read, ready for JSON: `path`, `file_id`, `commit` and `records`."""
+        """What of each file is read, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
         return self._shards.snapshots()
 
     def locate(self, index: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ from fastrecord.delivery import Delivery, Pending
 from fastrecord.fields import check_fields
 from fastrecord.requests import ForeignRequests, OwnRequests
 from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler_state import Shuffle
 from fastrecord.skipping import OnError, SkippedRecord, Skipper
 from fastrecord.stats import Clock, LoaderStats
 from fastrecord.transforms import Geometry
-
-Shuffle: TypeAlias = bool | Literal["blocks"]
 
 
 class FastRecordLoader(Iterable[Any]):
@@ -294,7 +293,7 @@ def _requests(
     if (batch_size is None) == (batch_sampler is None):
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
-        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)  # type: ignore[arg-type]
+        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
         return OwnRequests(sampler)
     if shuffle or drop_last:
         raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")

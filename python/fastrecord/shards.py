@@ -150,9 +150,15 @@ class Shards:
                 yield shard, positions, rows[positions] - start
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return what of each file this is, ready for JSON: `path`, `file_id`, `commit` and `records`."""
+        """Return what of each file this is, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
         return [
-            {"path": os.fspath(reader.path), "file_id": reader.file_id, "commit": reader.commit, "records": len(reader)}
+            {
+                "path": os.fspath(reader.path),
+                "file_id": reader.file_id,
+                "commit": reader.commit,
+                "records": len(reader),
+                "bytes": reader.nbytes,
+            }
             for reader in self.readers
         ]
 

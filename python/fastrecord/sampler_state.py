@@ -1,0 +1,137 @@
+"""What a batch sampler's state says, checked; and the checks of its arguments."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+Shuffle: TypeAlias = bool | Literal["blocks"]
+Tail = Literal["pad", "drop", "exact"]
+
+TAILS: tuple[str, ...] = get_args(Tail)
+STATE_VERSION = 2
+WORD = 1 << 64
+MOST = 1 << 63
+_READABLE = (1, STATE_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state whose types and ranges have been checked."""
+
+    seed: int
+    epoch: int
+    batches_done: int
+    global_batch_size: int
+    shuffle: Shuffle
+    block_records: int | None
+    window_blocks: int | None
+    tail: Tail
+    records: int
+    snapshots: list[Mapping[str, Any]]
+
+    @classmethod
+    def parse(cls, state: Mapping[str, Any]) -> State:
+        """Check a state.
+
+        Raises:
+            TypeError, ValueError: it is malformed or of another version.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a sampler's state is a dict, not {type(state).__name__}")
+        version = state.get("version")
+        if isinstance(version, bool) or version not in _READABLE:
+            raise ValueError(
+                f"the state has version {version!r}, this fastrecord reads {_READABLE[0]} and {_READABLE[1]}"
+            )
+        if version == 1:
+            # Before there were blocks.
+            flag("state: shuffle", state.get("shuffle", False))
+            state = {**state, "block_records": None, "window_blocks": None}
+        missing = [name for name in cls.__slots__ if name not in state]
+        if missing:
+            raise ValueError(f"the state lacks {', '.join(missing)}: it is none of FastRecordBatchSampler.state_dict()")
+        if state["tail"] not in TAILS:
+            raise ValueError(f"state: tail is one of {', '.join(map(repr, TAILS))}, not {state['tail']!r}")
+        snapshots = state["snapshots"]
+        if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
+            raise TypeError(f"state: snapshots is a list of dicts, not {snapshots!r}")
+        kind = shuffle_kind("state: shuffle", state["shuffle"])
+        names = ("block_records", "window_blocks")
+        if kind != "blocks" and any(state[name] is not None for name in names):
+            raise ValueError(f"state: {names[0]} and {names[1]} belong to shuffle='blocks', but shuffle is {kind}")
+        group = [integer(f"state: {name}", state[name], 1, MOST) if kind == "blocks" else None for name in names]
+        return cls(
+            seed=integer("state: seed", state["seed"], 0, WORD),
+            epoch=integer("state: epoch", state["epoch"], 0, WORD),
+            batches_done=integer("state: batches_done", state["batches_done"], 0),
+            global_batch_size=integer("state: global_batch_size", state["global_batch_size"], 1),
+            shuffle=kind,
+            block_records=group[0],
+            window_blocks=group[1],
+            tail=state["tail"],
+            records=integer("state: records", state["records"], 1),
+            snapshots=snapshots,
+        )
+
+    def check_data(self, snapshots: Sequence[Mapping[str, Any]], records: int) -> None:
+        """Refuse data other than those of the state.
+
+        Args:
+            snapshots: What of each file is read; empty if that is not known.
+            records: Number of records.
+
+        Raises:
+            ValueError: they are others.
+        """
+        advice = "open the data as they were then, or start without the state"
+        # If one of the two does not know its files (a Subset does not), there is only the number of records to compare.
+        if self.snapshots and snapshots:
+            then_files, now_files = len(self.snapshots), len(snapshots)
+            if then_files != now_files:
+                raise ValueError(f"the state is of {then_files} files, the data are of {now_files}: {advice}")
+            for number, (then, now) in enumerate(zip(self.snapshots, snapshots, strict=True)):
+                if any(then.get(key) != now[key] for key in ("file_id", "commit", "records")):
+                    raise ValueError(
+                        f"file {number} of the data ({now.get('path', 'path unknown')}) is {_describe(now)}, but the "
+                        f"state was saved with {_describe(then)}: {advice}"
+                    )
+        if self.records != records:
+            raise ValueError(f"the state is of {self.records} records, the data have {records}: {advice}")
+
+
+def _describe(file: Mapping[str, Any]) -> str:
+    return f"{file.get('file_id')} at commit {file.get('commit')} with {file.get('records')} records"
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Check an int, numpy's too, against [low, high)."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not a bool: {value}")
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
+    if number < low or (high is not None and number >= high):
+        allowed = f"at least {low}" if high is None else f"from {low} to {high - 1}"
+        raise ValueError(f"{name} is {allowed}, not {number}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Check a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def shuffle_kind(name: str, value: Any) -> Shuffle:
+    """Check a kind of shuffle."""
+    if isinstance(value, str) and value == "blocks":
+        return "blocks"
+    if not isinstance(value, bool):
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"{name} is True, False or 'blocks', not {value!r}")
+    return value
