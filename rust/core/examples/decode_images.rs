@@ -1,79 +1,17 @@
-//! Decodes the images of a list and writes raw RGB, or measures how fast that goes: what
-//! `benches/compare_pillow.py` compares with Pillow.
-//!
-//! Reads lines of `MODE PATH X Y W H BX BY BW BH OUT_W OUT_H` (MODE: `full`, or `crop` of the part X Y W H of which the
-//! filter sees BX BY BW BH) from standard input and writes for each, to standard output, width, height (u32,
-//! little-endian; 0 0 and a text of so many bytes, after its length, for an error) and the pixels.
-//! `decode_images bench ROUNDS PATH...` measures one core, in CPU time. `decode_images boxes W H N` writes N random crops of
-//! an image of W x H pixels, a line each.
+//! Measures decoding and cropping of images on one core, in CPU time: `decode_images ROUNDS PATH...`.
 #![allow(clippy::print_stdout)] // its output
 
 use std::hint::black_box;
-use std::io::{self, BufRead, Write};
+use std::io;
 
-use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect};
+use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Random};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.split_first() {
-        Some((mode, rest)) if mode == "bench" => bench(rest),
-        Some((mode, rest)) if mode == "boxes" => boxes(rest),
-        _ => serve(),
+    if arguments.len() < 2 {
+        return Err(io::Error::other("usage: decode_images ROUNDS PATH..."));
     }
-}
-
-fn serve() -> io::Result<()> {
-    let mut decoder = Decoder::new(DecodeOptions::default());
-    let mut out = io::stdout().lock();
-    for line in io::stdin().lock().lines() {
-        let line = line?;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |at: usize| words.get(at).and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0);
-        #[allow(clippy::cast_sign_loss)]
-        let whole = |at: usize| number(at) as u32;
-        let data = std::fs::read(words[1])?;
-        let answer = if words[0] == "full" {
-            decoder.decode(&data).map(|image| (image.width, image.height, image.pixels.to_vec()))
-        } else {
-            let size = (whole(10), whole(11));
-            let crop = Crop {
-                x: number(2),
-                y: number(3),
-                width: number(4),
-                height: number(5),
-                bounds: Rect { x: whole(6), y: whole(7), width: whole(8), height: whole(9) },
-                target: Rect::whole(size.0, size.1),
-            };
-            let mut pixels = vec![0; 3 * size.0 as usize * size.1 as usize];
-            decoder.crop_resize(&data, &crop, false, size, &mut pixels).map(|_| (size.0, size.1, pixels))
-        };
-        match answer {
-            Ok((width, height, pixels)) => {
-                out.write_all(&width.to_le_bytes())?;
-                out.write_all(&height.to_le_bytes())?;
-                out.write_all(&pixels)?;
-            }
-            Err(e) => {
-                let text = e.to_string();
-                out.write_all(&[0; 8])?;
-                out.write_all(&u32::try_from(text.len()).unwrap_or(0).to_le_bytes())?;
-                out.write_all(text.as_bytes())?;
-            }
-        }
-        out.flush()?;
-    }
-    Ok(())
-}
-
-fn boxes(arguments: &[String]) -> io::Result<()> {
-    let numbers: Vec<u32> = arguments.iter().map(|a| a.parse().map_err(io::Error::other)).collect::<io::Result<_>>()?;
-    let geometry = Geometry::RandomResizedCrop { size: SIZE, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
-    for position in 0..numbers[2] {
-        let (crop, flip) = geometry.draw(numbers[0], numbers[1], true, Random::new(0, 0, position.into()));
-        let Rect { x, y, width, height } = crop.bounds;
-        println!("{x} {y} {width} {height} {}", u8::from(flip));
-    }
-    Ok(())
+    bench(&arguments)
 }
 
 /// Seconds of CPU time that this thread has used.
