@@ -64,10 +64,16 @@ impl Writer {
         let mut sizes = Vec::new();
         for (field, value) in fields.iter().zip(values) {
             match (field.kind, value) {
-                (FieldType::Bytes, Value::Bytes(_) | Value::Image { .. })
+                (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
                 | (FieldType::String, Value::Str(_))
                 | (FieldType::Int64, Value::Int(_))
                 | (FieldType::Float64, Value::Float(_)) => {}
+                (FieldType::Bytes, Value::Image { .. }) => {
+                    return Err(self.bad_value(&field.name, "only images have side bytes".to_owned()));
+                }
+                (FieldType::Image, Value::Image { side, .. }) if u32::try_from(side.len()).is_err() => {
+                    return Err(self.bad_value(&field.name, format!("{} side bytes", side.len())));
+                }
                 (FieldType::Image, Value::Image { size, .. }) => sizes.push(*size),
                 (FieldType::Image, Value::Bytes(data)) => {
                     let size = crate::probe::image_size(data);
@@ -93,11 +99,11 @@ impl Writer {
                     // The offset is relative to the heap until the heap is written.
                     let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
                     let crc = crc32c::crc32c(text.as_bytes());
-                    self.columns[column].pending.extend(Extent { offset, stored, crc, missing: false }.encode());
+                    self.columns[column].pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
                     self.heap.extend_from_slice(text.as_bytes());
                 }
-                Value::Bytes(data) => self.append_payload(column, data, crc32c::crc32c(data))?,
-                Value::Image { data, crc, .. } => self.append_payload(column, data, crc)?,
+                Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data))?,
+                Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc)?,
             }
             let is_image = self.columns[column].is_image();
             column += 1;
@@ -111,10 +117,12 @@ impl Writer {
         if self.heap.len() >= HEAP { self.flush_heap() } else { Ok(()) }
     }
 
-    fn append_payload(&mut self, column: usize, data: &[u8], crc: u32) -> Result<()> {
+    fn append_payload(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32) -> Result<()> {
         self.pad(8)?;
-        let extent = Extent { offset: self.position(), stored: data.len() as u64, crc, missing: false };
+        let (offset, stored) = (self.position(), (data.len() + side.len()) as u64);
+        let extent = Extent { offset, stored, side: side.len() as u32, crc, missing: false };
         self.put(data)?;
+        self.put(side)?;
         self.columns[column].pending.extend(extent.encode());
         Ok(())
     }

@@ -35,7 +35,7 @@ impl Reader {
         let mut end = 0_u64;
         starts.push(0);
         for extent in extents {
-            end = end.checked_add(extent.stored)?;
+            end = end.checked_add(extent.length())?;
             starts.push(end);
         }
         Some(starts)
@@ -54,12 +54,12 @@ impl Reader {
         groups
     }
 
-    /// Bytes of each record's payload; a missing value has none.
+    /// Bytes of each record's value; a missing one has none.
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
     pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
-        Ok(self.extents(field, records)?.iter().map(|e| e.stored).collect())
+        Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
     }
 
     /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
@@ -72,7 +72,7 @@ impl Reader {
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
-    /// Where the payloads of a batch lie, `None` for a missing value, for reading them through a mapping.
+    /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping.
     ///
     /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
     /// would be read page by page.
@@ -89,7 +89,7 @@ impl Reader {
         if self.disk_was_read() {
             self.ask_unless(&extents, interrupted)?;
         }
-        Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.stored))).collect())
+        Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect())
     }
 
     /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
@@ -272,9 +272,10 @@ impl Reader {
         match &self.inner.random {
             Source::Mapped(map) => {
                 let start = extent.offset as usize;
-                let Some(bytes) = map.bytes().get(start..start + out.len()) else {
+                let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
                     return Err(Error::corrupt(self.path(), "index", "an extent lies outside of the mapping"));
                 };
+                let (bytes, side) = stored.split_at(out.len());
                 if !verify {
                     out.copy_from_slice(bytes);
                     return Ok(());
@@ -284,11 +285,15 @@ impl Reader {
                     to.copy_from_slice(from);
                     crc = crc32c::crc32c_append(crc, to);
                 }
-                self.compare_crc(field, record, extent.crc, crc)
+                self.compare_crc(field, record, extent.crc, crc32c::crc32c_append(crc, side))
             }
             Source::File(file) => {
                 file.read_exact_at(out, extent.offset).map_err(|e| Error::io(self.path(), e))?;
-                if verify { self.check_crc(field, record, extent, out) } else { Ok(()) }
+                if !verify {
+                    return Ok(());
+                }
+                let crc = self.read_crc(extent, extent.length(), crc32c::crc32c(out), &mut Vec::new())?;
+                self.compare_crc(field, record, extent.crc, crc)
             }
         }
     }

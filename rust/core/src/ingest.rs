@@ -196,7 +196,10 @@ impl Writer {
                 let loaded = shared.take(i, &mut interrupted)?;
                 let appended = loaded.and_then(|loaded| {
                     let mut record = values(i);
-                    record.insert(field, Value::Image { data: &loaded.data, size: loaded.size, crc: loaded.crc });
+                    record.insert(
+                        field,
+                        Value::Image { data: &loaded.data, side: &[], size: loaded.size, crc: loaded.crc },
+                    );
                     let appended = self.append(&record);
                     drop(record);
                     shared.give_back(loaded.data);

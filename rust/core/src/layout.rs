@@ -363,23 +363,35 @@ impl Chunk {
     }
 }
 
-/// Where a payload lies.
+/// Where a payload lies: a value, and for some images side bytes behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub offset: u64,
+    /// Bytes in the file, which the CRC covers.
     pub stored: u64,
+    /// How many of them, at the end, are side bytes.
+    pub side: u32,
     pub crc: u32,
     pub missing: bool,
 }
 
+/// Flags of an extent.
+const MISSING: u8 = 1;
+const SIDE: u8 = 2;
+
 impl Extent {
+    /// Bytes of the value, without side bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.stored - u64::from(self.side)
+    }
+
     pub(crate) fn encode(&self) -> [u8; EXTENT_LEN] {
         let mut out = [0; EXTENT_LEN];
         put(&mut out, 0, &self.offset.to_le_bytes());
         put(&mut out, 8, &self.stored.to_le_bytes());
-        put(&mut out, 16, &self.stored.to_le_bytes());
+        put(&mut out, 16, &self.length().to_le_bytes());
         put(&mut out, 24, &self.crc.to_le_bytes());
-        out[29] = u8::from(self.missing);
+        out[29] = if self.missing { MISSING } else { SIDE * u8::from(self.side > 0) };
         out
     }
 
@@ -389,12 +401,18 @@ impl Extent {
     #[allow(clippy::inline_always)] // the loop over a batch's records; measured
     #[inline(always)]
     pub(crate) fn decode(bytes: &[u8; EXTENT_LEN], limit: u64) -> Option<Self> {
+        const WITH_SIDE: u64 = (SIDE as u64) << 8;
         let (offset, stored, raw, tail) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, 24));
+        let side = stored.wrapping_sub(raw);
         // Codec, flags and reserved bytes in one comparison.
-        let plain = tail >> 32 == 0 && raw == stored;
+        let known = if tail >> 32 == 0 {
+            side == 0
+        } else {
+            tail >> 32 == WITH_SIDE && raw < stored && side <= u64::from(u32::MAX)
+        };
         let inside = offset.checked_add(stored).is_some_and(|end| end <= limit);
-        let good = plain && inside && (offset >= PAGE || stored == 0);
-        good.then_some(Self { offset, stored, crc: tail as u32, missing: false })
+        let good = known && inside && (offset >= PAGE || stored == 0);
+        good.then_some(Self { offset, stored, side: side as u32, crc: tail as u32, missing: false })
     }
 
     /// The rare cases that [`Extent::decode`] leaves out: a missing value, or what is wrong, as text.
@@ -404,15 +422,18 @@ impl Extent {
         if bytes[28] != 0 {
             return Err(format!("codec {} is not known to this fastrecord", bytes[28]));
         }
-        if bytes[29] > 1 || u16_at(bytes, 30) != 0 {
+        if bytes[29] & !(MISSING | SIDE) != 0 || u16_at(bytes, 30) != 0 {
             return Err(format!("flags {:#04x} are not known to this fastrecord", bytes[29]));
         }
-        if bytes[29] == 1 {
-            let zero = bytes.iter().enumerate().all(|(i, &b)| b == u8::from(i == 29));
+        if bytes[29] & MISSING != 0 {
+            let zero = bytes.iter().enumerate().all(|(i, &b)| b == if i == 29 { MISSING } else { 0 });
             let missing = Self { missing: true, ..Self::default() };
             return if zero { Ok(missing) } else { Err("a missing value with an extent".to_owned()) };
         }
-        if raw != stored {
+        if bytes[29] == SIDE && (raw >= stored || stored - raw > u64::from(u32::MAX)) {
+            return Err(format!("{stored} bytes stored, {raw} of them the value's, with side bytes"));
+        }
+        if bytes[29] == 0 && raw != stored {
             return Err(format!("{stored} bytes stored, {raw} raw, no codec"));
         }
         Err(format!("{stored} bytes at {offset}, the data end at {limit}"))
@@ -425,7 +446,7 @@ mod tests {
 
     #[test]
     fn an_extent_with_any_unknown_bit_is_refused() {
-        let good = Extent { offset: 4096, stored: 10, crc: 7, missing: false };
+        let good = Extent { offset: 4096, stored: 10, side: 0, crc: 7, missing: false };
         let decode = |bytes: &[u8; EXTENT_LEN], limit| {
             Extent::decode(bytes, limit).map_or_else(|| Extent::explain(bytes, limit), Ok)
         };
@@ -438,6 +459,22 @@ mod tests {
         }
         let missing = Extent { missing: true, ..Extent::default() };
         assert_eq!(decode(&missing.encode(), 5000), Ok(missing));
+
+        let side = Extent { side: 3, ..good };
+        assert_eq!((side.length(), decode(&side.encode(), 5000)), (7, Ok(side)));
+        assert!(decode(&side.encode(), 4105).is_err());
+        for (at, value) in [(28, 1), (29, 0), (29, 1), (29, 3), (29, 4), (29, 6), (30, 1), (31, 1), (16, 10), (16, 11)]
+        {
+            let mut bytes = side.encode();
+            bytes[at] = value;
+            assert!(decode(&bytes, 5000).is_err(), "byte {at} = {value}");
+        }
+        // More side bytes than a u32 counts.
+        let long = Extent { stored: 7 << 32, side: 1, ..side };
+        let mut bytes = long.encode();
+        assert!(decode(&bytes, 8 << 32).is_ok());
+        bytes[16..24].copy_from_slice(&7_u64.to_le_bytes());
+        assert!(decode(&bytes, 8 << 32).is_err());
     }
 
     #[test]

@@ -383,7 +383,8 @@ impl<'a> Worker<'a> {
                 }
                 drawn
             };
-            let data = read(shared, &mut self.payload, place, output)?;
+            let stored = read(shared, &mut self.payload, place, output)?;
+            let data = &stored[..place.extents[output].length() as usize];
             let out = &mut *part.bytes[output];
             let made = match raw_pixels(data) {
                 Some(image) => {

@@ -31,7 +31,7 @@ pub enum ColumnBytes {
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Datum {
-    /// A payload: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
+    /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
     Payload(u64, u64),
     /// Text.
     Str(String),
@@ -175,12 +175,16 @@ impl Reader {
             return Err(self.wrong_type(field, "it has no payloads"));
         }
         self.check_size()?;
-        let limit = self.inner.footer.offset;
+        let (limit, image) = (self.inner.footer.offset, kind == FieldType::Image);
         let mut extents = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
                 Some(bytes) => match Extent::decode(bytes, limit) {
-                    Some(extent) => extent,
+                    Some(extent) if extent.side == 0 || image => extent,
+                    Some(extent) => {
+                        let detail = format!("{} side bytes, which only images have", extent.side);
+                        return Err(self.bad_extent(field, records[i], detail));
+                    }
                     None => {
                         Extent::explain(bytes, limit).map_err(|detail| self.bad_extent(field, records[i], detail))?
                     }
@@ -298,7 +302,7 @@ impl Reader {
                 if verify && self.inner.map.is_some() {
                     self.read_checked(field, record, &extent)?;
                 }
-                Ok(Datum::Payload(extent.offset, extent.stored))
+                Ok(Datum::Payload(extent.offset, extent.length()))
             }
             kind => match self.words(field, &[record]) {
                 Ok(words) => {
@@ -325,10 +329,11 @@ impl Reader {
         if extent.missing {
             return Err(self.missing(field, record));
         }
-        let bytes = self.pread(&extent)?;
+        let mut bytes = self.pread(&extent)?;
         if verify {
             self.check_crc(field, record, &extent, &bytes)?;
         }
+        bytes.truncate(extent.length() as usize);
         Ok(bytes)
     }
 

@@ -122,7 +122,7 @@ impl Reader {
             move |item| {
                 let mut piece = Vec::new();
                 for (record, extent) in &wanted[groups[item].clone()] {
-                    let crc = this.payload_crc(extent, &mut piece)?;
+                    let crc = this.read_crc(extent, 0, 0, &mut piece)?;
                     counter.fetch_add(extent.stored, Ordering::Relaxed);
                     if let Err(error) = this.compare_crc(field, *record, extent.crc, crc) {
                         found.lock().unwrap_or_else(PoisonError::into_inner).push((*record, error));
@@ -139,9 +139,8 @@ impl Reader {
         Ok(damaged.into_iter().map(|(_, error)| error).collect())
     }
 
-    /// The CRC of a payload of any size, read piece by piece.
-    fn payload_crc(&self, extent: &Extent, piece: &mut Vec<u8>) -> Result<u32> {
-        let (mut crc, mut at) = (0, 0);
+    /// The CRC of the stored bytes from `at` on behind those of `crc`; any number of them, read piece by piece.
+    pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
         while at < extent.stored {
             piece.resize((extent.stored - at).min(PIECE as u64) as usize, 0);
             self.inner.file.read_exact_at(piece, extent.offset + at).map_err(|e| Error::io(self.path(), e))?;

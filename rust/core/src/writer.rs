@@ -35,9 +35,11 @@ pub enum Value<'a> {
     Image {
         /// The encoded image.
         data: &'a [u8],
+        /// What a decoder may use beside it, as [`CropReady::side`](crate::image::CropReady::side); else empty.
+        side: &'a [u8],
         /// Width and height in pixels.
         size: (u32, u32),
-        /// CRC-32C of `data`.
+        /// CRC-32C of `data` and, behind it, `side`.
         crc: u32,
     },
 }

@@ -245,15 +245,60 @@ pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions
             &raw mut size,
         )
     };
-    let encoded = if status == 0 && !buffer.is_null() {
+    // SAFETY: as TurboJPEG left them.
+    unsafe { take(compressor.0, status, buffer, size) }
+}
+
+/// The same quantised coefficients as one sequential scan with optimised Huffman tables and a restart marker after every
+/// `restart_every` MCUs, with all of the original's marker segments.
+///
+/// # Errors
+/// The data hold no JPEG that can be transformed, or are damaged in any way; as text.
+pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, String> {
+    let transformer = Compressor(handle(tj::TJINIT_TJINIT_TRANSFORM)?);
+    set(transformer.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 2)?;
+    set(transformer.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+    set(transformer.0, tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
+    set(transformer.0, tj::TJPARAM_TJPARAM_RESTARTBLOCKS, restart_every.into())?;
+    let options = tj::tjtransform {
+        r: tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
+        op: tj::TJXOP_TJXOP_NONE.cast_signed(),
+        options: tj::TJXOPT_OPTIMIZE.cast_signed(),
+        data: std::ptr::null_mut(),
+        customFilter: None,
+    };
+    let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the handle is live. TurboJPEG reads `data.len()` bytes from the first pointer, and one of each of the other
+    // three. The buffer is null: TurboJPEG allocates it and says its size.
+    let status = unsafe {
+        tj::tj3Transform(
+            transformer.0.as_ptr(),
+            data.as_ptr(),
+            data.len() as u64,
+            1,
+            &raw mut buffer,
+            &raw mut size,
+            &raw const options,
+        )
+    };
+    // SAFETY: as TurboJPEG left them.
+    unsafe { take(transformer.0, status, buffer, size) }
+}
+
+/// Copies what `TurboJPEG` wrote, and frees it.
+///
+/// # Safety
+/// `buffer` is null or `TurboJPEG`'s own, with `size` bytes written to it if `status` is 0; nobody uses it after this.
+unsafe fn take(handle: NonNull<c_void>, status: c_int, buffer: *mut u8, size: u64) -> Result<Vec<u8>, String> {
+    let written = if status == 0 && !buffer.is_null() {
         // SAFETY: TurboJPEG wrote `size` bytes there, and nobody changes them before they are copied.
         Ok(unsafe { std::slice::from_raw_parts(buffer, size as usize) }.to_vec())
     } else {
-        Err(message(compressor.0))
+        Err(message(handle))
     };
     // SAFETY: the buffer is TurboJPEG's, or null, which it allows; the slice over it is gone.
     unsafe { tj::tj3Free(buffer.cast()) };
-    encoded
+    written
 }
 
 struct Compressor(NonNull<c_void>);

@@ -4,6 +4,7 @@
 //! decoded of a JPEG, and at a half, a quarter or an eighth of the size where that is still as large as the output.
 
 mod crop;
+mod crop_ready;
 mod decode;
 mod ffi;
 mod formats;
@@ -15,6 +16,7 @@ mod resize;
 mod row;
 
 pub use crop::{Crop, Geometry, Rect, resized};
+pub use crop_ready::{CropReady, Markers, rewrite};
 pub use decode::{Decoder, Image, Timings};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub use orientation::Orientation;
