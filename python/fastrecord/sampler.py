@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from fastrecord import _core
+from fastrecord.ahead import ReadAhead
 from fastrecord.sampler_state import MOST, STATE_VERSION, TAILS, WORD, Shuffle, State, Tail, flag, integer, shuffle_kind
 
 # Blocks of 2 to 4 MiB: a disk that reads 200 MB/s and moves its head in 8 ms spends two thirds of its time reading.
@@ -171,6 +172,16 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         run = self._run
         run.begun = True
         return run
+
+    def _read_ahead(self, run: _Run) -> ReadAhead | None:
+        """Return what names the records to ask for ahead of the batches of a run, if its order has a near future."""
+        if self._shuffle != "blocks":
+            return None
+        size = self.global_batch_size
+        used = self._n - self._n % size if self._tail == "drop" else self._n
+        return ReadAhead(
+            self._block_order(run.epoch), used, global_batch_size=size, rank=self._rank, world_size=self._world_size
+        )
 
     def positions(self, batch: int) -> NDArray[np.int64]:
         """Return the positions in the epoch order that this rank takes of a batch, int64 (records in the batch,).

@@ -1,0 +1,75 @@
+"""What to ask the kernel for before its turn comes, where records are shuffled by blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord import _core
+
+
+class ReadAhead:
+    """Names the records of the next window, in the order of the file, while batches of this one are made.
+
+    In a window of blocks the records come in random order: read one by one, they are random reads within it. But what
+    comes next is known: while a window is consumed, the next one is asked for at the same pace, from its first record
+    in the file to its last. So a disk reads whole blocks in one direction, and each batch is in the page cache when its
+    turn comes. Each rank names its own records: what a machine does not need it does not read.
+
+    Args:
+        order: The epoch's order.
+        used: Positions of the order that the epoch uses: all, or fewer if its tail is dropped.
+        global_batch_size: Positions in a global batch.
+        rank, world_size: This rank has every `world_size`-th position, from the rank-th on.
+    """
+
+    def __init__(
+        self, order: _core.BlockOrder, used: int, *, global_batch_size: int, rank: int, world_size: int
+    ) -> None:
+        self._order = order
+        self._used = used
+        self._size = global_batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._end = -1
+        self._window = (0, 0)
+        self._next: NDArray[np.int64] = np.empty(0, np.int64)
+        self._named = 0
+
+    def rows(self, batch: int) -> NDArray[np.int64]:
+        """Return the records to ask for when a batch is begun: numbers of this rank's records, int64 (N,), N may be 0.
+
+        The first batch asked about, and one that does not follow the one before, begin with what is left of their own
+        window: its reads have to be made up for.
+
+        Args:
+            batch: Number of the batch in its epoch.
+        """
+        start = batch * self._size
+        stop = min(start + self._size, self._used)
+        parts = []
+        if start != self._end:
+            self._enter(start)
+            parts.append(self._share(start, self._window[1]))
+        self._end = stop
+        while start < stop:
+            if start >= self._window[1]:
+                self._enter(start)
+            first, last = self._window
+            start = min(stop, last)
+            # All of the next window is named when all of this one is consumed.
+            named = len(self._next) * (start - first) // (last - first)
+            parts.append(self._next[self._named : named])
+            self._named = named
+        return np.concatenate(parts)
+
+    def _enter(self, position: int) -> None:
+        first, last = self._order.window(position)
+        self._window = first, min(last, self._used)
+        self._next = self._share(last, self._order.window(last)[1]) if last < self._used else self._next[:0]
+        self._named = 0
+
+    def _share(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return this rank's records at positions [start, stop), in the order of the file."""
+        first = start + (self._rank - start) % self._world_size
+        return np.sort(self._order.rows(np.arange(first, min(stop, self._used), self._world_size, dtype=np.int64)))

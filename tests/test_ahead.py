@@ -1,0 +1,110 @@
+"""What is asked for ahead of a shuffle by blocks: all of it, once, in time, in the order of the file, evenly."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler_state import Tail
+from tests.test_sampler import TAILS, ranks
+
+runs = st.tuples(
+    st.integers(12, 400),  # records
+    st.integers(1, 6),  # batch size
+    st.integers(1, 2),  # ranks
+    st.integers(1, 40),  # block
+    st.integers(1, 12),  # window
+    st.sampled_from(TAILS),
+)
+
+
+def named(sampler: FastRecordBatchSampler) -> list[list[int]]:
+    """The records that are named with each batch of an iteration."""
+    run = sampler._begin()
+    ahead = sampler._read_ahead(run)
+    assert ahead is not None
+    batches = [ahead.rows(batch) for batch in range(run.done, len(sampler))]
+    assert all(rows.dtype == np.int64 and rows.ndim == 1 for rows in batches)
+    return [rows.tolist() for rows in batches]
+
+
+@given(runs, st.data())
+def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_resume_too(
+    shape: tuple[int, int, int, int, int, Tail], data: st.DataObject
+) -> None:
+    n, batch_size, world_size, block, window, tail = shape
+    options: dict[str, Any] = {"tail": tail, "block_records": block, "window_blocks": window}
+    samplers = ranks(n, batch_size, world_size, shuffle="blocks", **options)
+    done = data.draw(st.integers(0, len(samplers[0]) - 1))
+    state = samplers[0].state_dict(batches_done=done)
+    for sampler in samplers:
+        sampler.load_state_dict(state)
+        known: set[int] = set()
+        rest = range(done, len(sampler))
+        for batch, rows in zip(rest, named(sampler), strict=True):
+            assert not known & set(rows)
+            known |= set(rows)
+            # What a last batch is filled up with is of the first window: it is not read again for that.
+            wrapped = sampler.tail == "pad" and (batch + 1) * sampler.global_batch_size > n
+            assert wrapped or set(sampler.rows(batch, epoch=0).tolist()) <= known
+        exact = FastRecordBatchSampler(
+            range(n),
+            batch_size,
+            shuffle="blocks",
+            block_records=block,
+            window_blocks=window,
+            rank=sampler.rank,
+            world_size=world_size,
+            tail="drop" if tail == "drop" else "exact",
+        )
+        own = [exact.rows(batch).tolist() for batch in range(done, len(exact))]
+        assert known == set(itertools.chain.from_iterable(own))
+
+
+def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_before() -> None:
+    sampler = FastRecordBatchSampler(range(64_000), 64, shuffle="blocks", block_records=32, window_blocks=100)
+    batches = named(sampler)
+    assert len(batches[0]) == 3200 + 64  # its own window too
+    assert {len(rows) for rows in batches[1:950]} == {64}
+    assert {len(rows) for rows in batches[950:]} == {0}  # the last window is consumed, none comes
+    for start in range(50, 900, 50):
+        window = list(itertools.chain.from_iterable(batches[start : start + 50]))
+        assert window == sorted(window)
+        coming = [sampler.rows(batch, epoch=0).tolist() for batch in range(start + 50, start + 100)]
+        assert window == sorted(itertools.chain.from_iterable(coming))
+        breaks = sum(b != a + 1 for a, b in itertools.pairwise(window))
+        assert breaks < 100  # whole blocks of 32 neighbours
+
+
+def test_ranks_together_name_whole_blocks_and_no_record_twice() -> None:
+    samplers = ranks(6400, 16, 4, shuffle="blocks", block_records=32, window_blocks=10)
+    shares = [named(sampler) for sampler in samplers]
+    first = sorted(row for share in shares for row in share[0])
+    assert len(first) == len(set(first))
+    everything = sorted(row for share in shares for rows in share for row in rows)
+    assert everything == list(range(6400))
+
+
+def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None:
+    sampler = FastRecordBatchSampler(range(6400), 64, shuffle="blocks", block_records=32, window_blocks=20)
+    ahead = sampler._read_ahead(sampler._begin())
+    assert ahead is not None
+    ahead.rows(0)
+    jumped = ahead.rows(35)  # half of the fourth window is left, and half of the fifth should have been named
+    left = [sampler.rows(batch, epoch=0).tolist() for batch in range(35, 40)]
+    coming = [sampler.rows(batch, epoch=0).tolist() for batch in range(40, 50)]
+    rest = sorted(itertools.chain.from_iterable(left))
+    assert jumped[: len(rest)].tolist() == rest
+    assert jumped[len(rest) :].tolist() == sorted(itertools.chain.from_iterable(coming))[:384]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_without_blocks_nothing_is_named(shuffle: bool) -> None:
+    sampler = FastRecordBatchSampler(range(100), 8, shuffle=shuffle)
+    assert sampler._read_ahead(sampler._begin()) is None
