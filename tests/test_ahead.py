@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import io
 import itertools
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+import fastrecord as fr
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import Tail
 from tests.test_sampler import TAILS, ranks
@@ -108,3 +118,88 @@ def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None
 def test_without_blocks_nothing_is_named(shuffle: bool) -> None:
     sampler = FastRecordBatchSampler(range(100), 8, shuffle=shuffle)
     assert sampler._read_ahead(sampler._begin()) is None
+
+
+# --- the loader ---
+
+
+@pytest.fixture
+def noise(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A file of 96 images of some 20 KB; and where each payload begins."""
+    path = tmp_path / "noise.frec"
+    generator = np.random.default_rng(0)
+    payloads = []
+    for _ in range(96):
+        stream = io.BytesIO()
+        Image.fromarray(generator.integers(0, 256, (96, 96, 3), np.uint8)).save(stream, "JPEG", quality=90)
+        payloads.append(stream.getvalue())
+    with fr.Writer(path, {"image": fr.image(), "label": fr.int64()}) as writer:
+        for label, payload in enumerate(payloads):
+            writer.append({"image": payload, "label": label})
+    data = path.read_bytes()
+    return path, [data.index(payload) for payload in payloads]
+
+
+def loader(path: Path, **options: Any) -> fr.FastRecordLoader:
+    data = fr.FastRecordDataset(path, access="pread")
+    sampler = FastRecordBatchSampler(data, 8, shuffle="blocks", block_records=4, window_blocks=4, seed=5)
+    image = fr.transforms.Resize(16)
+    return fr.FastRecordLoader(data, batch_sampler=sampler, image=image, threads=1, **options)
+
+
+def test_a_loader_gives_the_batches_of_the_sampler_and_resumes_among_them(noise: tuple[Path, list[int]]) -> None:
+    path, _ = noise
+    whole = [list(loader(path).batch_sampler), [labels.tolist() for _, labels in loader(path)]]
+    assert whole[0] == whole[1]
+    broken, resumed = loader(path), loader(path)
+    for _ in itertools.islice(broken, 5):
+        pass
+    resumed.load_state_dict(broken.state_dict())
+    assert [labels.tolist() for _, labels in resumed] == whole[0][5:]
+
+
+class PageCache:
+    """Which pages of a file are in the page cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        os.fsync(self._file.fileno())
+        # Looked at through a mapping that nobody touches: a read would have the kernel fetch what it asks about.
+        self._map = np.memmap(path, np.uint8, "r")
+        self._pages = np.zeros(-(-len(self._map) // mmap.PAGESIZE), np.uint8)
+        self._mincore = ctypes.CDLL(None, use_errno=True).mincore
+
+    def drop(self) -> None:
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def has(self, offset: int) -> bool:
+        address, size = self._map.ctypes.data, len(self._map)
+        done = self._mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(self._pages.ctypes.data))
+        assert done == 0, os.strerror(ctypes.get_errno())
+        return bool(self._pages[offset // mmap.PAGESIZE] & 1)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what is in the page cache")
+def test_the_kernel_reads_the_next_window_while_batches_of_this_one_are_made(noise: tuple[Path, list[int]]) -> None:
+    path, offsets = noise
+    images = loader(path, prefetch=0)
+    sampler = images.batch_sampler
+    ahead = sampler._read_ahead(sampler._begin())
+    first = set(sampler.rows(0, epoch=0).tolist())
+    coming = set(ahead.rows(0).tolist()) - first
+    assert len(coming) == 16  # the other half of the window, and half of the next
+    sampler.set_epoch(0)
+    with images, contextlib.closing(PageCache(path)) as cache:
+        batches = iter(images)
+        cache.drop()
+        if any(map(cache.has, offsets)):
+            pytest.skip("this file system keeps what it is told to drop")
+        next(batches)  # and no other batch is begun
+        deadline = time.monotonic() + 60
+        while not all(cache.has(offsets[row]) for row in coming):
+            assert time.monotonic() < deadline, "not all records that were asked for have been read"
+        later = set(range(96)) - coming - first
+        assert not all(cache.has(offsets[row]) for row in later)

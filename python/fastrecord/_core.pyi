@@ -218,6 +218,7 @@ class Loading:
         rows: NDArray[np.int64],
         positions: NDArray[np.int64],
         memory: Sequence[Buffer | NDArray[Any]] | None = None,
+        ahead: NDArray[np.int64] | None = None,
     ) -> Load: ...
     def close(self) -> None: ...
     @property

@@ -58,7 +58,7 @@ class Delivery:
         # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
         memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
         flat = None if memory is None else [tensor.view(-1).numpy() for tensor in memory]
-        load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat)
+        load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat, request.ahead)
         return Pending(self, request, load, shapes, memory)
 
     def send(self, value: Any) -> Any:

@@ -33,6 +33,7 @@ class Request:
         seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
         rows: Numbers of the records, int64 (N,).
         hand_out: To be called when the batch goes to the consumer.
+        ahead: Numbers of records of later batches that the kernel is to be asked for, ascending, int64 (N,).
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Request:
     rows: NDArray[np.int64]
     positions: NDArray[np.int64]
     hand_out: Callable[[], None]
+    ahead: NDArray[np.int64] | None = None
 
 
 class OwnRequests:
@@ -52,13 +54,15 @@ class OwnRequests:
         """Begin an iteration of the sampler."""
         sampler = self.sampler
         run = sampler._begin()
+        ahead = sampler._read_ahead(run)
 
         def hand_out() -> None:
             run.done += 1
 
         for batch in range(run.done, len(sampler)):
             rows = sampler.rows(batch, epoch=run.epoch)
-            yield Request(sampler.seed, run.epoch, rows, sampler.positions(batch), hand_out)
+            coming = None if ahead is None else ahead.rows(batch)
+            yield Request(sampler.seed, run.epoch, rows, sampler.positions(batch), hand_out, coming)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""

@@ -63,6 +63,8 @@ pub struct Workload {
     pub rows: Vec<u64>,
     /// Positions in the epoch order, one for each row.
     pub positions: Vec<u64>,
+    /// Rows of later batches for which the kernel is asked too, behind those of this one; ascending, and there may be none.
+    pub ahead: Vec<u64>,
     /// Memory for each output: the images of the rows, one behind the other, each height x width x 3 bytes.
     pub buffers: Vec<BatchBuffer>,
 }
@@ -82,6 +84,7 @@ struct Job {
     epoch: u64,
     rows: Vec<u64>,
     positions: Vec<u64>,
+    ahead: Vec<u64>,
     /// None where the record has no image to read, which is among the failures.
     places: OnceLock<Vec<Option<Place>>>,
     parts: Parts,
@@ -179,12 +182,12 @@ impl Loader {
     /// Rows, positions and buffers do not fit each other or the plan; or this is a forked child, where the threads are not.
     pub fn submit(&self, load: Workload) -> Result<Load> {
         check_process(self.process)?;
-        let Workload { seed, epoch, rows, positions, buffers } = load;
+        let Workload { seed, epoch, rows, positions, ahead, buffers } = load;
         let plan = &self.shared.plan;
         if rows.is_empty() || rows.len() != positions.len() {
             return Err(Error::Plan(format!("a batch of {} rows and {} positions", rows.len(), positions.len())));
         }
-        if let Some(&row) = rows.iter().find(|&&row| row >= plan.rows()) {
+        if let Some(&row) = rows.iter().chain(&ahead).find(|&&row| row >= plan.rows()) {
             return Err(plan.no_row(row));
         }
         let bytes: Vec<usize> = plan.image_bytes().iter().map(|image| image * rows.len()).collect();
@@ -193,7 +196,7 @@ impl Loader {
         }
         let parts = Parts::new(buffers, rows.len());
         let (places, outcome, finished) = (OnceLock::new(), Mutex::default(), Condvar::new());
-        let job = Arc::new(Job { seed, epoch, rows, positions, places, parts, outcome, finished });
+        let job = Arc::new(Job { seed, epoch, rows, positions, ahead, places, parts, outcome, finished });
         let mut queue = lock(&self.shared.queue);
         let number = queue.next;
         queue.next += 1;
@@ -294,8 +297,14 @@ impl<'a> Worker<'a> {
                 self.look_up(&job);
                 queue = lock(&self.shared.queue);
                 let at = queue.ready.partition_point(|(other, _)| *other < number);
-                queue.ready.insert(at, (number, job));
+                queue.ready.insert(at, (number, Arc::clone(&job)));
                 self.shared.work.notify_all();
+                if !job.ahead.is_empty() {
+                    drop(queue);
+                    self.shared.plan.ask_ahead(&job.ahead, || self.closed());
+                    drop(job);
+                    queue = lock(&self.shared.queue);
+                }
                 continue;
             }
             while queue.ready.front().is_some_and(|(_, job)| job.parts.all_claimed()) {

@@ -130,6 +130,25 @@ impl LoadPlan {
         places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| Err(self.no_row(row)))).collect()
     }
 
+    /// Asks the kernel for the images of ascending rows whose turn comes later, until `stop` says true.
+    ///
+    /// A queue that is full makes it wait. What is wrong with an index entry is said when its record is made.
+    pub(crate) fn ask_ahead(&self, rows: &[u64], stop: impl Fn() -> bool) {
+        const AT_ONCE: usize = 64;
+        for run in rows.chunk_by(|&a, &b| self.locate(a).0 == self.locate(b).0) {
+            let source = self.locate(run[0]).0;
+            for rows in run.chunks(AT_ONCE) {
+                if stop() {
+                    return;
+                }
+                let records: Vec<u64> = rows.iter().map(|&row| self.locate(row).1).collect();
+                if let Ok(all) = self.sources[source].extents(&records) {
+                    self.sources[source].ask(&all);
+                }
+            }
+        }
+    }
+
     pub(crate) fn no_row(&self, row: u64) -> Error {
         Error::Plan(format!("row {row} is out of range: the files have {} records", self.rows()))
     }

@@ -141,7 +141,9 @@ impl Loading {
     ///     positions: Positions in the epoch order, int64 (N,).
     ///     memory: A writable buffer for each output to be used instead of memory of our own, such as a pinned one; nobody
     ///         else may use it before the batch is whole.
-    #[pyo3(signature = (seed, epoch, rows, positions, memory = None))]
+    ///     ahead: Record numbers of later batches for which the kernel is asked too, ascending, int64 (N,).
+    #[pyo3(signature = (seed, epoch, rows, positions, memory = None, ahead = None))]
+    #[allow(clippy::too_many_arguments)] // those of a batch
     fn submit(
         &self,
         py: Python<'_>,
@@ -150,10 +152,12 @@ impl Loading {
         rows: PyReadonlyArray1<'_, i64>,
         positions: PyReadonlyArray1<'_, i64>,
         memory: Option<Vec<Bound<'_, PyAny>>>,
+        ahead: Option<PyReadonlyArray1<'_, i64>>,
     ) -> PyResult<Load> {
         release_lent(py);
         let lent = memory.is_some();
         let (rows, positions) = (numbers(&rows, self.rows)?, numbers(&positions, u64::MAX)?);
+        let ahead = ahead.map_or_else(|| Ok(Vec::new()), |rows| numbers(&rows, self.rows))?;
         let own = || {
             let lengths = self.image_bytes.iter().map(|image| image * rows.len());
             py.detach(|| lengths.map(|length| self.spares.take(length)).collect::<Result<Vec<_>, _>>()).map_err(to_py)
@@ -161,7 +165,7 @@ impl Loading {
         let buffers = memory.map_or_else(own, |memory| memory.iter().map(lend).collect())?;
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loader = loader.as_ref().ok_or_else(|| PyValueError::new_err("the loader's threads are closed"))?;
-        let load = loader.submit(Workload { seed, epoch, rows, positions, buffers }).map_err(to_py)?;
+        let load = loader.submit(Workload { seed, epoch, rows, positions, ahead, buffers }).map_err(to_py)?;
         Ok(Load { load, lent })
     }
 
