@@ -17,7 +17,7 @@ from fastrecord.cli import cli
 from tests.commands import failed, flip, good, run
 from tests.conftest import encode, folder_records
 
-COMMANDS = ["pack", "info", "ls", "extract", "verify"]
+COMMANDS = ["pack", "info", "ls", "extract", "verify", "bench"]
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

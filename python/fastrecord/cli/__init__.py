@@ -16,6 +16,7 @@ _COMMANDS = {
     "ls": ("inspect", "List the records of a file."),
     "extract": ("inspect", "Write records back into files of their own."),
     "verify": ("verify", "Check every checksum of files."),
+    "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
 }
 
 
@@ -64,7 +65,7 @@ def _say(line: str, err: BaseException) -> None:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fastrecord", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Pack training records into one file, look into it, take it apart, and check it.
+    """Pack training records into one file, look into it, take it apart, check it, and measure it.
 
     Exit status: 0 good; 1 an error, or a file that is damaged; 2 wrong usage; 130 Ctrl-C.
     """
