@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(600)
 def test_quickstart_of_the_readme_runs_as_it_stands(folder: Path) -> None:
     blocks = quickstart_blocks()
-    assert [kind for kind, _ in blocks] == ["sh", "python", "sh", "python"]
+    assert [kind for kind, _ in blocks] == ["sh", "python", "python", "sh", "python"]
     outputs = []
     for kind, text in blocks:
         if kind == "python":
@@ -71,6 +71,9 @@ def test_quickstart_of_the_readme_runs_as_it_stands(folder: Path) -> None:
     for epoch in ("0", "1"):
         labels = ",".join(labels for number, _, labels in batches if number == epoch)
         assert sorted(map(int, labels.split(","))) == [0] * 8 + [1] * 8
+    assert "images/s" in outputs[1].splitlines()[-1]
+    sizes = re.findall(r"^\((\d+), 3, 224, 224\) \[[01, ]+\]$", outputs[2], re.MULTILINE)
+    assert sizes == ["4"] * 4
     assert (folder / "run" / "metrics.jsonl").stat().st_size > 0
     assert (folder / "cats.frec").is_file()
 
