@@ -22,6 +22,7 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import Tail
+from tests.conftest import write_images
 from tests.test_sampler import TAILS, ranks
 
 runs = st.tuples(
@@ -156,6 +157,18 @@ def test_a_loader_gives_the_batches_of_the_sampler_and_resumes_among_them(noise:
         pass
     resumed.load_state_dict(broken.state_dict())
     assert [labels.tolist() for _, labels in resumed] == whole[0][5:]
+
+
+def test_blocks_lie_across_the_ends_of_files(tmp_path: Path) -> None:
+    files = [write_images(tmp_path / f"{i}.frec", range(100 * i, 100 * i + n)) for i, n in enumerate((30, 3, 21))]
+    data = fr.FastRecordDataset(files)
+    labels = data.targets
+    options: dict[str, Any] = {"shuffle": "blocks", "block_records": 8, "window_blocks": 2}
+    sampler = FastRecordBatchSampler(data, 5, **options)
+    expected = [labels[rows].tolist() for rows in FastRecordBatchSampler(data, 5, **options)]
+    images = fr.FastRecordLoader(data, batch_sampler=sampler, image=fr.transforms.Resize(16), threads=2)
+    assert [found.tolist() for _, found in images] == expected
+    assert sorted(itertools.chain.from_iterable(expected)) == labels.tolist()
 
 
 class PageCache:
