@@ -187,14 +187,21 @@ class FastRecordDataset(Dataset[Any]):
         Raises:
             KeyError: no such field. CorruptFileError: a checksum differs.
         """
-        found: dict[str, list[Any]] = {name: [None] * len(rows) for name in fields}
+        schema = self._shards.readers[0].schema
+        kinds = {name: schema[name].name for name in fields}
+        found: dict[str, Any] = {
+            name: np.empty(len(rows), kind) if kind in ("int64", "float64") else [None] * len(rows)
+            for name, kind in kinds.items()
+        }
         for shard, positions, records in self._shards.split(rows):
             batch = self._shards.readers[shard].read_batch(records, list(fields), verify=self.verify)
             for name, values in found.items():
+                if isinstance(values, np.ndarray):
+                    values[positions] = batch[name]
+                    continue
                 for position, value in zip(positions.tolist(), batch[name], strict=True):
                     values[position] = bytes(value) if isinstance(value, memoryview) else value
-        kinds = {name: self._shards.readers[0].schema[name].name for name in fields}
-        return [np.array(v, kinds[n]) if kinds[n] in ("int64", "float64") else v for n, v in found.items()]
+        return list(found.values())
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the labels of some records, int64 (N,) (float64 if the label field is), before `target_transform`.

@@ -23,13 +23,16 @@ class Delivery:
 
     Raises:
         TypeError: `dtype` is no float type.
-        ValueError: pinned memory is asked for without CUDA, or CUDA without there being one.
+        ValueError: no such device; pinned memory is asked for without CUDA, or CUDA without there being one.
     """
 
     def __init__(
         self, device: torch.device | str | int | None, pin_memory: bool | Literal["auto"], dtype: torch.dtype | None
     ) -> None:
-        self.device = None if device is None else torch.device(device)
+        try:
+            self.device = None if device is None else torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device: {error}") from error
         if pin_memory not in (True, False, "auto"):
             raise ValueError(f'pin_memory is True, False or "auto", not {pin_memory!r}')
         self.copies = self.device is not None and self.device.type != "cpu"
@@ -69,19 +72,23 @@ class Delivery:
             return value
         if self.pinned:
             value = value.pin_memory()
-        return self.copy(value) if self.copies else value
+        return self.receive(self.copy(value)) if self.copies else value
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy to the device, on the copies' own stream; work that is queued from now on sees it whole."""
+        """Begin to copy to the device, on the copies' own stream; nobody uses it before `receive`."""
         if self.stream is None:
             return tensor.to(self.device, non_blocking=True)
         with torch.cuda.stream(self.stream):
-            copied = tensor.to(self.device, non_blocking=True)
-        current = torch.cuda.current_stream(self.device)
-        current.wait_stream(self.stream)
-        # Its memory belongs to the copies' stream, and must not be used again before the consumer's work is done.
-        copied.record_stream(current)
-        return copied
+            return tensor.to(self.device, non_blocking=True)
+
+    def receive(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Let work that is queued from now on see a copied tensor whole."""
+        if self.stream is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self.stream)
+            # Its memory is the copies' stream's, and must not be used again before the consumer's work is done.
+            tensor.record_stream(current)
+        return tensor
 
     def show(self, images: torch.Tensor) -> torch.Tensor:
         """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if so asked."""

@@ -61,11 +61,18 @@ def has_key(reader: Reader) -> bool:
     return KEY in reader.schema and reader.schema[KEY].name == "string"
 
 
+def read_key(reader: Reader, record: int) -> str | None:
+    """Return a record's key for a message about it; None if it has none, or one that can not be read."""
+    if not has_key(reader):
+        return None
+    try:
+        key: str | None = reader.get(record, KEY)
+    except CorruptFileError:
+        return None
+    return key
+
+
 def key_suffix(reader: Reader, record: int) -> str:
     """Return what to add to a message about a record: its key, if it has one that can be read."""
-    if not has_key(reader):
-        return ""
-    try:
-        return f", key {reader.get(record, KEY)!r}"
-    except CorruptFileError:
-        return ""
+    key = read_key(reader, record)
+    return "" if key is None else f", key {key!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,10 +18,13 @@ from fastrecord.delivery import Delivery, Pending
 from fastrecord.fields import check_fields
 from fastrecord.requests import ForeignRequests, OwnRequests
 from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.sampler_state import Shuffle
+from fastrecord.sampler_state import WORD, Shuffle, flag, integer
 from fastrecord.skipping import OnError, SkippedRecord, Skipper
 from fastrecord.stats import Clock, LoaderStats
 from fastrecord.transforms import Geometry
+
+# More threads or batches than this are a mistake.
+_MANY = 1 << 16
 
 
 class FastRecordLoader(Iterable[Any]):
@@ -113,18 +115,20 @@ class FastRecordLoader(Iterable[Any]):
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._single = images is None
         self._outputs = _outputs(dataset, image, images)
+        if isinstance(fields, str):
+            raise TypeError(f"fields is a sequence of names: write ({fields!r},)")
         self._fields = tuple(dataset.extra_fields if fields is None else fields)
         for name in self._outputs:
             check_fields(dataset.readers, name, None, self._fields)
-        self._threads = _default_threads() if threads is None else _at_least("threads", threads, 1)
-        self._prefetch = _at_least("prefetch", prefetch, 0)
+        self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
+        self._prefetch = integer("prefetch", prefetch, 0, _MANY)
         self._delivery = Delivery(device, pin_memory, dtype)
         self._options: dict[str, Any] = {
-            "flip": bool(flip),
+            "flip": flag("flip", flip),
             "verify": dataset.verify,
             "truncated": truncated,
-            "exif_orientation": bool(exif_orientation),
-            "max_pixels": None if max_pixels is None else _at_least("max_pixels", max_pixels, 1),
+            "exif_orientation": flag("exif_orientation", exif_orientation),
+            "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
             # The consumer's batch, the one before it while it is replaced, and those under way.
             "spares": len(self._outputs) * (self._prefetch + 2),
         }
@@ -189,7 +193,7 @@ class FastRecordLoader(Iterable[Any]):
 
     def _finish(self, batch: Pending) -> Any:
         """Return what the consumer gets: without the records that failed, if they may be skipped."""
-        rows, images = batch.request.rows, batch.images
+        rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
         if batch.failures:
             kept = self._skipper.keep(rows, batch.failures)
             rows = rows[kept]
@@ -309,7 +313,7 @@ def _requests(
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
-    return ForeignRequests(batch_sampler, dataset.rows, seed=0 if seed is None else _at_least("seed", seed, 0))
+    return ForeignRequests(batch_sampler, dataset.rows, seed=0 if seed is None else integer("seed", seed, 0, WORD))
 
 
 def _outputs(
@@ -329,16 +333,6 @@ def _outputs(
                 f"{type(geometry).__name__}"
             )
     return outputs  # type: ignore[return-value]  # all are geometries
-
-
-def _at_least(name: str, value: Any, low: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
-    if isinstance(value, bool) or number < low:
-        raise ValueError(f"{name} is at least {low}, not {value!r}")
-    return number
 
 
 def _default_threads() -> int:

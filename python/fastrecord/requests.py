@@ -11,9 +11,9 @@ import torch.distributed
 from numpy.typing import NDArray
 
 from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler_state import WORD, integer
 
 _STATE_VERSION = 1
-_WORD = 1 << 64
 
 
 @dataclass(slots=True)
@@ -130,7 +130,12 @@ class ForeignRequests:
         progress.total = max(number, skip)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration, to the sampler too if it wants to know."""
+        """Name the epoch of the next iteration, to the sampler too if it wants to know.
+
+        Raises:
+            TypeError: no int. ValueError: negative.
+        """
+        epoch = integer("epoch", epoch, 0, WORD)
         if epoch != self._next_epoch():
             self._skip = 0
             self._progress = _Progress(epoch)
@@ -161,11 +166,9 @@ class ForeignRequests:
             raise TypeError(f"a loader's state is a dict, not {type(state).__name__}")
         if state.get("version") != _STATE_VERSION or "global_batch_size" in state:
             raise ValueError("the state is that of another kind of batch sampler, or of another version")
-        for name in ("seed", "epoch", "batches_done"):
-            value = state.get(name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _WORD:
-                raise ValueError(f"state: {name} is an int of at least 0, not {value!r}")
-        self._seed = state["seed"]
-        self.set_epoch(state["epoch"])
-        self._progress = _Progress(state["epoch"], state["batches_done"])
-        self._skip = state["batches_done"]
+        names = ("seed", "epoch", "batches_done")
+        seed, epoch, done = (integer(f"state: {name}", state.get(name), 0, WORD) for name in names)
+        self._seed = seed
+        self.set_epoch(epoch)
+        self._progress = _Progress(epoch, done)
+        self._skip = done

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError
 from fastrecord.dataset import FastRecordDataset
-from fastrecord.fields import KEY, has_key, key_suffix
+from fastrecord.fields import read_key
 
 # Enough to look for the cause; a disk that fails every read must not fill the memory.
 _LISTED = 1000
@@ -24,7 +24,7 @@ class SkippedRecord:
     Attributes:
         path: Of its file.
         record: Its number in the file.
-        key: Its key; None if the file has none.
+        key: Its key; None if it has none, or one that can not be read.
         reason: What was wrong, in a sentence that names file and record too.
     """
 
@@ -79,7 +79,12 @@ class Skipper:
     def _describe(self, row: int, failure: Exception) -> tuple[Exception, SkippedRecord]:
         shard, number = self._dataset.locate(row)
         reader = self._dataset.readers[shard]
-        key = str(reader.get(number, KEY)) if has_key(reader) else None
+        key = read_key(reader, number)
+        named = "" if key is None else f", key {key!r}"
         if isinstance(failure, FastRecordError):
-            failure = type(failure)(f"{failure}{key_suffix(reader, number)}")
+            # That of a whole file names no record.
+            which = "" if f"record {number}" in str(failure) else f", record {number}"
+            failure = type(failure)(f"{failure}{which}{named}")
+        else:
+            failure.add_note(f"{reader.path}: record {number}{named}")
         return failure, SkippedRecord(reader.path, number, key, str(failure))

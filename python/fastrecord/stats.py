@@ -58,9 +58,14 @@ class LoaderStats:
         """Payloads read, over the wall time."""
         return self.reads / self.seconds if self.seconds else 0.0
 
+    @property
+    def _busy_seconds(self) -> float:
+        return self.read_seconds + self.decode_seconds + self.resize_seconds
+
     def _share(self, seconds: float) -> float:
-        available = self.threads * self.seconds
-        return min(1.0, seconds / available) if available else 0.0
+        # Work that began before a window or goes on in several iterations at once may be more than the threads' time.
+        available = max(self.threads * self.seconds, self._busy_seconds)
+        return seconds / available if available else 0.0
 
     @property
     def read_share(self) -> float:
@@ -80,8 +85,7 @@ class LoaderStats:
     @property
     def idle_share(self) -> float:
         """Share of the threads' time spent waiting for the consumer or for a CPU, in [0, 1]."""
-        busy = self.read_seconds + self.decode_seconds + self.resize_seconds
-        return 1.0 - self._share(busy) if self.seconds and self.threads else 0.0
+        return 1.0 - self._share(self._busy_seconds) if self.seconds and self.threads else 0.0
 
     @property
     def wait_share(self) -> float:

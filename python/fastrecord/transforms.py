@@ -44,7 +44,10 @@ def _size(value: Any) -> tuple[int, int]:
 
 
 def _range(name: str, value: Any) -> tuple[float, float]:
-    low, high = (float(number) for number in value)
+    try:
+        low, high = (float(number) for number in value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} is two numbers (low, high), not {value!r}") from error
     if not 0 < low <= high < float("inf"):
         raise ValueError(f"{name} is (low, high), both above 0, the first not above the second, not {value!r}")
     return low, high
@@ -188,7 +191,7 @@ class Normalize(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not mean or min(std) <= 0:
             raise ValueError(f"mean and std have a number for each channel, std above 0: not {mean} and {std}")
-        if not dtype.is_floating_point:
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise TypeError(f"dtype is a float type, not {dtype}")
         self.dtype = dtype
         # Not part of a model's state: they are arguments, and checkpoints without them load.

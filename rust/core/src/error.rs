@@ -109,6 +109,9 @@ pub enum Error {
     )]
     ForkedLoader { owner: u32, here: u32 },
 
+    #[error("the loader's threads were closed before the batch was whole: iterate anew")]
+    LoaderClosed,
+
     #[error("interrupted")]
     Interrupted,
 }

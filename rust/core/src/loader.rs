@@ -21,6 +21,9 @@ use crate::reader::Reader;
 
 /// How long the consumer waits before it asks again whether it was interrupted.
 const SLICE: Duration = Duration::from_millis(100);
+/// How long who drops a loader waits for its threads. One that takes longer is in a huge image or a slow read; it has all
+/// that it needs to end by itself after that.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Payloads of up to so many bytes leave their memory to the next one.
 const KEEP: usize = 16 << 20;
 /// How pixels that are stored as they are begin.
@@ -117,6 +120,8 @@ struct Queue {
     /// Looked up and asked for, in the order of their numbers.
     ready: VecDeque<(u64, Arc<Job>)>,
     next: u64,
+    /// Threads that have not ended.
+    alive: usize,
 }
 
 #[derive(Debug)]
@@ -125,14 +130,15 @@ struct Shared {
     counters: Arc<LoadCounters>,
     queue: Mutex<Queue>,
     work: Condvar,
-    closed: AtomicBool,
+    ended: Condvar,
+    closed: Arc<AtomicBool>,
     /// Batches wait to be asked for: that goes before decoding, as it keeps the disk busy meanwhile.
     fresh: AtomicBool,
     /// Some payload was pixels as they are: it is worth to look for more of them in the mapping.
     raw: AtomicBool,
 }
 
-/// Threads that make batches. Dropping it ends them, after the images under way.
+/// Threads that make batches. Dropping it ends them after the images under way, for which it waits half a second at most.
 #[derive(Debug)]
 pub struct Loader {
     process: u32,
@@ -145,6 +151,7 @@ pub struct Loader {
 pub struct Load {
     process: u32,
     job: Arc<Job>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Loader {
@@ -158,15 +165,16 @@ impl Loader {
             counters,
             queue: Mutex::default(),
             work: Condvar::new(),
-            closed: AtomicBool::new(false),
+            ended: Condvar::new(),
+            closed: Arc::default(),
             fresh: AtomicBool::new(false),
             raw: AtomicBool::new(false),
         });
         let mut loader = Self { process: std::process::id(), shared, threads: Vec::new() };
         for number in 0..threads.max(1) {
-            let shared = Arc::clone(&loader.shared);
+            let alive = Alive::new(&loader.shared);
             let builder = thread::Builder::new().name(format!("frec-load-{number}"));
-            match builder.spawn(move || Worker::new(&shared).serve()) {
+            match builder.spawn(move || Worker::new(&alive.0).serve()) {
                 Ok(thread) => loader.threads.push(thread),
                 // A process at its limit of threads works with fewer.
                 Err(error) if number == 0 => return Err(Error::Threads(error)),
@@ -204,7 +212,7 @@ impl Loader {
         self.shared.fresh.store(true, Ordering::Relaxed);
         drop(queue);
         self.shared.work.notify_one();
-        Ok(Load { process: self.process, job })
+        Ok(Load { process: self.process, job, closed: Arc::clone(&self.shared.closed) })
     }
 
     /// Threads that make batches.
@@ -222,9 +230,11 @@ impl Drop for Loader {
             return;
         }
         self.shared.closed.store(true, Ordering::Relaxed);
-        drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is not missed
+        let queue = lock(&self.shared.queue); // so that a thread between its check and its wait is not missed
         self.shared.work.notify_all();
-        for thread in self.threads.drain(..) {
+        let ended = self.shared.ended.wait_timeout_while(queue, PATIENCE, |queue| queue.alive > 0);
+        let all = ended.unwrap_or_else(PoisonError::into_inner).0.alive == 0;
+        for thread in self.threads.drain(..).filter(|thread| all || thread.is_finished()) {
             let _ = thread.join(); // panics were caught, and are the batches' own
         }
     }
@@ -241,7 +251,7 @@ impl Load {
     /// `interrupted` is asked at least every 100 ms; when it says true, the batch may be waited for again.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; or this is a forked child.
+    /// [`Error::Interrupted`]; the loader was dropped before the batch was whole; or this is a forked child.
     ///
     /// # Panics
     /// If a thread panicked over it, which is a bug.
@@ -252,6 +262,9 @@ impl Load {
         while !job.parts.all_filled() {
             let (guard, _) = job.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
+            if self.closed.load(Ordering::Relaxed) && !job.parts.all_filled() {
+                return Err(Error::LoaderClosed);
+            }
             if !job.parts.all_filled() && interrupted() {
                 return Err(Error::Interrupted);
             }
@@ -269,6 +282,23 @@ impl Load {
     /// Whether waiting would take no time.
     pub fn is_ready(&self) -> bool {
         self.job.parts.all_filled()
+    }
+}
+
+/// Counts a thread until it has ended.
+struct Alive(Arc<Shared>);
+
+impl Alive {
+    fn new(shared: &Arc<Shared>) -> Self {
+        lock(&shared.queue).alive += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        lock(&self.0.queue).alive -= 1;
+        self.0.ended.notify_all();
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::NoField { .. } => PyKeyError::new_err(message),
         Error::FieldType { .. } => PyTypeError::new_err(message),
         Error::Memory { .. } => PyMemoryError::new_err(message),
-        Error::Threads(_) | Error::ForkedLoader { .. } => PyRuntimeError::new_err(message),
+        Error::Threads(_) | Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
         }

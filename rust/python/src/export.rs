@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use fastrecord_core::{BatchBuffer, Mapping};
 use pyo3::buffer::PyBuffer;
@@ -128,7 +128,12 @@ pub(crate) fn lend(memory: &Bound<'_, PyAny>) -> PyResult<BatchBuffer> {
 
 /// Lets go of the lent memory that the core is done with.
 pub(crate) fn release_lent(_attached: Python<'_>) {
-    let returned = std::mem::take(&mut *RETURNED.lock().unwrap_or_else(PoisonError::into_inner));
+    // Not `lock`: a thread that fork did not copy may have it for ever.
+    let returned = match RETURNED.try_lock() {
+        Ok(mut returned) => std::mem::take(&mut *returned),
+        Err(TryLockError::Poisoned(mut poisoned)) => std::mem::take(&mut **poisoned.get_mut()),
+        Err(TryLockError::WouldBlock) => return,
+    };
     drop(returned);
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::image::{DecodeOptions, Geometry, Truncated};
-use fastrecord_core::{Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Spares, Workload};
+use fastrecord_core::{Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Spares, Workload};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -164,12 +164,13 @@ impl Loading {
         };
         let buffers = memory.map_or_else(own, |memory| memory.iter().map(lend).collect())?;
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        let loader = loader.as_ref().ok_or_else(|| PyValueError::new_err("the loader's threads are closed"))?;
+        let loader = loader.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let load = loader.submit(Workload { seed, epoch, rows, positions, ahead, buffers }).map_err(to_py)?;
-        Ok(Load { load, lent })
+        Ok(Load { load, lent: lent.then_some(ReleaseLent) })
     }
 
-    /// End the threads, after the images under way; batches that are not whole stay so. Closing twice is allowed.
+    /// End the threads, after the images under way; to wait for batches that are not whole is an error then. Closing twice
+    /// is allowed.
     fn close(&self, py: Python<'_>) {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(loader));
@@ -186,8 +187,17 @@ impl Loading {
 /// A batch that is being made.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Load {
+    // Fields are dropped in order: a batch that was not waited for lets go of lent memory too.
     load: CoreLoad,
-    lent: bool,
+    lent: Option<ReleaseLent>,
+}
+
+struct ReleaseLent;
+
+impl Drop for ReleaseLent {
+    fn drop(&mut self) {
+        Python::attach(release_lent);
+    }
 }
 
 /// Memory of each output, and the records that failed.
@@ -201,11 +211,12 @@ impl Load {
     ///     Memory for each output, uint8 (N x height x width x 3,), writable, if none was given to `submit`; and the records without an image: (position in
     ///     the batch, exception), in order. Their places are black.
     /// Raises:
-    ///     KeyboardInterrupt or what else a signal handler raises; the batch may be waited for again then.
+    ///     KeyboardInterrupt or what else a signal handler raises; the batch may be waited for again then. RuntimeError: the
+    ///     threads are closed, or in another process.
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
         let (mut buffers, failures) = without_gil(py, |interrupted| self.load.wait(interrupted))?;
         let failures = failures.into_iter().map(|failure| (failure.place, to_py(failure.error))).collect();
-        if self.lent {
+        if self.lent.is_some() {
             buffers.clear();
             release_lent(py);
         }

@@ -1,0 +1,72 @@
+"""What the tests of the loader share: packed images of several kinds, and looking at what an iteration left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.loader import FastRecordLoader
+from fastrecord.transforms import RandomResizedCrop
+from tests.pictures import pixels, save
+
+SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string(), "weight": fr.float64()})
+CLASSES = ["ant", "bee", "cow"]
+
+
+def photo(number: int, kind: str = "JPEG") -> bytes:
+    """Return an encoded image of seeded noise over gradients, between 40 and 79 pixels wide and high."""
+    width, height = np.random.default_rng(number).integers(40, 80, 2).tolist()
+    return save(Image.fromarray(pixels(width, height, seed=number)), kind)
+
+
+def write_payloads(path: Path, payloads: Sequence[bytes | None], classes: Sequence[str] = CLASSES) -> Path:
+    """Pack encoded images: record i has label i modulo the classes, key "<stem>/i" and weight i / 2."""
+    with fr.Writer(path, SCHEMA, metadata={"classes": list(classes)}) as writer:
+        for number, data in enumerate(payloads):
+            row = {"label": number % len(classes), "key": f"{path.stem}/{number}", "weight": number / 2}
+            writer.append(row if data is None else {"image": data, **row})
+    return path
+
+
+def write_photos(path: Path, count: int, seed: int = 0) -> Path:
+    """Pack `count` images by `photo`."""
+    return write_payloads(path, [photo(seed + number) for number in range(count)])
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[NDArray[np.uint8], NDArray[np.uint8]]]) -> Path:
+    """Pack pairs of images without loss: fields lr and hr."""
+    with fr.Writer(path, fr.Schema({"lr": fr.image(), "hr": fr.image()})) as writer:
+        for lr, hr in pairs:
+            writer.append({"lr": save(Image.fromarray(lr), "PNG"), "hr": save(Image.fromarray(hr), "PNG")})
+    return path
+
+
+def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
+    """Return a loader of random 24 x 24 crops, one in two mirrored, of two threads."""
+    dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data)
+    if "images" not in options:
+        options = {"image": RandomResizedCrop(24), "flip": True, **options}
+    return FastRecordLoader(dataset, batch_size, **{"threads": 2, **options})
+
+
+def epoch(loader: FastRecordLoader) -> torch.Tensor:
+    """Return all images of an epoch, (N, 3, H, W)."""
+    return torch.cat([batch[0] for batch in loader])
+
+
+def load_threads() -> list[str]:
+    """Return the names of this process's threads that make batches."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return [name for name in names if name.startswith("frec-load")]
