@@ -204,9 +204,8 @@ def part(image: torch.Tensor) -> tuple[float, float, float, float, bool]:
     step_x, step_y = (red[-3] - red[2]) / (size - 5), (green[-3] - green[2]) / (size - 5)
     middle_x, middle_y = (red[-3] + red[2]) / 2, (green[-3] + green[2]) / 2
     width, height = abs(step_x) * size, step_y * size
-    return *(float(v) for v in (middle_x + 0.5 - width / 2, middle_y + 0.5 - height / 2, width, height)), bool(
-        step_x < 0
-    )
+    left, top = float(middle_x + 0.5 - width / 2), float(middle_y + 0.5 - height / 2)
+    return left, top, float(width), float(height), bool(step_x < 0)
 
 
 def test_random_resized_crops_are_the_resized_parts_that_they_show(ramps: Path) -> None:

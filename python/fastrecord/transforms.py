@@ -191,7 +191,7 @@ class Normalize(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not mean or min(std) <= 0:
             raise ValueError(f"mean and std have a number for each channel, std above 0: not {mean} and {std}")
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        if not getattr(dtype, "is_floating_point", False):
             raise TypeError(f"dtype is a float type, not {dtype}")
         self.dtype = dtype
         # Not part of a model's state: they are arguments, and checkpoints without them load.
