@@ -110,6 +110,18 @@ def test_wheel_is_one_for_every_cpython_from_3_11_on_and_holds_types_and_license
     ]  # fmt: skip
 
 
+def test_the_module_brings_its_own_jpeg_library_and_shows_none_of_it(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        module = archive.extract("fastrecord/_core.abi3.so", tmp_path)
+    # torchvision and Pillow have a libjpeg of their own in the same process.
+    shown = run("nm", "-D", "--defined-only", module, folder=tmp_path).splitlines()
+    assert [line.split()[-1] for line in shown] == ["PyInit__core"]
+    dynamic = run("readelf", "-d", module, folder=tmp_path)
+    needed = {line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line}
+    system = ("libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "ld-linux-")
+    assert {name for name in needed if not name.startswith(system)} == set()
+
+
 def test_installed_wheel_packs_and_reads_outside_of_the_checkout(outside: Path) -> None:
     bin_ = outside / "venv/bin"
     run(bin_ / "fastrecord", "pack", "images", "three.frec", folder=outside)
