@@ -1,0 +1,95 @@
+"""Run one contender in a process of its own: `python -m benches.peers.child NAME ROOT RECORDS THREADS BATCH`.
+
+Reads commands from standard input, a line each, and answers each with a line of JSON: `epoch N` runs an epoch;
+`check N` runs one and looks at what came; `files` makes the contender's files. What loaders print goes to standard
+error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from benches.peers import Data, Epochs, Options
+
+
+def cpu() -> float:
+    """Seconds of CPU time that this process, its workers, and those of them that have ended have used."""
+    process = psutil.Process()
+    times = [process.cpu_times(), *(child.cpu_times() for child in process.children(recursive=True))]
+    ended = times[0].children_user + times[0].children_system
+    return float(sum(time.user + time.system for time in times) + ended)
+
+
+def run(epochs: Epochs, number: int) -> dict[str, Any]:
+    """Take all batches of an epoch and drop them."""
+    images = 0
+    before = cpu()
+    for batch, labels in epochs(number):
+        images += len(batch)
+        if len(labels) != len(batch):
+            raise ValueError(f"{len(batch)} images, {len(labels)} labels")
+    return {"images": images, "cpu_seconds": cpu() - before}
+
+
+def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str, Any]:
+    """Take all batches of an epoch and look at them.
+
+    Raises:
+        ValueError: An image is missing or came twice, or a batch is not what it is to be.
+    """
+    seen: list[int] = []
+    means: list[float] = []
+    for batch, labels in epochs(number):
+        shape = tuple(batch.shape)
+        if batch.dtype != torch.uint8 or shape not in {(len(labels), 3, 224, 224), (len(labels), 224, 224, 3)}:
+            raise ValueError(f"a batch of {batch.dtype} {shape} with {len(labels)} labels")
+        if len(labels) != min(batch_size, data.records - len(seen)):
+            raise ValueError(f"a batch of {len(labels)} behind {len(seen)} of {data.records} images")
+        seen += [int(label) for label in labels]
+        means.append(batch.float().mean().item() * len(labels))
+    if sorted(seen) != list(range(data.records)):
+        raise ValueError(f"{len(seen)} images came, {len(set(seen))} different ones; there are {data.records}")
+    return {"images": len(seen), "mean": sum(means) / len(seen), "first": seen[:4]}
+
+
+def main() -> int:
+    """Serve until standard input ends."""
+    name, root, records, threads, batch = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # loaders print
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[: int(threads)])
+    torch.set_num_threads(int(threads))
+    data = Data(Path(root), int(records))
+    module, _, variant = name.partition(":")
+    options = Options(int(threads), int(batch), variant)
+    try:
+        contender = importlib.import_module(f"benches.peers.{module}")
+    except ImportError as error:
+        print(json.dumps({"missing": str(error)}), file=answers, flush=True)
+        return 0
+    print(json.dumps({"version": contender.version()}), file=answers, flush=True)
+    epochs: Epochs | None = None
+    for line in sys.stdin:
+        command, _, number = line.partition(" ")
+        answer: dict[str, Any] = {}
+        if command.strip() == "files":
+            contender.prepare(data, variant)
+        else:
+            if epochs is None:
+                epochs = contender.epochs(data, options)
+            answer = run(epochs, int(number)) if command == "epoch" else check(epochs, int(number), data, options.batch)
+        print(json.dumps(answer), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

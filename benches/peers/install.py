@@ -1,0 +1,65 @@
+"""Install the peers: `python -m benches.peers.install`.
+
+They go into an environment of their own, .cache/bench/peers, on top of the one that runs this: some of them ask for old
+versions of what others need, none may change torch, torchvision, numpy or Pillow, which all share. One that does not
+install is left out, and the benchmark says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent.parent / ".cache" / "bench" / "peers"
+
+SHARED = ("torch", "torchvision", "numpy", "pillow")
+
+# Name -> what pip is called with, call by call.
+PEERS: dict[str, list[list[str]]] = {
+    "webdataset": [["webdataset==1.0.2"]],  # BSD-3-Clause
+    "litdata": [["litdata==0.2.76"]],  # Apache-2.0
+    # Apache-2.0, parts that it needs under NVIDIA's own licences; runs without a GPU.
+    "nvidia-dali": [["nvidia-dali-cuda130==2.4.0"]],
+    # BSD-2-Clause; needs FFmpeg's libraries from the system (Debian: ffmpeg).
+    "spdl": [["spdl==0.8.0"]],
+    # Apache-2.0. It asks for numpy < 2.2 and for the clients of all clouds; on local files it runs without them.
+    "mosaicml-streaming": [
+        ["transformers<5", "xxhash", "zstd", "brotli", "python-snappy", "cramjam", "catalogue"],
+        ["--no-deps", "mosaicml-streaming==0.13.0"],
+    ],
+    # Apache-2.0; built here: needs pkg-config and the headers of OpenCV and TurboJPEG (Debian: libopencv-dev,
+    # libturbojpeg0-dev).
+    "ffcv": [
+        ["setuptools", "wheel", "numba", "opencv-python-headless", "fastargs", "pytorch-pfn-extras"],
+        ["--no-deps", "--no-build-isolation", "ffcv==1.0.2"],
+    ],
+}
+
+
+def main() -> int:
+    """Install all that can be."""
+    venv.create(FOLDER, with_pip=True, clear=True)
+    python = FOLDER / "bin" / "python"
+    # Its own packages come first on the path, then those of the environment that this runs in.
+    below = Path(sysconfig.get_path("purelib", vars={"base": str(FOLDER), "platbase": str(FOLDER)}))
+    (below / "below.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    constraints = FOLDER / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version(name)}\n" for name in SHARED))
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints)]
+    failed = [
+        name
+        for name, calls in PEERS.items()
+        if any(subprocess.run(pip + call, check=False).returncode for call in calls)
+    ]
+    print(f"installed into {FOLDER}: {', '.join(name for name in PEERS if name not in failed)}")
+    if failed:
+        print(f"could not be installed: {', '.join(failed)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

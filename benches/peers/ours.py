@@ -1,0 +1,76 @@
+"""fastrecord's FastRecordLoader.
+
+Variants: `original` JPEGs; the same decoded `whole`, then cropped and resized by the same library; `crop-ready` JPEGs;
+`raw` records of 256 x 256 pixels, of which 224 x 224 are taken.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from PIL import Image
+
+import fastrecord as fr
+from benches.peers import SIZE, Batch, Data, Epochs, Options
+
+RAW_SIDE = 256
+
+
+def version() -> str:
+    """What is measured."""
+    return f"fastrecord {fr.__version__}"
+
+
+def prepare(data: Data, variant: str) -> None:
+    """Pack the images as they are, crop-ready, or raw."""
+    path = _file(data, variant)
+    if path.exists():
+        return
+    if variant == "raw":
+        _pack_raw(data, path)
+    else:
+        options = ["--crop-ready"] if variant == "crop-ready" else []
+        command = [sys.executable, "-m", "fastrecord", "pack", *options, str(data.images), str(path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _file(data: Data, variant: str) -> Path:
+    return data.root / f"{'original' if variant == 'whole' else variant}.frec"
+
+
+def _pack_raw(data: Data, path: Path) -> None:
+    schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+    with fr.Writer(path, schema) as writer:
+        for label, source in enumerate(data.files()):
+            with Image.open(source) as image:
+                side = min(image.size)
+                x, y = (image.width - side) // 2, (image.height - side) // 2
+                box = (x, y, x + side, y + side)
+                pixels = image.convert("RGB").resize((RAW_SIDE, RAW_SIDE), Image.Resampling.BILINEAR, box)
+            header = f"P6\n{RAW_SIDE} {RAW_SIDE}\n255\n".encode()
+            writer.append({"image": header + pixels.tobytes(), "label": label})
+
+
+def epochs(data: Data, options: Options) -> Epochs:
+    """A loader in this process."""
+    crop = fr.transforms.RandomCrop if options.variant == "raw" else fr.transforms.RandomResizedCrop
+    loader = fr.FastRecordLoader(
+        fr.FastRecordDataset(_file(data, options.variant)),
+        options.batch,
+        shuffle=True,
+        image=crop(SIZE),
+        flip=True,
+        threads=options.threads,
+    )
+    if options.variant == "whole":
+        loader._options["regions"] = False
+        loader._plan = loader._make_plan()
+
+    def batches(number: int) -> Iterable[Batch]:
+        loader.set_epoch(number)
+        return loader
+
+    return batches

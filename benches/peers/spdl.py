@@ -1,0 +1,69 @@
+"""spdl: its FFmpeg decoder in a pool of threads; crop, scaling and flip by a filter of FFmpeg for each image."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import spdl.io
+import torch
+from PIL import Image
+from spdl.pipeline import PipelineBuilder
+from torchvision.transforms import RandomResizedCrop
+
+from benches.peers import SIZE, Batch, Data, Epochs, Options
+
+CHUNK = 16  # images a task: with one each, handing tasks to threads takes longer than reading them
+
+
+def version() -> str:
+    """What is measured."""
+    return f"spdl {importlib.metadata.version('spdl-io')}"
+
+
+def prepare(data: Data, _variant: str) -> None:
+    """Nothing to make: the folder is what it reads."""
+
+
+def epochs(data: Data, options: Options) -> Epochs:
+    """Sizes are read beforehand: the filter has to name the crop, and asking each image for its size costs time."""
+    files = data.files()
+    sizes = []
+    for path in files:
+        with Image.open(path) as image:
+            sizes.append(image.size)
+    executor = ThreadPoolExecutor(options.threads)
+
+    def decode(chunk: list[tuple[int, Path]]) -> list[tuple[spdl.io.ImageFrames, int]]:
+        decoded = []
+        for label, path in chunk:
+            width, height = sizes[label]
+            y, x, h, w = RandomResizedCrop.get_params(torch.empty(1, height, width), [0.08, 1.0], [3 / 4, 4 / 3])
+            flip = "hflip," if torch.rand(()) < 0.5 else ""
+            graph = f"crop={w}:{h}:{x}:{y},scale={SIZE}:{SIZE}:flags=bilinear,{flip}format=pix_fmts=rgb24"
+            decoded.append((spdl.io.decode_packets(spdl.io.demux_image(str(path)), filter_desc=graph), label))
+        return decoded
+
+    def stack(items: list[tuple[spdl.io.ImageFrames, int]]) -> Batch:
+        images = spdl.io.to_torch(spdl.io.convert_frames([frames for frames, _ in items]))
+        return images, torch.tensor([label for _, label in items])
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        order = torch.randperm(len(files), generator=torch.Generator().manual_seed(epoch)).tolist()
+        pipeline = (
+            PipelineBuilder()
+            .add_source([(label, files[label]) for label in order])
+            .aggregate(CHUNK)
+            .pipe(decode, concurrency=options.threads, executor=executor)
+            .disaggregate()
+            .aggregate(options.batch)
+            .pipe(stack, executor=executor)
+            .add_sink(2)
+            .build(num_threads=options.threads)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline.get_iterator()
+
+    return batches

@@ -1,0 +1,280 @@
+"""Draw what bench_loader.py and bench_loader_limits.py measured, and write the table of docs/performance.md.
+
+`python -m pytest benches/bench_loader.py benches/bench_loader_limits.py --benchmark-json loader.json`, then
+`python -m benches.plot_loader loader.json docs/img --page docs/performance.md`. Several files may be given: a later
+one's results replace an earlier one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+mpl.use("svg")
+mpl.rcParams.update(
+    {"svg.hashsalt": "fastrecord", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+)
+
+# Okabe and Ito's colours, which the colour-blind tell apart.
+OURS, SAME, OTHERS, MARK = "#0072B2", "#56B4E9", "#999999", "#D55E00"
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one contender did.
+
+    Attributes:
+        name, version, threads: What it is.
+        median, low, high: Images/s: of the rounds' median, slowest and fastest.
+        cpu: Milliseconds of CPU time an image, median.
+    """
+
+    name: str
+    version: str
+    threads: int
+    median: float
+    low: float
+    high: float
+    cpu: float
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a way of ours."""
+        return self.name.startswith("fastrecord")
+
+
+def rates(benchmark: dict[str, Any]) -> dict[str, Rate]:
+    """The contenders of one benchmark, fastest first."""
+    info = benchmark["extra_info"]
+    found = [
+        Rate(
+            name,
+            values["version"],
+            values["threads"],
+            info["images"] / statistics.median(values["seconds"]),
+            info["images"] / max(values["seconds"]),
+            info["images"] / min(values["seconds"]),
+            statistics.median(values["cpu_seconds"]) / info["images"] * 1e3,
+        )
+        for name, values in info["contenders"].items()
+    ]
+    return {rate.name: rate for rate in sorted(found, key=lambda rate: -rate.median)}
+
+
+def colour(rate: Rate) -> str:
+    """Ours, ours with one thing left out, and others."""
+    if not rate.ours:
+        return OTHERS
+    return SAME if "whole" in rate.name else OURS
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write an SVG that is the same whenever it is drawn."""
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    print(path)
+
+
+def peers(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
+    """Bars: images/s of each contender, and how many times as fast the loader is on the original files."""
+    figure = Figure(figsize=(7.5, 0.5 + 0.28 * sum(map(len, by_threads.values()))))
+    panels = figure.subplots(len(by_threads), 1, squeeze=False, sharex=True)[:, 0]
+    for panel, (threads, found) in zip(panels, by_threads.items(), strict=True):
+        reference = found["fastrecord"].median
+        names = list(found)[::-1]
+        for at, name in enumerate(names):
+            rate = found[name]
+            panel.barh(at, rate.median, color=colour(rate), height=0.75)
+            panel.plot([rate.low, rate.high], [at, at], color="black", linewidth=1)
+            label = (
+                f"{rate.median:,.0f}"
+                if name == "fastrecord"
+                else f"{rate.median:,.0f}  ({reference / rate.median:.2f} x)"
+            )
+            panel.text(max(rate.median, rate.high), at, f" {label}", va="center", fontsize=9)
+        panel.set_yticks(range(len(names)), names)
+        panel.set_title(
+            f"{threads} thread{'s' if threads > 1 else ''} or workers, as many cores", fontsize=10, loc="left"
+        )
+    panels[0].set_xlim(0, 1.22 * max(rate.high for found in by_threads.values() for rate in found.values()))
+    panels[-1].set_xlabel("images/s (in brackets: how many times as fast fastrecord is on the original JPEGs)")
+    figure.tight_layout()
+    save(figure, path)
+
+
+def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
+    """Lines: images/s against threads."""
+    figure = Figure(figsize=(6.5, 4))
+    panel: Axes = figure.subplots()
+    counts = sorted(by_threads)
+    ends = []
+    for name in by_threads[counts[-1]]:
+        points = [(count, by_threads[count][name]) for count in counts if name in by_threads[count]]
+        rate = points[-1][1]
+        style: dict[str, Any] = {"color": colour(rate), "linewidth": 2.2 if rate.ours else 1.2}
+        panel.plot(
+            [count for count, _ in points],
+            [rate.median for _, rate in points],
+            marker="o" if rate.ours else ".",
+            **style,
+        )
+        grown = f", {rate.median / points[0][1].median:.2f} x" if len(points) > 1 else ""
+        ends.append((rate.median, f"{name}{grown}"))
+    # Names at the right, moved apart where lines end close to each other.
+    top = max(rate for rate, _ in ends)
+    floor = float("-inf")
+    for height, text in sorted(ends):
+        floor = max(height, floor + top * 0.045)
+        panel.annotate(
+            text, (counts[-1], height), (counts[-1] + 0.06 * counts[-1] / 2, floor), fontsize=8.5, va="center"
+        )
+    panel.set_xticks(counts)
+    panel.set_xlim(counts[0] - 0.1, counts[-1] + 0.1)
+    panel.set_ylim(0, top * 1.08)
+    panel.set_xlabel("threads or worker processes, and cores")
+    panel.set_ylabel("images/s")
+    save(figure, path)
+
+
+def memory(info: dict[str, Any], path: Path) -> None:
+    """Lines: memory over an epoch of a file that is larger than what the process may have."""
+    figure = Figure(figsize=(6.5, 3))
+    panel: Axes = figure.subplots()
+    samples = info["samples"]
+    seconds = [sample[0] for sample in samples]
+    panel.plot(
+        seconds, [(anonymous + shared) / 1e6 for _, _, anonymous, _, shared in samples], color=OURS, linewidth=2.2
+    )
+    panel.plot(seconds, [mapped / 1e6 for _, _, _, mapped, _ in samples], color=OTHERS, linewidth=1.5)
+    panel.axhline(info["limit_bytes"] / 1e6, color=MARK, linestyle="--")
+    panel.axhline(info["file_bytes"] / 1e6, color="black", linestyle=":")
+    end = seconds[-1]
+    own, mapped = (samples[-1][2] + samples[-1][4]) / 1e6, samples[-1][3] / 1e6
+    panel.text(end, own, f"own memory, {own:,.0f} MB", ha="right", va="bottom", color=OURS)
+    panel.text(end, mapped, f"mapped files (mostly libraries), {mapped:,.0f} MB", ha="right", va="top", color="#555555")
+    panel.text(end, info["limit_bytes"] / 1e6, "limit of own memory", ha="right", va="bottom", color=MARK)
+    panel.text(end, info["file_bytes"] / 1e6, "the file", ha="right", va="bottom")
+    panel.set_ylim(0, info["file_bytes"] / 1e6 * 1.12)
+    panel.set_xlabel("seconds of the epoch")
+    panel.set_ylabel("MB")
+    save(figure, path)
+
+
+def table(by_threads: dict[int, dict[str, Rate]]) -> Iterator[str]:
+    """Rows of Markdown: each contender, with each number of threads."""
+    counts = sorted(by_threads)
+    heads = [f"{count} thread{'s' if count > 1 else ''}, images/s | fastrecord is" for count in counts]
+    yield f"| what | measured | {' | '.join(heads)} | CPU time an image, 1 thread |"
+    yield "|---|---|" + "---:|---:|" * len(counts) + "---:|"
+    for name, rate in by_threads[counts[0]].items():
+        cells = []
+        for count in counts:
+            found = by_threads[count]
+            if name not in found:
+                cells.append("|")
+                continue
+            ratio = found["fastrecord"].median / found[name].median
+            cells.append(f"{found[name].median:,.0f} | {f'{ratio:.2f} x as fast' if name != 'fastrecord' else ''}")
+        yield f"| {name} | {rate.version} | {' | '.join(cells)} | {rate.cpu:.2f} ms |"
+
+
+def others(benchmarks: dict[str, Any]) -> Iterator[str]:
+    """Rows of Markdown: what is not a comparison with peers."""
+    yield "| what | fastrecord | against | ratio |"
+    yield "|---|---|---|---:|"
+    names = {
+        "test_two_threads_over_one": "original JPEGs, images/s",
+        "test_small_batches": "original JPEGs, images/s",
+        "test_raw_pixels[1]": "1 thread, images/s",
+        "test_raw_pixels[2]": "2 threads, images/s",
+    }
+    for test, what in names.items():
+        if test in benchmarks:
+            found = rates(benchmarks[test])
+            order = list(benchmarks[test]["extra_info"]["contenders"])
+            for mine, theirs in zip(order[::2], order[1::2], strict=False):
+                a, b = found[mine].median, found[theirs].median
+                yield f"| {what}: {mine} | {a:,.0f} | {theirs}: {b:,.0f} | {a / b:.2f} |"
+    if first := benchmarks.get("test_first_batch_of_a_million_records"):
+        seconds = statistics.median(first["extra_info"]["first_batch_seconds"])
+        yield f"| first shuffled batch of 1,000,000 records, imports not counted | {seconds * 1e3:.0f} ms | | |"
+    if epoch := benchmarks.get("test_memory_over_an_epoch"):
+        info = epoch["extra_info"]
+        images = info["samples"][-1][1]
+        own = [anonymous + shared for _, done, anonymous, _, shared in info["samples"] if done > images / 20]
+        yield (
+            f"| own memory over an epoch of {info['file_bytes'] / 1e9:.1f} GB, most | {max(own) / 1e6:.0f} MB "
+            f"| at a twentieth of it: {own[0] / 1e6:.0f} MB | {max(own) / own[0]:.2f} |"
+        )
+
+
+def left_out(benchmarks: dict[str, Any]) -> list[str]:
+    """Say which contenders did not run."""
+    names = {name for benchmark in benchmarks.values() for name in benchmark["extra_info"].get("left_out", ())}
+    return [f"Not measured, as they did not run here: {', '.join(sorted(names))}.", ""] if names else []
+
+
+def machine(info: dict[str, Any]) -> str:
+    """What it ran on: processor, cores, memory."""
+    cpu = info.get("cpu", {}).get("brand_raw", info["machine"])
+    memory = f"{info['memory_bytes'] / 2**30:.0f} GiB"
+    system = f"{info['system']} {info['release'].split('-')[0]}"
+    return f"{cpu}, {info['cores']} cores, {memory}, {system}, CPython {info['python_version']}"
+
+
+def main() -> None:
+    """Draw all that the results hold."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("results", nargs="+", type=Path, help="what --benchmark-json wrote")
+    parser.add_argument("folder", type=Path, help="where the plots go")
+    parser.add_argument("--page", type=Path, help="a page whose numbers, between two marks, are replaced")
+    arguments = parser.parse_args()
+    benchmarks: dict[str, Any] = {}
+    for path in arguments.results:
+        results = json.loads(path.read_text())
+        benchmarks |= {benchmark["name"]: benchmark for benchmark in results["benchmarks"]}
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    by_threads = {
+        int(name.rpartition("[")[2].rstrip("]")): rates(benchmark)
+        for name, benchmark in benchmarks.items()
+        if name.startswith("test_random_resized_crops[")
+    }
+    lines = [f"Measured on: {machine(results['machine_info'])}.", ""]
+    page = arguments.page.parent if arguments.page else Path()
+
+    def show(text: str, name: str) -> list[str]:
+        return [f"![{text}]({os.path.relpath(arguments.folder / name, page)})", ""]
+
+    if by_threads:
+        peers(by_threads, arguments.folder / "loader-peers.svg")
+        threads(by_threads, arguments.folder / "loader-threads.svg")
+        lines += [*show("images/s of each loader", "loader-peers.svg"), *table(by_threads), ""]
+        lines += show("images/s against threads", "loader-threads.svg")
+    lines += [*others(benchmarks), ""]
+    if "test_memory_over_an_epoch" in benchmarks:
+        memory(benchmarks["test_memory_over_an_epoch"]["extra_info"], arguments.folder / "loader-memory.svg")
+        lines += show("memory over an epoch of a file that is larger than the limit", "loader-memory.svg")
+    lines += left_out(benchmarks)
+    if arguments.page:
+        text = arguments.page.read_text()
+        if text.count(BEGIN) != 1 or text.count(END) != 1:
+            raise ValueError(f"{arguments.page}: the marks {BEGIN} and {END} are to be there once")
+        head, tail = text.split(BEGIN)[0], text.split(END)[1]
+        arguments.page.write_text("\n".join([f"{head}{BEGIN}", *lines, f"{END}{tail}"]))
+        print(arguments.page)
+    else:
+        print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
