@@ -25,7 +25,7 @@ from benches.pictures import make_images
 pytestmark = pytest.mark.timeout(3600)
 
 RECORDS = int(os.environ.get("FASTRECORD_BENCH_RECORDS", "1024"))
-ROUNDS = int(os.environ.get("FASTRECORD_BENCH_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("FASTRECORD_BENCH_ROUNDS", "3"))
 BATCH = 128
 CORES = len(os.sched_getaffinity(0))
 
@@ -33,7 +33,7 @@ OURS = "fastrecord"
 CROP_READY = "fastrecord, crop-ready"
 WHOLE = "fastrecord, whole images decoded"
 PERSISTENT = "ImageFolder + Pillow + DataLoader"
-FRESH = "the same, new workers each epoch"
+FRESH = "ImageFolder, new workers each epoch"
 CONTENDERS = {
     OURS: "ours:original",
     CROP_READY: "ours:crop-ready",
@@ -72,6 +72,8 @@ def started(names: dict[str, tuple[str, int, int]], data: Data) -> Iterator[dict
             name: stack.enter_context(Contender(module, data, threads=threads, batch=batch))
             for name, (module, threads, batch) in names.items()
         }
+        for contender in all_of_them.values():
+            stack.callback(contender.end)  # all of them, before any is waited for
         ready: dict[str, Contender] = {}
         means: dict[str, float] = {}
         first = next(iter(names))

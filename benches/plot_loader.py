@@ -104,7 +104,7 @@ def peers(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
             panel.text(max(rate.median, rate.high), at, f" {label}", va="center", fontsize=9)
         panel.set_yticks(range(len(names)), names)
         panel.set_title(
-            f"{threads} thread{'s' if threads > 1 else ''} or workers, as many cores", fontsize=10, loc="left"
+            f"{threads} thread{'s or workers' if threads > 1 else ' or worker'}, as many cores", fontsize=10, loc="left"
         )
     panels[0].set_xlim(0, 1.22 * max(rate.high for found in by_threads.values() for rate in found.values()))
     panels[-1].set_xlabel("images/s (in brackets: how many times as fast fastrecord is on the original JPEGs)")
@@ -119,6 +119,8 @@ def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
     counts = sorted(by_threads)
     ends = []
     for name in by_threads[counts[-1]]:
+        if "new workers" in name:
+            continue  # lines enough; the bars have it
         points = [(count, by_threads[count][name]) for count in counts if name in by_threads[count]]
         rate = points[-1][1]
         style: dict[str, Any] = {"color": colour(rate), "linewidth": 2.2 if rate.ours else 1.2}
@@ -129,15 +131,15 @@ def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
             **style,
         )
         grown = f", {rate.median / points[0][1].median:.2f} x" if len(points) > 1 else ""
-        ends.append((rate.median, f"{name}{grown}"))
+        ends.append((rate.median, f"{name}{grown}", style["color"] if rate.ours else "black"))
     # Names at the right, moved apart where lines end close to each other.
-    top = max(rate for rate, _ in ends)
+    top = max(height for height, _, _ in ends)
     floor = float("-inf")
-    for height, text in sorted(ends):
-        floor = max(height, floor + top * 0.045)
-        panel.annotate(
-            text, (counts[-1], height), (counts[-1] + 0.06 * counts[-1] / 2, floor), fontsize=8.5, va="center"
-        )
+    line = {"arrowstyle": "-", "color": "#cccccc", "relpos": (0, 0.5), "shrinkB": 0}
+    for height, text, shade in sorted(ends):
+        floor = max(height, floor + top * 0.05)
+        place = (counts[-1] * 1.06, floor)
+        panel.annotate(text, (counts[-1], height), place, color=shade, fontsize=8.5, va="center", arrowprops=line)
     panel.set_xticks(counts)
     panel.set_xlim(counts[0] - 0.1, counts[-1] + 0.1)
     panel.set_ylim(0, top * 1.08)

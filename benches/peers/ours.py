@@ -66,7 +66,7 @@ def epochs(data: Data, options: Options) -> Epochs:
         threads=options.threads,
     )
     if options.variant == "whole":
-        loader._options["regions"] = False
+        loader._options["region"] = False
         loader._plan = loader._make_plan()
 
     def batches(number: int) -> Iterable[Batch]:

@@ -74,10 +74,14 @@ class Contender:
         stream.flush()
         return self._answer()
 
-    def close(self) -> None:
-        """End it."""
+    def end(self) -> None:
+        """Let it end; `close` waits for that."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """End it and wait."""
+        self.end()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
