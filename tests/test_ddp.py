@@ -18,7 +18,7 @@ from torch import nn
 import fastrecord as fr
 from fastrecord.train import TrainError, train
 from fastrecord.train.checkpoint import load_checkpoint
-from fastrecord.train.data import TorchBatches, open_datasets
+from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import evaluate
 from fastrecord.train.interrupt import StopSignal
@@ -153,7 +153,7 @@ def test_evaluation_over_uneven_ranks_equals_that_of_one_rank_exactly(trained: P
     assert val_set is not None
     learner = Learner(build_classifier(MODEL, classes=4, image_size=32), config, ALONE)
     learner.load_state_dict(load_checkpoint(trained / "out" / "checkpoints" / "best.pt"))
-    alone = evaluate(learner, TorchBatches(val_set, config, ALONE, training=False).epoch(0), ALONE, StopSignal())
+    alone = evaluate(learner, open_batches(val_set, config, ALONE, training=False).epoch(0), ALONE, StopSignal())
     assert alone is not None
     assert report(trained, 0)["val"][:2] == [alone.correct1, 37]
     assert report(trained, 0)["val"][2] == pytest.approx(alone.loss, abs=1e-5)

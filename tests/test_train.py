@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import json
 import logging
@@ -22,7 +21,7 @@ from torch import nn
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
 from fastrecord.train.config import Augment
-from fastrecord.train.data import TorchBatches, check_classes, make_transform, open_datasets
+from fastrecord.train.data import check_classes, open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.engine import evaluate
 from fastrecord.train.interrupt import StopSignal
@@ -31,6 +30,7 @@ from fastrecord.train.meters import MetricsFile, TrainMeter, correct_guesses, re
 from fastrecord.train.model import build_classifier, classifier_names, has_batch_norm, parameter_groups
 from fastrecord.train.plot import plot_metrics
 from fastrecord.train.schedule import LearningRate
+from fastrecord.train.torch_batches import make_transform
 from tests.training import (
     CLASSES,
     SCHEMA,
@@ -181,7 +181,8 @@ def test_classes_in_another_order_are_matched_by_name(colours: Path, tmp_path: P
     _, val_set = open_datasets(small_config(colours, tmp_path, val=str(val)))
     assert val_set is not None
     assert [val_set[record][1] for record in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert val_set.targets.tolist() == [3, 2, 1, 0, 3, 2, 1, 0]
+    assert val_set.targets.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert val_set.target_transform is None
 
 
 def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_path: Path) -> None:
@@ -257,18 +258,22 @@ def test_training_learns_and_writes_log_metrics_checkpoints_and_plot(
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_evaluation_counts_what_one_pass_over_all_images_counts(held_out: Path, tmp_path: Path) -> None:
-    config = small_config(held_out, tmp_path, batch_size=10)
-    dataset, _ = open_datasets(dataclasses.replace(config, augment="none"))
+@pytest.mark.parametrize("loader", ["native", "torch"])
+def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, held_out: Path, tmp_path: Path) -> None:
+    config = small_config(held_out, tmp_path, batch_size=10, loader=loader)
+    dataset, _ = open_datasets(config)
     torch.manual_seed(0)
     learner = Learner(build_classifier("squeezenet1_1", classes=4, image_size=32), config, ALONE)
-    batches = TorchBatches(dataset, config, ALONE, training=False)
+    batches = open_batches(dataset, config, ALONE, training=False)
     metrics = evaluate(learner, batches.epoch(0), ALONE, StopSignal())
     assert metrics is not None
     assert learner.module.training
 
     learner.module.eval()
-    images = torch.stack([dataset[record][0] for record in range(37)])
+    if loader == "torch":
+        images = torch.stack([dataset[record][0] for record in range(37)])
+    else:
+        ((images, _),) = fr.FastRecordLoader(dataset, 37, image=fr.transforms.CenterCrop(32, resize=32))
     labels = torch.tensor(dataset.targets.tolist())
     logits = learner.predict(images)
     assert metrics.count == 37
@@ -284,7 +289,7 @@ def test_a_loss_in_evaluation_that_is_not_finite_is_told_as_null(held_out: Path,
     nn.init.constant_(next(reversed(list(module.parameters()))), math.nan)
     metrics = evaluate(
         Learner(module, config, ALONE),
-        TorchBatches(dataset, config, ALONE, training=False).epoch(0),
+        open_batches(dataset, config, ALONE, training=False).epoch(0),
         ALONE,
         StopSignal(),
     )

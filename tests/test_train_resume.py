@@ -18,8 +18,9 @@ import torch
 
 import fastrecord as fr
 from fastrecord.train import TrainError, train
+from fastrecord.train.batches import Batches, derive_seed
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from fastrecord.train.data import TorchBatches, derive_seed, open_datasets
+from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.meters import MetricsFile, read_metrics
@@ -30,6 +31,7 @@ from tests.training import (
     read_rest,
     read_until,
     running,
+    signalled,
     small_config,
     write_colours,
     write_numbered,
@@ -47,19 +49,19 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Order and augmentation
 
 
-def epoch_numbers(batches: TorchBatches, epoch: int, limit: int | None = None) -> list[list[int]]:
+def epoch_numbers(batches: Batches, epoch: int, limit: int | None = None) -> list[list[int]]:
     return [numbers_of(images) for images, _ in itertools.islice(batches.epoch(epoch), limit)]
 
 
 def test_two_ranks_with_two_passes_see_the_same_global_batches_as_one_rank(numbered: Path, tmp_path: Path) -> None:
     alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
     dataset, _ = open_datasets(alone)
-    expected = [sorted(batch) for batch in epoch_numbers(TorchBatches(dataset, alone, ALONE, training=True), 1)]
+    expected = [sorted(batch) for batch in epoch_numbers(open_batches(dataset, alone, ALONE, training=True), 1)]
     shared = dataclasses.replace(alone, batch_size=8, accumulate=2)
     parts = []
     for rank in range(2):
         ranks = Ranks(rank, 2, rank, 2, torch.device("cpu"), None)
-        passes = epoch_numbers(TorchBatches(dataset, shared, ranks, training=True), 1)
+        passes = epoch_numbers(open_batches(dataset, shared, ranks, training=True), 1)
         parts.append([first + second for first, second in zip(passes[::2], passes[1::2], strict=True)])
     assert [sorted(one + two) for one, two in zip(*parts, strict=True)] == expected
     assert len(expected) == 10
@@ -69,13 +71,13 @@ def test_two_ranks_with_two_passes_see_the_same_global_batches_as_one_rank(numbe
 def test_a_state_goes_on_with_the_same_batches_on_another_number_of_ranks(numbered: Path, tmp_path: Path) -> None:
     alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
     dataset, _ = open_datasets(alone)
-    batches = TorchBatches(dataset, alone, ALONE, training=True)
+    batches = open_batches(dataset, alone, ALONE, training=True)
     expected = [sorted(batch) for batch in epoch_numbers(batches, 3)]
     state = json.loads(json.dumps(batches.state_dict(epoch=3, steps_done=4)))
     shared = dataclasses.replace(alone, batch_size=16)
     rest = []
     for rank in range(2):
-        resumed = TorchBatches(dataset, shared, Ranks(rank, 2, rank, 2, torch.device("cpu"), None), training=True)
+        resumed = open_batches(dataset, shared, Ranks(rank, 2, rank, 2, torch.device("cpu"), None), training=True)
         resumed.load_state_dict(state, steps_done=4)
         rest.append(epoch_numbers(resumed, 3))
         assert len(epoch_numbers(resumed, 4)) == 10
@@ -89,7 +91,7 @@ def test_evaluation_shares_every_record_once_among_ranks_of_uneven_length(number
     lengths = []
     for rank in range(4):
         ranks = Ranks(rank, 4, rank, 4, torch.device("cpu"), None)
-        mine = list(itertools.chain(*epoch_numbers(TorchBatches(dataset, config, ranks, training=False), 0)))
+        mine = list(itertools.chain(*epoch_numbers(open_batches(dataset, config, ranks, training=False), 0)))
         lengths.append(len(mine))
         seen += mine
     assert sorted(seen) == list(range(300))
@@ -99,7 +101,7 @@ def test_evaluation_shares_every_record_once_among_ranks_of_uneven_length(number
 def test_augmentation_depends_on_seed_and_epoch_but_not_on_workers(colours: Path, tmp_path: Path) -> None:
     def pixels(epoch: int, **options: Any) -> torch.Tensor:
         config = small_config(colours, tmp_path, augment="imagenet", batch_size=20, **options)
-        batches = TorchBatches(open_datasets(config)[0], config, ALONE, training=True)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
         made = torch.cat([images for images, _ in batches.epoch(epoch)])
         batches.close()
         return made
@@ -181,30 +183,14 @@ def test_interrupting_the_process_group_saves_a_checkpoint_and_exits_with_130(co
     assert state["step"] == max(losses(out)) >= 2
 
 
-class Sender(logging.Handler):
-    """Sends this process a signal when a log line holds a text."""
-
-    def __init__(self, text: str, number: int) -> None:
-        super().__init__()
-        self.text, self.number = text, number
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.text in record.getMessage():
-            os.kill(os.getpid(), self.number)
-
-
 def test_a_run_stopped_during_evaluation_goes_on_with_that_evaluation(
     colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fastrecord.train")
     options: dict[str, Any] = {"val": str(held_out), "batch_size": 16}
     train(small_config(colours, tmp_path / "whole", **options))
-    sender = Sender("[5/5]", signal.SIGTERM)
-    logging.getLogger("fastrecord.train").addHandler(sender)
-    try:
+    with signalled("[5/5]", signal.SIGTERM):
         stopped = train(small_config(colours, tmp_path / "parts", **options))
-    finally:
-        logging.getLogger("fastrecord.train").removeHandler(sender)
     assert (stopped.signal, stopped.epoch, stopped.step, stopped.val) == (signal.SIGTERM, 0, 5, None)
     train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
     timeless = [

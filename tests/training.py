@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import subprocess
@@ -58,7 +59,7 @@ def numbers_of(images: Any) -> list[int]:
 
 
 def small_config(train: Path, out: Path, **options: Any) -> TrainConfig:
-    """Return a configuration that trains fast on one CPU core: a small model, 32 x 32 pixels, no workers."""
+    """Return a configuration that trains fast on one CPU core: a small model, 32 x 32 pixels, one thread."""
     defaults: dict[str, Any] = {
         "train": str(train),
         "out": out,
@@ -67,7 +68,7 @@ def small_config(train: Path, out: Path, **options: Any) -> TrainConfig:
         "batch_size": 8,
         "image_size": 32,
         "augment": "none",
-        "threads": 0,
+        "threads": 1,
         "device": "cpu",
         "print_freq": 1,
     }
@@ -79,11 +80,37 @@ def losses(out: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in read_metrics(out / "metrics.jsonl") if row["event"] == "train"}
 
 
+class Sender(logging.Handler):
+    """Sends this process a signal when a log line holds a text."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__()
+        self.text, self.number = text, number
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.text in record.getMessage():
+            os.kill(os.getpid(), self.number)
+
+
+@contextmanager
+def signalled(text: str, number: int) -> Iterator[None]:
+    """Send this process a signal when the trainer logs a line that holds a text."""
+    logger, sender = logging.getLogger("fastrecord.train"), Sender(text, number)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(sender)
+    try:
+        yield
+    finally:
+        logger.removeHandler(sender)
+        logger.setLevel(level)
+
+
 @contextmanager
 def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run Python with `command` in a process group of its own, which is ended on leaving; stderr goes with stdout."""
-    root = str(Path(__file__).parents[1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": root}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,

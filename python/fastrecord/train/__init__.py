@@ -1,6 +1,7 @@
 """Train a torchvision classifier on packed files: alone, or under torchrun in many processes.
 
 `python -m fastrecord.train TRAIN.frec --val VAL.frec` is the command; `train(TrainConfig(...))` the same from Python.
+`run_ladder` (`--ladder`) measures what each layer between the records and the model costs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from fastrecord.train.config import TrainConfig, TrainError
 
 if TYPE_CHECKING:
     from fastrecord.train.engine import Result, train
+    from fastrecord.train.ladder import Ladder, Rung, run_ladder
 
 # The engine needs torch; the configuration and `--help` do not (PEP 562).
-_LAZY = {"Result": "fastrecord.train.engine", "train": "fastrecord.train.engine"}
+_LAZY = {
+    "Ladder": "fastrecord.train.ladder",
+    "Result": "fastrecord.train.engine",
+    "Rung": "fastrecord.train.ladder",
+    "run_ladder": "fastrecord.train.ladder",
+    "train": "fastrecord.train.engine",
+}
 
-__all__ = ["Result", "TrainConfig", "TrainError", "train"]
+__all__ = ["Ladder", "Result", "Rung", "TrainConfig", "TrainError", "run_ladder", "train"]
 
 
 def __getattr__(name: str) -> Any:

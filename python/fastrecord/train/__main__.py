@@ -20,6 +20,7 @@ from fastrecord.train.config import (
     DataKind,
     DeviceKind,
     LoaderKind,
+    OnError,
     Schedule,
     TrainConfig,
     TrainError,
@@ -56,13 +57,33 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--image-size", "Height and width of the images the model sees, in pixels.", kind=int)
 @_option("--augment", "imagenet: random resized crop and flip; none: resize and centre crop.", choices=Augment)
 @_option(
+    "--loader",
+    "native: threads of this process decode; torch: a DataLoader whose worker processes decode by Pillow.",
+    choices=LoaderKind,
+)
+@_option(
     "--threads",
-    "Decoding workers per process; 0: decode in the process itself. Default: its share of the cores, at most 8.",
+    "Per process: threads of the native loader, or workers of a DataLoader (0: none). Default: its share of the cores.",
     kind=int,
     also=("--workers", "-j"),
 )
-@_option("--loader", "torch: a DataLoader with worker processes, decoding by Pillow.", choices=LoaderKind)
-@_option("--data", "real: the records of TRAIN.", choices=DataKind)
+@_option(
+    "--on-error",
+    "A record that is damaged or can not be decoded: raise ends the run; skip leaves it out, logged and counted.",
+    choices=OnError,
+)
+@_option(
+    "--data",
+    "real: the records of TRAIN. Else a constant batch, no evaluation; gpu: it lies on the device; cpu: is copied from "
+    "the host; queue: and comes through a Python thread's queue; dataset: through the workers of a DataLoader.",
+    choices=DataKind,
+)
+@click.option(
+    "--ladder",
+    is_flag=True,
+    help="Train some steps on each kind of --data in turn, print what each layer costs and which one limits, and write "
+    "ladder.json to --out, nothing else. --max-steps: steps to measure on each kind.",
+)
 @_option("--lr", "Peak learning rate for a global batch of 256; scaled linearly with the global batch.", kind=float)
 @_option("--momentum", "Momentum of SGD.", kind=float)
 @_option("--weight-decay", "Weight decay of SGD.", kind=float)
@@ -99,7 +120,7 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--checkpoint-every", "Optimizer steps between checkpoints beside those at every epoch's end.", kind=int)
 @_option("--print-freq", "Optimizer steps between log lines.", kind=int, also=("-p",))
 @click.pass_context
-def main(context: click.Context, /, **options: Any) -> None:
+def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
     r"""Train a torchvision classifier on packed files, on one process or under torchrun on many.
 
     \b
@@ -115,18 +136,20 @@ def main(context: click.Context, /, **options: Any) -> None:
         config = TrainConfig(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    context.exit(_run(config))
+    if ladder and (config.data != "real" or config.resume is not None or config.overwrite):
+        raise click.UsageError(
+            "--ladder measures all kinds of data and goes on with nothing: leave --data, --resume and --overwrite out"
+        )
+    context.exit(_run(config, ladder=ladder))
 
 
-def _run(config: TrainConfig) -> int:
+def _run(config: TrainConfig, *, ladder: bool) -> int:
     """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     logging.getLogger("fastrecord.train").setLevel(logging.INFO)
     try:
         with StopSignal() as stop:
-            from fastrecord.train.engine import train
-
-            result = train(config, stop)
+            return _measure(config, stop) if ladder else _train(config, stop)
     except (TrainError, FastRecordError, OSError) as error:
         # All ranks have it, or an error that tells of it.
         if os.environ.get("RANK", "0") == "0":
@@ -135,15 +158,33 @@ def _run(config: TrainConfig) -> int:
     except KeyboardInterrupt:
         click.echo("interrupted in the middle of a step: no checkpoint was written for it", err=True)
         return 128 + signal.SIGINT
+
+
+def _train(config: TrainConfig, stop: StopSignal) -> int:
+    from fastrecord.train.engine import train
+
+    result = train(config, stop)
     if not result.signal:
         return 0
-    if os.environ.get("RANK", "0") == "0":
-        name = signal.Signals(result.signal).name
-        left = (
-            "before the first step" if result.checkpoint is None else f"{result.checkpoint} goes on with --resume auto"
-        )
-        click.echo(f"stopped by {name} after step {result.step}: {left}", err=True)
+    left = "before the first step" if result.checkpoint is None else f"{result.checkpoint} goes on with --resume auto"
+    _tell_signal(result.signal, f" after step {result.step}: {left}")
     return 128 + result.signal
+
+
+def _measure(config: TrainConfig, stop: StopSignal) -> int:
+    from fastrecord.train.ladder import run_ladder
+
+    if run_ladder(config, stop) is not None:
+        return 0
+    # It may have come to another rank alone.
+    number = stop.number or signal.SIGINT
+    _tell_signal(number, ": the ladder is not whole, and nothing was written")
+    return 128 + number
+
+
+def _tell_signal(number: int, rest: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(f"stopped by {signal.Signals(number).name}{rest}", err=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Literal, get_args
 Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
-LoaderKind = Literal["torch"]
-DataKind = Literal["real"]
+LoaderKind = Literal["native", "torch"]
+DataKind = Literal["real", "gpu", "cpu", "queue", "dataset"]
+OnError = Literal["raise", "skip"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
 
 
@@ -42,10 +43,17 @@ class TrainConfig:
         image_size: Height and width of the images that the model sees, in pixels.
         augment: "imagenet": random resized crop and flip in training, resize to 256/224 of the size and centre crop in
             evaluation. "none": resize the shorter side to the size and centre crop, in both.
-        loader: "torch": decode with Pillow in the worker processes of a torch DataLoader.
-        data: "real": the records of `train`.
-        threads: Decoding workers per process; 0 decodes in the training process; None: the cores that this process may
-            use, shared among the processes on the machine, 8 at most.
+        loader: "native": FastRecordLoader, whose threads decode in the training process. "torch": decode with Pillow in
+            the worker processes of a torch DataLoader.
+        data: "real": the records of `train`. Else a constant batch, to find out what each layer costs; `train` then
+            gives the number of records and of classes alone, and nothing is evaluated. "gpu": it lies on the device.
+            "cpu": on the host, copied for each pass. "queue": the same, handed over by a Python thread through a queue.
+            "dataset": handed out image by image by the worker processes of a torch DataLoader.
+        threads: Per process, the threads of the native loader or the workers of a DataLoader (0: none, it works in the
+            training process). None: the cores that this process may use, shared among the processes on the machine; of
+            workers 8 at most.
+        on_error: What the native loader does with a record that is damaged or can not be decoded: "raise" ends the run,
+            "skip" leaves it out of its batch, logged and counted.
         lr: Peak learning rate for a global batch of 256; scaled linearly with the global batch.
         momentum: Of SGD.
         weight_decay: Of SGD.
@@ -79,9 +87,10 @@ class TrainConfig:
     accumulate: int = 1
     image_size: int = 224
     augment: Augment = "imagenet"
-    loader: LoaderKind = "torch"
+    loader: LoaderKind = "native"
     data: DataKind = "real"
     threads: int | None = None
+    on_error: OnError = "raise"
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -114,9 +123,14 @@ class TrainConfig:
         self._check("max_steps", self.max_steps is None or self.max_steps >= 1, "at least 1")
         fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
         self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
-        choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "loader": LoaderKind, "data": DataKind}
-        for name, kind in {**choices, "device": DeviceKind}.items():
+        choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}
+        choices |= {"loader": LoaderKind, "data": DataKind, "on_error": OnError}
+        for name, kind in choices.items():
             self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
+        if self.loader == "native" and self.data == "real":
+            self._check("threads", self.threads != 0, "at least 1 (0, no worker at all, is for loader torch)")
+        if self.loader == "torch":
+            self._check("on_error", self.on_error == "raise", "'raise' with loader torch: only the native loader skips")
         if self.overwrite and self.resume is not None:
             raise ValueError(
                 "overwrite and resume: one replaces the run that the other would go on with; give one of them"

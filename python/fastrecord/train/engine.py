@@ -17,14 +17,23 @@ from torch import nn
 from torch.nn import functional
 
 from fastrecord import FastRecordError
+from fastrecord.train.batches import Batch, Batches, derive_seed
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from fastrecord.train.config import TrainConfig, TrainError, one_line
-from fastrecord.train.data import Batch, Batches, TorchBatches, derive_seed, open_datasets
+from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.learner import Learner
-from fastrecord.train.meters import Metrics, MetricsFile, TrainMeter, correct_guesses, train_line, val_line
-from fastrecord.train.model import build_classifier, has_batch_norm
+from fastrecord.train.meters import (
+    Metrics,
+    MetricsFile,
+    TrainMeter,
+    correct_guesses,
+    loader_row,
+    train_line,
+    val_line,
+)
+from fastrecord.train.model import build_model
 from fastrecord.train.plot import plot_metrics
 from fastrecord.train.schedule import LearningRate
 
@@ -85,7 +94,7 @@ def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception |
     """Draw up to `count` batches; return them, or what kept them from being read, which a rank must not raise alone."""
     try:
         return list(itertools.islice(batches, count)), None
-    except (FastRecordError, OSError) as error:
+    except (FastRecordError, OSError, TrainError) as error:
         return [], error
     except RuntimeError as error:
         # What a DataLoader raises when a worker died.
@@ -150,11 +159,13 @@ class _Run:
         self.checkpoint: Path | None = None
         train_set, val_set = ranks.each(lambda: open_datasets(config))
         self.classes = train_set.classes
-        self.batches: Batches = TorchBatches(train_set, config, ranks, training=True)
+        self.batches: Batches = ranks.each(lambda: open_batches(train_set, config, ranks, training=True))
         stack.callback(self.batches.close)
         self.val_batches: Batches | None = None
+        self.val_records = 0
         if val_set is not None:
-            self.val_batches = TorchBatches(val_set, config, ranks, training=False)
+            self.val_batches = ranks.each(lambda: open_batches(val_set, config, ranks, training=False))
+            self.val_records = len(val_set)
             stack.callback(self.val_batches.close)
         self.steps_per_epoch = len(self.batches)
         global_batch_size = config.batch_size * config.accumulate * ranks.world_size
@@ -164,8 +175,8 @@ class _Run:
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        self.learner = Learner(ranks.each(self._build_model), config, ranks)
-        self.meter = TrainMeter(ranks)
+        self.learner = Learner(ranks.each(lambda: build_model(config, self.classes)), config, ranks)
+        self.meter = TrainMeter(ranks, self.batches.stats)
         found = ranks.first(lambda: _claim_folder(config))
         if found is not None:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
@@ -173,11 +184,13 @@ class _Run:
         ranks.first(lambda: self._open_metrics(stack, resumed=found is not None))
         self._say(
             f"{config.model}, {len(self.classes)} classes: {len(train_set)} records to train on, "
-            f"{0 if val_set is None else len(val_set)} to evaluate on; "
+            f"{self.val_records} to evaluate on; "
             f"{ranks.world_size} process{'es' if ranks.world_size > 1 else ''} on {ranks.device.type}; "
             f"global batch {global_batch_size} = {config.batch_size} x {config.accumulate} x {ranks.world_size}; "
             f"{config.epochs} epochs of {self.steps_per_epoch} steps; peak learning rate {self.learning_rate.peak:.5g}"
         )
+        if config.data != "real":
+            self._say(f"--data {config.data}: every batch is the same noise; nothing is learnt, nothing is evaluated")
         if found is not None:
             self._say(f"resumed from {found}: epoch {self.epoch}, {self.done} of {self.steps_per_epoch} steps done")
 
@@ -282,11 +295,12 @@ class _Run:
             images_per_second=window.images_per_second,
             data_wait=window.data_wait,
             step_seconds=window.seconds / window.steps,
+            **loader_row(window.loader),
         )
         self.meter.start_window()
 
     def _report_val(self, metrics: Metrics, seconds: float) -> None:
-        self._say(val_line(self.epoch, metrics, seconds))
+        self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
         counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
         self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
 
@@ -309,7 +323,12 @@ class _Run:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "config": {"model": self.config.model, "seed": self.config.seed, "image_size": self.config.image_size},
+            "config": {
+                "model": self.config.model,
+                "seed": self.config.seed,
+                "image_size": self.config.image_size,
+                "data": self.config.data,
+            },
             "classes": list(self.classes),
             "step": self.step,
             "epoch": self.epoch,
@@ -321,8 +340,11 @@ class _Run:
         }
 
     def _resume(self, state: dict[str, Any], path: Path) -> None:
-        ours = {"model": self.config.model, "seed": self.config.seed, "classes": list(self.classes)}
-        theirs = {"model": state["config"]["model"], "seed": state["config"]["seed"], "classes": state["classes"]}
+        then, now = state["config"], self.config
+        ours = {"model": now.model, "seed": now.seed, "data": now.data, "classes": list(self.classes)}
+        # Checkpoints of older versions are all of real data.
+        data = then.get("data", "real")
+        theirs = {"model": then["model"], "seed": then["seed"], "data": data, "classes": state["classes"]}
         for name, value in ours.items():
             if theirs[name] != value:
                 raise TrainError(
@@ -333,16 +355,6 @@ class _Run:
         self.meter.load_state_dict(state["meter"])
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
         self.best_error1, self.checkpoint = state["best_error1"], path
-
-    def _build_model(self) -> nn.Module:
-        config = self.config
-        module = build_classifier(config.model, classes=len(self.classes), image_size=config.image_size)
-        if config.batch_size == 1 and has_batch_norm(module):
-            raise TrainError(
-                f"{config.model} has batch normalisation, and --batch-size 1 leaves it one image to normalise over: "
-                "use at least 2"
-            )
-        return module
 
     def _open_metrics(self, stack: ExitStack, *, resumed: bool) -> None:
         path = self.config.folder / "metrics.jsonl"

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fastrecord.train.batches import Batch
 from fastrecord.train.config import TrainConfig
-from fastrecord.train.data import Batch, Normalize
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import parameter_groups
+from fastrecord.transforms import Normalize
 
 _AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -58,27 +59,28 @@ class Learner:
         """Take one optimizer step over batches, as if they and those of all other ranks were one.
 
         Args:
-            batches: Equally large ones, one for each pass.
+            batches: One for each pass; equally large, or nearly so where records were skipped.
             learning_rate: Of this step.
             meter: Counts the batches and the step.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        total = sum(len(labels) for _, labels in batches)
         for left, (images, labels) in zip(reversed(range(len(batches))), batches, strict=True):
             # Only the last pass of a step exchanges gradients.
             with nullcontext() if self._ddp is None or not left else self._ddp.no_sync():
-                self._backward(images, labels, meter, passes=len(batches))
+                self._backward(images, labels, meter, share=len(labels) / total)
         self._scaler.step(self.optimizer)
         self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         meter.add_step()
 
-    def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, passes: int) -> None:
+    def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, share: float) -> None:
         labels = labels.to(self._device, non_blocking=True)
         with self._autocast():
             logits = self._model(self._prepare(images))
             loss = self._loss(logits, labels)
-        self._scaler.scale(loss / passes).backward()
+        self._scaler.scale(loss * share).backward()
         with torch.no_grad():
             meter.add_batch(loss.detach(), logits.detach(), labels)
 

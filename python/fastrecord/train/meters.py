@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
 
+from fastrecord import LoaderStats
 from fastrecord.train.distributed import Ranks
 
 T = TypeVar("T")
@@ -59,12 +61,15 @@ class Window:
         steps: Optimizer steps.
         seconds: Time of the steps, without that of writing checkpoints.
         waited: The part of `seconds` spent waiting for batches, on the rank that waited longest.
+        loader: What the loaders of all ranks did meanwhile: counts and threads are sums over the ranks, `seconds` and
+            `wait_seconds` means. None if the source of the batches does not measure it.
     """
 
     metrics: Metrics = Metrics()
     steps: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+    loader: LoaderStats | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -95,10 +100,17 @@ class TrainMeter:
     """Collects the metrics of training steps on the device, and sums them over the ranks when asked.
 
     No method but `collect` makes the host wait for the device.
+
+    Args:
+        ranks: All ranks.
+        stats: Returns what this rank's loader has done since it was made, or None, on all ranks alike.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, stats: Callable[[], LoaderStats | None] = lambda: None) -> None:
         self._ranks = ranks
+        self._stats = stats
+        # What the loader had done when the window began.
+        self._loader_before = stats()
         # float64 counts exactly up to 2**53; one kind of number makes it one message.
         self._local = torch.zeros(4, dtype=torch.float64, device=ranks.device)
         self._steps = 0
@@ -131,7 +143,11 @@ class TrainMeter:
         """Move all counted so far into `window` and `epoch`. Every rank must call it at the same step."""
         waits = torch.zeros(self._ranks.world_size, dtype=torch.float64, device=self._ranks.device)
         waits[self._ranks.rank] = self._waited
-        loss_sum, correct1, correct5, count, *waited = self._ranks.sum(torch.cat([self._local, waits])).tolist()
+        loader = self._loader_window()
+        work = torch.tensor([] if loader is None else dataclasses.astuple(loader)).to(waits)
+        summed = self._ranks.sum(torch.cat([self._local, waits, work])).tolist()
+        loss_sum, correct1, correct5, count = summed[:4]
+        waited, did = summed[4 : 4 + len(waits)], summed[4 + len(waits) :]
         now = time.perf_counter()
         metrics = Metrics(loss_sum, int(correct1), int(correct5), int(count))
         self.epoch += metrics
@@ -140,9 +156,15 @@ class TrainMeter:
             self.window.steps + self._steps,
             self.window.seconds + now - self._mark,
             self.window.waited + max(waited),
+            None if loader is None else _over_ranks(loader, did, self._ranks.world_size),
         )
         self._local.zero_()
         self._steps, self._waited, self._mark = 0, 0.0, now
+
+    def _loader_window(self) -> LoaderStats | None:
+        """Return what this rank's loader has done since the window began."""
+        now = self._stats()
+        return now if now is None or self._loader_before is None else now - self._loader_before
 
     def restart_clock(self) -> None:
         """Leave the time since the last `collect` out of the measured seconds."""
@@ -151,6 +173,7 @@ class TrainMeter:
     def start_window(self) -> None:
         """Begin the next window; nothing may be uncollected."""
         self.window = Window()
+        self._loader_before = self._stats()
 
     def start_epoch(self) -> None:
         """Begin the next epoch and its first window."""
@@ -171,12 +194,48 @@ class TrainMeter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.epoch = Metrics(*state["epoch"])
+        # What the loader did before is not kept: of it the first window tells the part since the resume.
         self.window = Window(Metrics(*state["window"]), state["steps"], state["seconds"], state["waited"])
         self.restart_clock()
 
 
 def _fields(metrics: Metrics) -> list[float]:
     return [metrics.loss_sum, metrics.correct1, metrics.correct5, metrics.count]
+
+
+def _over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderStats:
+    """Return the sums over the ranks as statistics of one loader that has the threads of all."""
+    values: dict[str, Any] = {}
+    for field, value in zip(dataclasses.fields(one), sums, strict=True):
+        # The ranks work at the same time.
+        total = value / world_size if field.name in ("seconds", "wait_seconds") else value
+        values[field.name] = type(getattr(one, field.name))(total)
+    return dataclasses.replace(one, **values)
+
+
+def loader_row(loader: LoaderStats | None) -> dict[str, float]:
+    """Return what a line of metrics.jsonl tells of the loaders; nothing where it is not measured."""
+    if loader is None:
+        return {}
+    return {
+        "loader_images_per_second": loader.images_per_second,
+        "loader_mb_per_second": loader.megabytes_per_second,
+        "read_share": loader.read_share,
+        "decode_share": loader.decode_share,
+        "resize_share": loader.resize_share,
+        "idle_share": loader.idle_share,
+        "skipped": loader.skipped,
+    }
+
+
+def _loader_text(loader: LoaderStats | None) -> str:
+    if loader is None:
+        return ""
+    skipped = f", {loader.skipped} skipped" if loader.skipped else ""
+    return (
+        f"  Load {loader.megabytes_per_second:.0f} MB/s, read {loader.read_share:.0%} decode {loader.decode_share:.0%} "
+        f"resize {loader.resize_share:.0%} idle {loader.idle_share:.0%}{skipped}"
+    )
 
 
 def train_line(epoch: int, done: int, steps: int, window: Window, total: Metrics, learning_rate: float) -> str:
@@ -186,15 +245,16 @@ def train_line(epoch: int, done: int, steps: int, window: Window, total: Metrics
         f"Epoch: [{epoch}][{done}/{steps}]  Time {window.seconds / max(1, window.steps):.3f}  "
         f"Data {window.images_per_second:.1f} images/s ({100 * window.data_wait:.1f}% wait)  "
         f"Loss {now.loss:.4f} ({total.loss:.4f})  Error@1 {now.error1:.2f} ({total.error1:.2f})  "
-        f"Error@5 {now.error5:.2f} ({total.error5:.2f})  LR {learning_rate:.5g}"
+        f"Error@5 {now.error5:.2f} ({total.error5:.2f})  LR {learning_rate:.5g}{_loader_text(window.loader)}"
     )
 
 
-def val_line(epoch: int, metrics: Metrics, seconds: float) -> str:
+def val_line(epoch: int, metrics: Metrics, seconds: float, *, skipped: int) -> str:
     """Format the log line of an evaluation."""
+    counted = f"{metrics.correct1} of {metrics.count}" + (f", {skipped} skipped" if skipped else "")
     return (
         f"Val:   [{epoch}]  Time {seconds:.1f}  Loss {metrics.loss:.4f}  Error@1 {metrics.error1:.2f}  "
-        f"Error@5 {metrics.error5:.2f}  Accuracy {100 - metrics.error1:.2f} % ({metrics.correct1} of {metrics.count})"
+        f"Error@5 {metrics.error5:.2f}  Accuracy {100 - metrics.error1:.2f} % ({counted})"
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torchvision import models
 
-from fastrecord.train.config import TrainError
+from fastrecord.train.config import TrainConfig, TrainError
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
@@ -55,6 +56,21 @@ def build_classifier(name: str, *, classes: int, image_size: int) -> nn.Module:
     except (RuntimeError, ValueError, AssertionError) as error:
         raise TrainError(f"{name} does not take images of {image_size} x {image_size} pixels: {error}") from error
     return model
+
+
+def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
+    """Build the model that `config` names.
+
+    Raises:
+        TrainError: torchvision has none of that name, or it can not take such images, or so few a pass.
+    """
+    module = build_classifier(config.model, classes=len(classes), image_size=config.image_size)
+    if config.batch_size == 1 and has_batch_norm(module):
+        raise TrainError(
+            f"{config.model} has batch normalisation, and --batch-size 1 leaves it one image to normalise over: "
+            "use at least 2"
+        )
+    return module
 
 
 def has_batch_norm(model: nn.Module) -> bool:

@@ -1,0 +1,251 @@
+"""The trainer on the native loader: its batches are those of torch's, exact to resume, and its figures are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastrecord as fr
+from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.batches import Batch
+from fastrecord.train.config import Augment, LoaderKind
+from fastrecord.train.data import open_batches, open_datasets
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.meters import read_metrics
+from fastrecord.train.native_batches import NativeBatches
+from fastrecord.train.torch_batches import TorchBatches
+from tests.commands import flip
+from tests.training import CLASSES, losses, numbers_of, signalled, small_config, write_colours, write_numbered
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+
+
+def epoch_batches(config: TrainConfig, *, training: bool, epoch: int = 0, ranks: Ranks = ALONE) -> list[Batch]:
+    train_set, val_set = open_datasets(config)
+    dataset = train_set if training else val_set
+    assert dataset is not None
+    batches = open_batches(dataset, config, ranks, training=training)
+    drawn = list(batches.epoch(epoch))
+    batches.close()
+    return drawn
+
+
+def test_the_native_loader_is_the_default_and_torch_is_to_be_asked_for(colours: Path, tmp_path: Path) -> None:
+    kinds: dict[LoaderKind, type] = {"native": NativeBatches, "torch": TorchBatches}
+    assert TrainConfig(train="x").loader == "native"
+    for loader, kind in kinds.items():
+        config = small_config(colours, tmp_path, loader=loader)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
+        assert type(batches) is kind
+        batches.close()
+
+
+@pytest.mark.parametrize("augment", ["imagenet", "none"])
+def test_evaluation_sees_the_same_images_from_both_loaders(augment: Augment, tmp_path: Path) -> None:
+    path = write_colours(tmp_path / "train.frec", 21, seed=2)
+    config = small_config(path, tmp_path, val=str(path), augment=augment, image_size=28)
+    native = epoch_batches(config, training=False)
+    other = epoch_batches(dataclasses.replace(config, loader="torch"), training=False)
+    assert [len(labels) for _, labels in native] == [8, 8, 5]
+    for (images, labels), (expected, expected_labels) in zip(native, other, strict=True):
+        assert images.dtype == torch.uint8
+        assert images.shape == expected.shape
+        assert torch.equal(labels, expected_labels)
+        assert (images.int() - expected.int()).abs().float().mean() <= 1.0
+
+
+def test_training_sees_the_same_records_in_the_same_batches_from_both_loaders(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "train.frec", 300)
+    config = small_config(path, tmp_path, image_size=8, batch_size=16, accumulate=2)
+    native, other = (
+        [numbers_of(images) for images, _ in epoch_batches(chosen, training=True, epoch=3)]
+        for chosen in (config, dataclasses.replace(config, loader="torch", threads=0))
+    )
+    assert native == other
+    assert [len(batch) for batch in native] == [16] * 20
+
+
+def test_augmentation_depends_on_seed_and_epoch_but_not_on_threads(colours: Path, tmp_path: Path) -> None:
+    def pixels(epoch: int, **options: Any) -> torch.Tensor:
+        config = small_config(colours, tmp_path, augment="imagenet", batch_size=20, **options)
+        return torch.cat([images for images, _ in epoch_batches(config, training=True, epoch=epoch)])
+
+    here = pixels(1)
+    assert torch.equal(here, pixels(1, threads=2))
+    assert not torch.equal(here, pixels(2))
+    assert not torch.equal(here, pixels(1, seed=1))
+
+
+def test_the_passes_of_a_step_are_parts_of_one_batch_and_not_copies(colours: Path, tmp_path: Path) -> None:
+    config = small_config(colours, tmp_path, batch_size=8, accumulate=2)
+    whole = epoch_batches(dataclasses.replace(config, batch_size=16, accumulate=1), training=True)
+    passes = epoch_batches(config, training=True)
+    assert len(passes) == 2 * len(whole)
+    for number, (images, labels) in enumerate(whole):
+        (first, _), (second, _) = passes[2 * number : 2 * number + 2]
+        assert torch.equal(torch.cat([first, second]), images)
+        assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+        assert torch.equal(torch.cat([part for _, part in passes[2 * number : 2 * number + 2]]), labels)
+
+
+def test_no_python_runs_for_a_record_in_training_and_in_evaluation(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    val = write_colours(tmp_path / "val.frec", 20, seed=1, classes=CLASSES[::-1])
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a record was read by Python")
+
+    for name in ("__getitem__", "__getitems__", "_sample", "_decode"):
+        monkeypatch.setattr(fr.FastRecordDataset, name, refuse)
+    config = small_config(colours, tmp_path / "out", val=str(val), max_steps=2)
+    assert open_datasets(config)[1].target_transform is None  # type: ignore[union-attr]  # there is one
+    result = train(config)
+    assert result.val is not None
+    assert result.val.count == 20
+
+
+def test_both_loaders_learn(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    options = {"val": str(held_out), "epochs": 8, "batch_size": 16, "lr": 0.2}
+    for loader in ("native", "torch"):
+        result = train(small_config(colours, tmp_path / loader, **options, loader=loader))
+        assert result.val is not None
+        assert result.val.count == 37
+        assert result.val.error1 < 10
+
+
+def test_a_run_killed_in_mid_epoch_goes_on_bit_for_bit(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options: dict[str, Any] = {"augment": "imagenet", "lr": 0.5, "accumulate": 2, "batch_size": 4, "threads": 2}
+    whole = train(small_config(colours, tmp_path / "whole", **options))
+    with signalled("[7/10]", signal.SIGTERM):
+        stopped = train(small_config(colours, tmp_path / "parts", **options))
+    assert (stopped.signal, stopped.step) == (signal.SIGTERM, 7)
+    result = train(small_config(colours, tmp_path / "parts", **{**options, "threads": 1}, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == 20
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(value, result.module.state_dict()[name]), name
+
+
+# What is told
+
+
+def test_the_log_line_and_the_metrics_say_what_the_loader_did(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    train(small_config(colours, tmp_path, epochs=1, print_freq=4))
+    share = r"\d+%"
+    assert re.search(
+        rf"LR \S+  Load \d+ MB/s, read {share} decode {share} resize {share} idle {share}$", caplog.text, re.MULTILINE
+    )
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [4, 8, 10]
+    for row in rows:
+        shares = [row[f"{name}_share"] for name in ("read", "decode", "resize", "idle")]
+        assert all(0 <= value <= 1 for value in shares)
+        assert sum(shares) == pytest.approx(1)
+        assert row["loader_images_per_second"] >= 0
+        assert row["loader_mb_per_second"] >= 0
+        assert row["skipped"] == 0
+    assert rows[0]["decode_share"] > 0
+    assert rows[0]["loader_mb_per_second"] > 0
+
+
+def test_the_torch_loader_tells_no_figures_that_it_does_not_measure(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    train(small_config(colours, tmp_path, loader="torch", threads=0, max_steps=1))
+    assert "Load" not in caplog.text
+    assert "decode_share" not in read_metrics(tmp_path / "metrics.jsonl")[0]
+
+
+def test_records_that_can_not_be_decoded_end_the_run_or_are_skipped_and_named(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, bad_val = tmp_path / "bad.frec", tmp_path / "bad_val.frec"
+    flip(colours, bad, record=40)
+    flip(held_out, bad_val, record=7)
+    config = small_config(bad, tmp_path / "out", val=str(bad_val), epochs=1, accumulate=2, batch_size=4)
+    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: record 40, .*'blue/40\.jpg'"):
+        train(config)
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    result = train(dataclasses.replace(config, on_error="skip", overwrite=True))
+    assert result.train.count == 79
+    assert result.val is not None
+    assert result.val.count == 36
+    named = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(named) == 2
+    assert re.match(r"skipped: .*bad\.frec: record 40, ", named[0])
+    assert re.match(r"skipped: .*bad_val\.frec: record 7, ", named[1])
+    assert ", 1 skipped)" in caplog.text
+    rows = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "train"]
+    assert sum(row["skipped"] for row in rows) == 1
+
+
+def test_a_step_with_too_few_records_left_ends_the_run(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "bad.frec", 4)
+    with fr.Reader(path) as reader:
+        images = [bytes(reader[record]["image"]) for record in range(3)]
+    data = path.read_bytes()
+    for image in images:
+        data = data.replace(image[-30:], bytes(30))
+    path.write_bytes(data)
+    config = small_config(path, tmp_path / "out", model="squeezenet1_1", batch_size=2, accumulate=2, on_error="skip")
+    with pytest.raises(TrainError, match=r"only 1 of the 4 records of a step could be decoded"):
+        train(config)
+
+
+def test_options_that_a_loader_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^threads is 0: it must be at least 1"):
+        TrainConfig(train="x", threads=0)
+    with pytest.raises(ValueError, match=r"^on_error is 'skip': it must be 'raise' with loader torch"):
+        TrainConfig(train="x", loader="torch", on_error="skip")
+    with pytest.raises(ValueError, match=r"^on_error is 'ignore': it must be one of raise, skip"):
+        TrainConfig(train="x", on_error="ignore")  # type: ignore[arg-type]
+
+
+# Threads
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_no_thread_is_left_after_a_run_an_error_and_a_signal(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"val": str(held_out), "threads": 2, "epochs": 1}
+    train(small_config(colours, tmp_path / "first", **options))
+    before, python = thread_count(), threading.active_count()
+    train(small_config(colours, tmp_path / "second", **options))
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    with pytest.raises(fr.CorruptFileError):
+        train(small_config(bad, tmp_path / "bad", **options))
+    with signalled("[2/10]", signal.SIGTERM):
+        assert train(small_config(colours, tmp_path / "stopped", **options)).signal == signal.SIGTERM
+    assert (thread_count(), threading.active_count()) == (before, python)
+
+
+def test_a_checkpoint_of_the_loader_before_goes_on_with_this_one(colours: Path, tmp_path: Path) -> None:
+    train(small_config(colours, tmp_path, loader="torch", threads=0, max_steps=4))
+    result = train(small_config(colours, tmp_path, resume="auto", epochs=1))
+    assert (result.step, result.epoch) == (10, 1)
+    assert sorted(losses(tmp_path)) == list(range(1, 11))
+    assert np.isfinite(list(losses(tmp_path).values())).all()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 10
