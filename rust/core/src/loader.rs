@@ -423,14 +423,14 @@ impl<'a> Worker<'a> {
                 drawn
             };
             let stored = read(shared, &mut self.payload, place, output)?;
-            let data = &stored[..place.extents[output].length() as usize];
+            let (data, side) = stored.split_at(place.extents[output].length() as usize);
             let out = &mut *part.bytes[output];
             let made = match raw_pixels(data) {
                 Some(image) => {
                     let (crop, flip) = draw(image.width, image.height);
                     self.decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
                 }
-                None => self.decoder.crop_resize_with(data, geometry.size(), out, draw),
+                None => self.decoder.crop_resize_side(data, side, geometry.size(), out, draw),
             };
             let timings = match (made, unfit) {
                 (Ok(timings), None) => timings,

@@ -2,6 +2,7 @@
 
 use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
+use super::segments::{mcus, scan_data, segments};
 use super::{DecodeError, Rect};
 
 /// MCUs between two restart markers that are aimed at: with fewer the markers cost more than they save.
@@ -15,8 +16,8 @@ const GROWTH: usize = 16;
 /// A progressive one grows by nature, and gains more: its scans are decoded one after the other.
 const PROGRESSIVE_GROWTH: usize = 3;
 
-/// First byte of the side bytes.
-const VERSION: u8 = 1;
+/// First byte of the side bytes: their kind.
+pub(super) const KIND: u8 = 1;
 
 /// Which of a JPEG's marker segments a rewritten one keeps. Those that its pixels depend on are always kept: tables, JFIF and
 /// Adobe segments.
@@ -61,7 +62,8 @@ impl Default for Markers {
 pub struct CropReady {
     /// The JPEG: any decoder reads it, and gives the original's pixels.
     pub bytes: Vec<u8>,
-    /// Where its rows are, so that a part can be decoded by itself; docs/format.md has the bytes.
+    /// Where its rows are, for [`Decoder::crop_resize_side`](super::Decoder::crop_resize_side); docs/format.md has
+    /// the bytes.
     pub side: Vec<u8>,
 }
 
@@ -75,7 +77,7 @@ pub struct CropReady {
 /// [`DecodeError::Internal`] if the codec gives what it should not.
 pub fn rewrite(data: &[u8], keep: Markers) -> Result<Option<CropReady>, DecodeError> {
     let Some((info, original)) = rewritable(data) else { return Ok(None) };
-    let Ok(interval) = u16::try_from(interval(columns(&info))) else { return Ok(None) };
+    let Ok(interval) = u16::try_from(interval(mcus(&info).0)) else { return Ok(None) };
     let Ok(mut bytes) = ffi::transform(data, interval) else { return Ok(None) };
     drop_segments(&mut bytes, keep).ok_or_else(|| internal("the rewritten headers cannot be read"))?;
     let growth = if info.progressive { PROGRESSIVE_GROWTH } else { GROWTH };
@@ -127,37 +129,10 @@ fn internal(detail: &str) -> DecodeError {
     DecodeError::Internal { detail: format!("crop-ready JPEG: {detail}") }
 }
 
-/// MCUs in a row.
-fn columns(info: &JpegInfo) -> u32 {
-    info.width.div_ceil(info.mcu().0)
-}
-
-/// Rows of MCUs.
-fn rows(info: &JpegInfo) -> u32 {
-    info.height.div_ceil(info.mcu().1)
-}
-
 /// The divisor of the MCUs in a row, above 1 if there are as many, that is nearest to what is aimed at: each row of MCUs
 /// begins with a restart.
 fn interval(columns: u32) -> u32 {
     (2..=columns).filter(|k| columns.is_multiple_of(*k)).min_by_key(|k| k.abs_diff(INTERVAL)).unwrap_or(1)
-}
-
-/// The segments before the scan, one after the other: marker, and the range of all of it.
-fn segments(data: &[u8], scan_start: usize) -> impl Iterator<Item = Option<(u8, std::ops::Range<usize>)>> {
-    let mut at = 2;
-    std::iter::from_fn(move || {
-        if at >= scan_start {
-            return None;
-        }
-        let found = (|| {
-            let [0xFF, marker, high, low] = *data.get(at..at + 4)? else { return None };
-            let end = at + 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
-            (end <= scan_start).then_some((marker, at..end))
-        })();
-        at = found.as_ref().map_or(scan_start, |(_, range)| range.end);
-        Some(found)
-    })
 }
 
 /// Removes what is not to be kept.
@@ -177,15 +152,15 @@ fn drop_segments(bytes: &mut Vec<u8>, keep: Markers) -> Option<()> {
 /// The table of rows of a rewritten JPEG, if it is one.
 fn side_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
     let info = jpeg_info(bytes).ok()?;
-    let interval = u32::from(info.restart_interval);
-    if interval == 0 || !columns(&info).is_multiple_of(interval) {
+    let ((columns, rows), interval) = (mcus(&info), u32::from(info.restart_interval));
+    if interval == 0 || !columns.is_multiple_of(interval) {
         return None;
     }
-    let (per_row, rows) = (columns(&info) / interval, rows(&info));
-    let mut side = vec![VERSION, 0];
+    let per_row = columns / interval;
+    let mut side = vec![KIND, 0];
     side.extend(info.restart_interval.to_le_bytes());
     side.extend(rows.to_le_bytes());
-    let mut start = scan_data(bytes, info.scan_start)?;
+    let mut start = scan_data(bytes, &info)?;
     for segment in 0..rows * per_row {
         if segment % per_row == 0 {
             side.extend(u32::try_from(start).ok()?.to_le_bytes());
@@ -198,12 +173,6 @@ fn side_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
         start = at + 2;
     }
     (start == bytes.len()).then_some(side)
-}
-
-/// Where the coded data of a scan begins.
-fn scan_data(bytes: &[u8], scan_start: usize) -> Option<usize> {
-    let [high, low] = *bytes.get(scan_start + 2..scan_start + 4)? else { return None };
-    Some(scan_start + 2 + usize::from(u16::from_be_bytes([high, low])))
 }
 
 /// The next marker in coded data, and where it is.

@@ -8,10 +8,14 @@ use super::ffi::{self, Outcome};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Source, resize};
 use super::row::copy_row;
+use super::segments::Rows;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, Truncated, formats, reserve};
 
 /// Buffers of up to so many bytes are kept from one image to the next; larger ones go with the image that needed them.
 const KEEP: usize = 64 << 20;
+
+/// Where colours are stored more coarsely, libjpeg interpolates them from neighbours that are less than so many pixels away.
+const SMOOTHED: u32 = 2;
 
 /// Where the time of one image went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,12 +44,14 @@ pub struct Decoder {
     resizer: Resizer,
     pixels: Vec<u8>,
     scratch: Vec<u8>,
+    /// A JPEG made of a part of another.
+    cut: Vec<u8>,
 }
 
 impl Decoder {
     /// Prepares to decode; no image's memory is allocated yet.
     pub fn new(options: DecodeOptions) -> Self {
-        Self { options, resizer: Resizer::new(), pixels: Vec::new(), scratch: Vec::new() }
+        Self { options, resizer: Resizer::new(), pixels: Vec::new(), scratch: Vec::new(), cut: Vec::new() }
     }
 
     /// Width and height in pixels that decoding would give, from the headers alone.
@@ -72,8 +78,8 @@ impl Decoder {
         self.trim();
         let (width, height, orientation) = match probe::sniff(data)? {
             Format::Jpeg => {
-                let (info, mut jpeg) = self.open_jpeg(data)?;
-                self.decode_jpeg(&info, &mut jpeg, 1, Rect::whole(info.width, info.height))?;
+                let info = self.jpeg_header(data)?;
+                self.decode_jpeg(data, &info, 1, Rect::whole(info.width, info.height))?;
                 (info.width, info.height, self.orientation(&info))
             }
             other => formats::decode(other, data, &self.options, &mut self.pixels, &mut self.scratch)?,
@@ -118,14 +124,31 @@ impl Decoder {
         out: &mut [u8],
         plan: impl FnOnce(u32, u32) -> (Crop, bool),
     ) -> Result<Timings, DecodeError> {
+        self.crop_resize_side(data, &[], size, out, plan)
+    }
+
+    /// As [`Decoder::crop_resize_with`], of an image that may have side bytes, as [`rewrite`](super::rewrite) makes them: then
+    /// only those bytes of it are decoded that its crop touches. The output is the same; side bytes that do not fit the image
+    /// change nothing.
+    ///
+    /// # Errors
+    /// As [`Decoder::crop_resize`].
+    pub fn crop_resize_side(
+        &mut self,
+        data: &[u8],
+        side: &[u8],
+        size: (u32, u32),
+        out: &mut [u8],
+        plan: impl FnOnce(u32, u32) -> (Crop, bool),
+    ) -> Result<Timings, DecodeError> {
         let start = Instant::now();
         self.trim();
         check_output(out, size)?;
-        let (jpeg, (width, height, orientation)) = match probe::sniff(data)? {
+        let (info, (width, height, orientation)) = match probe::sniff(data)? {
             Format::Jpeg => {
-                let (info, jpeg) = self.open_jpeg(data)?;
+                let info = self.jpeg_header(data)?;
                 let stored = (info.width, info.height, self.orientation(&info));
-                (Some((info, jpeg)), stored)
+                (Some(info), stored)
             }
             other => (None, formats::decode(other, data, &self.options, &mut self.pixels, &mut self.scratch)?),
         };
@@ -139,10 +162,13 @@ impl Decoder {
             return Ok(Timings { decode: start.elapsed(), resize: Duration::ZERO });
         }
 
-        let (region, need, part) = if let Some((info, mut jpeg)) = jpeg {
+        let (region, need, part) = if let Some(info) = info {
             let reduction = self.reduction(&info, &crop);
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            (self.decode_jpeg(&info, &mut jpeg, reduction, need)?, need, part)
+            let rows = Rows::find(data, side, &info);
+            let cut = rows.and_then(|rows| self.decode_cut(&rows, &info, reduction, need));
+            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, need), Ok)?;
+            (region, need, part)
         } else {
             let (need, part) = needed(&crop, 1, self.options.filter.support());
             (Rect::whole(width, height), need, part)
@@ -194,15 +220,15 @@ impl Decoder {
     }
 
     fn trim(&mut self) {
-        for buffer in [&mut self.pixels, &mut self.scratch] {
-            if buffer.len() > KEEP {
+        for buffer in [&mut self.pixels, &mut self.scratch, &mut self.cut] {
+            if buffer.capacity() > KEEP {
                 *buffer = Vec::new();
             }
         }
     }
 
     /// Reads the headers, and refuses what need not be tried.
-    fn open_jpeg<'a>(&self, data: &'a [u8]) -> Result<(JpegInfo, ffi::Jpeg<'a>), DecodeError> {
+    fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
         let info = jpeg_info(data)?;
         self.options.check_size(info.width, info.height)?;
         if !matches!(info.components, 1 | 3 | 4) || info.precision != 8 {
@@ -219,11 +245,7 @@ impl Decoder {
                 return Err(cut(&format!("its {scans} bytes of scans are too few for its size")));
             }
         }
-        let jpeg = ffi::Jpeg::open(data).map_err(damaged)?;
-        if (jpeg.width, jpeg.height) != (info.width, info.height) {
-            return Err(damaged(format!("its headers say {} x {} and {info:?}", jpeg.width, jpeg.height)));
-        }
-        Ok((info, jpeg))
+        Ok(info)
     }
 
     /// Largest n of 8, 4 and 2 by which a JPEG may be reduced while it is decoded, else 1.
@@ -241,39 +263,73 @@ impl Decoder {
     }
 
     /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`; gives what was decoded.
-    fn decode_jpeg(
-        &mut self,
-        info: &JpegInfo,
-        jpeg: &mut ffi::Jpeg<'_>,
-        reduction: u32,
-        need: Rect,
-    ) -> Result<Rect, DecodeError> {
-        let whole = Rect::whole(info.width.div_ceil(reduction), info.height.div_ceil(reduction));
+    fn decode_jpeg(&mut self, data: &[u8], info: &JpegInfo, reduction: u32, need: Rect) -> Result<Rect, DecodeError> {
+        let mut jpeg = open(data, info)?;
+        let whole = reduced(info, reduction);
         let mut region = if jpeg.regions { jpeg_region(info, reduction, need, whole) } else { whole };
         loop {
-            let count = region.width as usize * region.height as usize;
-            let (format, target) = if info.components == 4 {
-                (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count))
-            } else {
-                (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count))
-            };
-            let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
+            let outcome = self.decode_region(&mut jpeg, info, reduction, region)?;
             if outcome == Outcome::Truncated && self.options.truncated == Truncated::Reject {
                 return Err(cut("its data ends before the image does"));
             }
-            if outcome != Outcome::Clean && region != whole {
-                // How libjpeg conceals damage may depend on the region: as in the whole image, then.
-                region = whole;
-                continue;
+            if outcome == Outcome::Clean || region == whole {
+                return Ok(region);
             }
-            if format == ffi::Format::Cmyk {
-                let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
-                let rgb = reserve(&mut self.pixels, 3 * count).chunks_exact_mut(3);
-                rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
-            }
-            return Ok(region);
+            // How libjpeg conceals damage may depend on the region: as in the whole image, then.
+            region = whole;
         }
     }
+
+    /// As [`Decoder::decode_jpeg`], of the pieces of a crop-ready JPEG that are needed; `None` if it has to be decoded whole.
+    fn decode_cut(&mut self, rows: &Rows<'_>, info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
+        let region = jpeg_region(info, reduction, need, reduced(info, reduction));
+        let margin = if info.mcu().1 > 8 { SMOOTHED } else { 0 };
+        let mut bytes = std::mem::take(&mut self.cut);
+        let decoded = rows.cut(region, margin, reduction, &mut bytes).and_then(|((x, y), part)| {
+            let mut jpeg = open(&bytes, &part).ok().filter(|jpeg| jpeg.regions)?;
+            let moved = Rect { x: region.x - x, y: region.y - y, ..region };
+            let outcome = self.decode_region(&mut jpeg, &part, reduction, moved).ok()?;
+            (outcome == Outcome::Clean).then_some(region)
+        });
+        self.cut = bytes;
+        decoded
+    }
+
+    /// Decodes just the region of the image reduced by `reduction` to the start of `pixels`.
+    fn decode_region(
+        &mut self,
+        jpeg: &mut ffi::Jpeg<'_>,
+        info: &JpegInfo,
+        reduction: u32,
+        region: Rect,
+    ) -> Result<Outcome, DecodeError> {
+        let count = region.width as usize * region.height as usize;
+        let (format, target) = if info.components == 4 {
+            (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count))
+        } else {
+            (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count))
+        };
+        let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
+        if format == ffi::Format::Cmyk {
+            let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
+            let rgb = reserve(&mut self.pixels, 3 * count).chunks_exact_mut(3);
+            rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
+        }
+        Ok(outcome)
+    }
+}
+
+fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeError> {
+    let jpeg = ffi::Jpeg::open(data).map_err(damaged)?;
+    if (jpeg.width, jpeg.height) != (info.width, info.height) {
+        return Err(damaged(format!("its headers say {} x {} and {info:?}", jpeg.width, jpeg.height)));
+    }
+    Ok(jpeg)
+}
+
+/// All of the image reduced by `reduction`.
+fn reduced(info: &JpegInfo, reduction: u32) -> Rect {
+    Rect::whole(info.width.div_ceil(reduction), info.height.div_ceil(reduction))
 }
 
 /// The region to decode so that `need` comes out as in the whole image: from a column of whole MCUs, and with the
@@ -281,7 +337,7 @@ impl Decoder {
 fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect {
     let mcu = info.mcu().0;
     let align = (mcu / reduction).max(1);
-    let subsampled = if mcu > 8 { 2 } else { 0 };
+    let subsampled = if mcu > 8 { SMOOTHED } else { 0 };
     // Of a progressive file that lacks its finer scans, libjpeg smooths blocks by two neighbours on each side.
     let smoothed = if info.progressive { 2 * align } else { 0 };
     let margin = subsampled + smoothed;

@@ -14,6 +14,7 @@ mod random;
 mod raw;
 mod resize;
 mod row;
+mod segments;
 
 pub use crop::{Crop, Geometry, Rect, resized};
 pub use crop_ready::{CropReady, Markers, rewrite};
