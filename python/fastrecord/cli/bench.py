@@ -89,7 +89,7 @@ def bench(
     if as_json:
         click.echo(json.dumps({**report.to_dict(), "verdict": verdict.to_dict()}))
     else:
-        click.echo("\n".join([*_about(report), "", *_table(report), "", *_verdict(report, verdict)]))
+        click.echo("\n".join([*_about(report), "", *_table(report, verdict), "", *_verdict(report, verdict)]))
 
 
 _NAMES = {
@@ -120,8 +120,9 @@ def _about(report: Report) -> list[str]:
     ]
 
 
-def _table(report: Report) -> list[str]:
-    one = report.row("load", 1)
+def _table(report: Report, verdict: Verdict) -> list[str]:
+    # What others take of the CPUs is no matter of scaling.
+    one = report.row("load", 1) if verdict.limit != "cpu" else None
     width = max(len(_NAMES[row.name]) for row in report.rows)
     head = f"{'':{width}}  threads  {_unit(report) + '/s':>12}  {'MB/s':>8}  CPU ms each"
     rows = [f"{_NAMES[row.name]:{width}}  {row.threads:>7}  {_rates(row)}{_scaling(row, one)}" for row in report.rows]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::image::{DecodeOptions, Geometry, Truncated};
+use fastrecord_core::image::Geometry;
 use fastrecord_core::{Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Spares, Workload};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
@@ -13,6 +13,7 @@ use pyo3::types::PyTuple;
 use crate::convert::positions as numbers;
 use crate::error::{to_py, without_gil};
 use crate::export::{BatchMemory, lend, release_lent};
+use crate::image::options_from;
 use crate::reader::Reader;
 
 /// Height and width, as Python has them, to width and height.
@@ -81,16 +82,7 @@ impl ImagePlan {
             let fields = names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?;
             sources.push(LoadSource { reader, fields });
         }
-        let truncated = match truncated {
-            "reject" => Truncated::Reject,
-            "accept" => Truncated::Accept,
-            other => {
-                return Err(PyValueError::new_err(format!("truncated is \"reject\" or \"accept\", not {other:?}")));
-            }
-        };
-        let default = DecodeOptions::default();
-        let max_pixels = max_pixels.unwrap_or(default.max_pixels);
-        let decode = DecodeOptions { truncated, orientation: exif_orientation, max_pixels, ..default };
+        let decode = options_from(truncated, exif_orientation, max_pixels)?;
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
         let plan = LoadPlan::new(sources, outputs, flip, decode, verify).map_err(to_py)?;
         let (plan, counters) = (Arc::new(plan), Arc::default());
