@@ -16,6 +16,7 @@ from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.interrupt import HeldInterrupt
 from fastrecord.listing import Listing, list_csv, list_folder
 from fastrecord.parts import Part, plan, refuse_strays
+from fastrecord.recode import Recode
 from fastrecord.target import Target, class_table, number_labels, open_target
 
 Mode = Literal["x", "a", "w", "resume"]
@@ -25,6 +26,9 @@ BadFiles = Literal["stop", "skip"]
 _CHUNK_BYTES = 64 << 20
 _CHUNK_FILES = range(16, 1025)
 _FIRST_CHUNK_FILES = 64
+# Where images are recoded a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
+_RECODE_SECONDS = 0.3
+_FIRST_RECODED_FILES = 8
 # A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
 _COMMIT_RECORDS = 1 << 18
 
@@ -58,6 +62,9 @@ class PackSummary:
         empty_classes: Classes of the input of which no file was packed.
         skipped: (key, reason) of each file of the input that is in no file.
         ignored: Files beside the class folders, which belong to no class.
+        recoded: What became of the images that this run has packed, if any were to be changed: numbers of `images`
+            and, of them, `kept` byte for byte, made `smaller`, `crop_ready`, `raw`; `bytes_in` of the input files and
+            `bytes_out` of what is stored of them.
         seconds: Wall time.
     """
 
@@ -70,6 +77,7 @@ class PackSummary:
     empty_classes: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     ignored: int = 0
+    recoded: dict[str, int] | None = None
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,10 +96,15 @@ def pack_folder(
     allow_empty_classes: bool = False,
     shards: int | None = None,
     shard_size: int | None = None,
+    short_side: int | None = None,
+    max_side: int | None = None,
+    quality: int | None = None,
+    raw: bool = False,
+    crop_ready: str | None = None,
     commit_bytes: int = 1 << 30,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
-    """Pack image files as they are, byte for byte.
+    """Pack image files, as they are, byte for byte, unless told otherwise.
 
     A record has an image, a label (int64; absent if a list has none) and a key (path relative to `src`, with `/`).
     Records lie in the order of `torchvision.datasets.ImageFolder`, or of the list. Until its last commit a file says
@@ -109,7 +122,15 @@ def pack_folder(
             listed in the summary and under "skipped" in the metadata.
         allow_empty_classes: Keep class folders without files as classes without records.
         shards: Number of files to write, whose numbers of records differ by one at most.
-        shard_size: Size in bytes that no shard shall exceed (unless one record alone does).
+        shard_size: Size in bytes that no shard shall exceed (unless one record alone does). Only of images that stay as
+            they are: what becomes of the others is known too late.
+        short_side: Make images whose shorter side is above so many pixels smaller, and JPEGs of them. Of their metadata
+            these keep the orientation only. All other images keep their bytes.
+        max_side: The same for the longer side.
+        quality: Of these JPEGs, 1 to 100; 90 by default.
+        raw: Store all images as their pixels, in binary PPM; those above `short_side` or `max_side` made smaller.
+        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which of their
+            marker segments are kept: "all", "none", or names out of "exif", "icc" and "other" with commas between them.
         commit_bytes: Make what is packed durable each time that so many bytes have been written.
         progress: Called a few times a second; an exception in it ends the pack.
 
@@ -125,6 +146,9 @@ def pack_folder(
     """
     started = time.perf_counter()
     _check_options(mode, bad_files, list_path, classes_from, allow_empty_classes, shards, shard_size, commit_bytes)
+    recode = Recode(short_side, max_side, quality, raw, crop_ready)
+    if shard_size is not None and recode.changes:
+        raise ValueError("how large images become is known only when they are packed: give shards, not shard_size")
     source, target = os.fspath(src), os.fspath(out)
     if list_path is not None:
         listing = list_csv(source, os.fspath(list_path))
@@ -145,10 +169,10 @@ def pack_folder(
                     f"{part.path}: exists already: choose --resume (go on with a killed pack), --append (add to it) or "
                     '--overwrite (replace it); in Python mode="resume", "a" or "w"'
                 )
-    packer = _Packer(listing, bad_files, commit_bytes, progress)
+    packer = _Packer(listing, bad_files, recode, commit_bytes, progress)
     with HeldInterrupt() as interrupt:
         for part in parts:
-            packer.pack(part, open_target(part, mode, listing, labels, classes), mode, interrupt)
+            packer.pack(part, open_target(part, mode, listing, labels, classes, recode), mode, interrupt)
     if interrupt.pending:
         raise KeyboardInterrupt(f"{target}: all is packed, the pack is complete")
     summary = packer.summary
@@ -166,10 +190,12 @@ class _Packer:
         self,
         listing: Listing,
         bad_files: BadFiles,
+        recode: Recode,
         commit_bytes: int,
         progress: Callable[[PackProgress], None] | None,
     ) -> None:
-        self.listing, self.bad_files, self.commit_bytes, self.progress = listing, bad_files, commit_bytes, progress
+        self.listing, self.bad_files, self.recode = listing, bad_files, recode
+        self.commit_bytes, self.progress = commit_bytes, progress
         self.summary = PackSummary()
 
     def pack(self, part: Part, target: Target, mode: Mode, interrupt: HeldInterrupt) -> None:
@@ -188,6 +214,7 @@ class _Packer:
                 summary.packed += len(writer) - before
                 target.records = len(writer)
                 writer.close()
+                self._count(writer.recoded)
             except BaseException as err:
                 writer.abort()
                 _explain(part.path, err)
@@ -204,20 +231,19 @@ class _Packer:
     def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
         """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
         position = target.position
-        files = _FIRST_CHUNK_FILES
+        files = _FIRST_RECODED_FILES if self.recode.changes else _FIRST_CHUNK_FILES
         committed_bytes, committed_records = writer.bytes_written, len(writer)
         self._report(position)
         while position < part.stop:
             if interrupt.pending:
                 return False
             stop = min(position + files, part.stop)
-            before = writer.bytes_written
+            before, started = writer.bytes_written, time.perf_counter()
             self._append(range(position, stop), target, writer)
-            grown = writer.bytes_written - before
+            grown, seconds = writer.bytes_written - before, time.perf_counter() - started
             self.summary.written += grown
+            files = self._next_files(stop - position, grown, seconds)
             position = stop
-            files = int(_CHUNK_BYTES * files / max(grown, 1))
-            files = min(max(files, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
             bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
             if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
                 writer.metadata = target.metadata()
@@ -225,6 +251,19 @@ class _Packer:
                 committed_bytes, committed_records = writer.bytes_written, len(writer)
             self._report(position)
         return True
+
+    def _next_files(self, files: int, grown: int, seconds: float) -> int:
+        """Return how many files the next chunk takes, by what this one of `files` took."""
+        by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
+        if not self.recode.changes:
+            return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
+        by_time = int(_RECODE_SECONDS * files / max(seconds, 1e-9))
+        return min(max(min(by_bytes, by_time, 4 * files), 1), _CHUNK_FILES.stop - 1)
+
+    def _count(self, recoded: dict[str, int]) -> None:
+        if self.recode.changes:
+            before = self.summary.recoded or {}
+            self.summary.recoded = {name: count + before.get(name, 0) for name, count in recoded.items()}
 
     def _report(self, position: int) -> None:
         if self.progress is not None:
@@ -242,7 +281,8 @@ class _Packer:
             values["label"] = target.labels[np.asarray(readable, np.int64)]
         # Also when the first bad file is to end the pack: only so is its place in the list known, and what was appended
         # behind it goes with the abort.
-        failed = writer.append_files("image", [listing.path(i) for i in readable], values, on_error="skip")
+        paths = [listing.path(i) for i in readable]
+        failed = writer.append_files("image", paths, values, on_error="skip", **self.recode.keywords())
         reasons = {readable[at]: _reason(listing, readable[at], message) for at, message in failed}
         if listing.bad:
             reasons |= {i: listing.bad[key] for i in positions if (key := listing.keys[i]) in listing.bad}

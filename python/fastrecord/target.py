@@ -15,6 +15,7 @@ from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Rea
 from fastrecord.classes import class_names
 from fastrecord.listing import Listing, name_some
 from fastrecord.parts import Part
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
 
 Labels = NDArray[np.int64]
@@ -37,6 +38,8 @@ class Target:
         first_record: Number of the first record that this pack, over all its runs, adds.
         skipped: (key, reason) of the input files that this pack has skipped.
         kept: Metadata that is not this pack's.
+        source: Name of the folder that it is made of.
+        recode: How this pack stores images.
     """
 
     writer: Writer | None
@@ -48,10 +51,13 @@ class Target:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+    recode: Recode = field(default_factory=Recode)
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata to commit: with it the file tells how far the pack is."""
-        this = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
+        this: dict[str, Any] = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
+        if self.recode.changes:
+            this["recode"] = self.recode.to_json()
         this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
         data = dict(self.kept)
         if self.classes is not None:
@@ -118,7 +124,9 @@ def number_labels(
     return table[labels], list(numbers)
 
 
-def open_target(part: Part, mode: str, listing: Listing, labels: Labels | None, classes: list[str] | None) -> Target:
+def open_target(
+    part: Part, mode: str, listing: Listing, labels: Labels | None, classes: list[str] | None, recode: Recode
+) -> Target:
     """Open the file of one part and find out where to go on.
 
     Args:
@@ -127,6 +135,7 @@ def open_target(part: Part, mode: str, listing: Listing, labels: Labels | None, 
         listing: The input.
         labels: Its labels for a new file, int64 (N,), or None.
         classes: Class names for a new file, or None.
+        recode: How images are stored.
 
     Raises:
         FastRecordError: the file does not fit the input, or is not in a state for this mode.
@@ -134,10 +143,10 @@ def open_target(part: Part, mode: str, listing: Listing, labels: Labels | None, 
     """
     schema = _schema(labelled=labels is not None)
     if mode == "a":
-        return _append(part, listing, schema)
+        return _append(part, listing, schema, recode)
     if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
-        return _resume(part, listing, schema, labels, classes)
-    target = Target(None, classes, labels, position=part.start, source=_source(listing))
+        return _resume(part, listing, schema, labels, classes, recode)
+    target = Target(None, classes, labels, position=part.start, source=_source(listing), recode=recode)
     create = "w" if mode == "w" else "x"
     target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
     return target
@@ -174,7 +183,7 @@ def _removed_without_commit(path: str) -> bool:
     return True
 
 
-def _append(part: Part, listing: Listing, schema: Schema) -> Target:
+def _append(part: Part, listing: Listing, schema: Schema, recode: Recode) -> Target:
     with Reader(part.path) as reader:
         if not reader.complete:
             raise FastRecordError(
@@ -195,16 +204,24 @@ def _append(part: Part, listing: Listing, schema: Schema) -> Target:
                     "name a folder further up as SRC and their paths in a list (`--list`)"
                 )
         records, kept = len(reader), reader.metadata
-    target = Target(None, classes, labels, 0, records, first_record=records, kept=kept, source=_source(listing))
+    target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), recode=recode)
     target.writer = _reopen(part.path, records)
     return target
 
 
-def _resume(part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None) -> Target:
+def _resume(
+    part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None, recode: Recode
+) -> Target:
     with Reader(part.path) as reader:
         _check_schema(reader, schema)
         kept = reader.metadata
         this, skipped = _last_pack(part.path, kept)
+        if this["recode"] != recode:
+            found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
+            raise FastRecordError(
+                f"{part.path}: {found} with other settings: {this['recode']}, where this pack has {recode}: give the "
+                "same, or begin anew with `--overwrite`"
+            )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
             labels, classes = number_labels(listing, names, part.path)
@@ -214,7 +231,9 @@ def _resume(part: Part, listing: Listing, schema: Schema, labels: Labels | None,
         records, complete = len(reader), reader.complete
         if complete and position < part.stop:
             raise _other_input(reader, f"{listing.keys[position]!r} is not in the file")
-    target = Target(None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"])
+    target = Target(
+        None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"], recode
+    )
     if not complete:
         target.writer = _reopen(part.path, records)
     return target
@@ -225,12 +244,13 @@ def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], lis
     try:
         this = metadata["packs"].pop()
         first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
+        recode = Recode.from_json(this.get("recode", {}))
         rows = metadata["skipped"]
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
         raise FastRecordError(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
-    return {"first_record": first_record, "source": source}, skipped
+    return {"first_record": first_record, "source": source, "recode": recode}, skipped
 
 
 def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:

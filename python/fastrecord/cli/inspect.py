@@ -76,6 +76,9 @@ def _about_text(about: dict[str, Any]) -> str:
     skipped = about["metadata"].get("skipped")
     if isinstance(skipped, list) and skipped:
         rows.append(("skipped", f"{len(skipped):,} input files were left out (--json lists them)"))
+    recoded = _recoded(about["metadata"].get("packs"))
+    if recoded:
+        rows.append(("recoded", printable("; ".join(recoded))))
     rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` goes on with it"))
     rows.append(("format", f"version {about['version']}"))
     rows.append(("file id", about["file_id"]))
@@ -83,6 +86,25 @@ def _about_text(about: dict[str, Any]) -> str:
         tail = f"{about['tail_bytes']:,} bytes behind the last commit"
         rows.append(("tail", f"{tail}: one under way, or cut short; the next writer drops it"))
     return "\n".join([about["file"], *(f"  {name:<9} {value}" for name, value in rows)])
+
+
+def _recoded(packs: object) -> list[str]:
+    """Return how each pack that made a file changed its images, as the command line says it."""
+    from fastrecord.recode import Recode
+
+    texts: list[str] = []
+    entries = packs if isinstance(packs, list) else []
+    for pack in entries:
+        settings = pack.get("recode") if isinstance(pack, dict) else None
+        if settings is not None:
+            try:
+                text = str(Recode.from_json(settings))
+            except (TypeError, ValueError):
+                text = json.dumps(settings)
+            if len(entries) > 1:
+                text += f" (from record {pack.get('first_record')})"
+            texts.append(text)
+    return texts
 
 
 @click.command()

@@ -85,12 +85,49 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     metavar="SIZE",
     help="Write as many files as needed for none to exceed SIZE, say 4GiB. Looks up the size of each input file first.",
 )
+@click.option(
+    "--crop-ready",
+    is_flag=True,
+    help="Rewrite JPEGs without loss (the same pixels), so that a crop is decoded without the rest of its image: "
+    "faster training, a slower pack, files about as large. JPEGs that are damaged, very small or of a rare kind, and "
+    "other formats, stay as they are.",
+)
+@click.option(
+    "--keep",
+    metavar="WHAT",
+    help="Which marker segments --crop-ready keeps: all, none, or names out of exif, icc, other, say exif,icc. "
+    "Without exif an image that asks to be turned no longer does. [default: all]",
+)
+@click.option(
+    "--short-side",
+    type=click.IntRange(1, 65500),
+    metavar="PX",
+    help="Make images whose shorter side is above PX pixels smaller, and JPEGs of them. Others keep their bytes.",
+)
+@click.option(
+    "--max-side",
+    type=click.IntRange(1, 65500),
+    metavar="PX",
+    help="Make images whose longer side is above PX pixels smaller, and JPEGs of them. Others keep their bytes.",
+)
+@click.option(
+    "--quality",
+    type=click.IntRange(1, 100),
+    metavar="Q",
+    help="Quality of the JPEGs that --short-side or --max-side makes. [default: 90]",
+)
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Store all images as pixels (binary PPM, 3 bytes a pixel), those above --short-side or --max-side made "
+    "smaller: nothing is left to decode, and OUT is many times as large as with JPEGs of that size.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def pack(
     src: str, out: str, append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
 ) -> None:
-    """Pack the images below SRC into OUT, byte for byte.
+    """Pack the images below SRC into OUT, byte for byte unless told otherwise.
 
     SRC has one folder a class, as torchvision's ImageFolder wants it: the sorted folder names become labels 0, 1, ...,
     and records lie in ImageFolder's order. Each record holds the image, its label, and its path relative to SRC as its
@@ -101,7 +138,18 @@ def pack(
     incomplete, and --resume goes on from there. After an error before the first commit OUT is absent.
     """
     from fastrecord.pack import pack_folder
+    from fastrecord.recode import Recode
 
+    crop_ready, keep = options.pop("crop_ready"), options.pop("keep")
+    if keep is not None and not crop_ready:
+        raise click.UsageError("--keep says what --crop-ready keeps: give that too")
+    options["crop_ready"] = (keep or "all") if crop_ready else None
+    try:
+        recode = Recode(**{name: options[name] for name in Recode.__dataclass_fields__})
+    except ValueError as err:
+        raise click.UsageError(str(err)) from err
+    if recode.changes and options["shard_size"] is not None:
+        raise click.UsageError("how large images become is known only when they are packed: give --shards")
     if append + resume + overwrite > 1:
         raise click.UsageError(
             "give one of --append, --resume and --overwrite (--resume goes on with a killed --append)"
@@ -145,6 +193,8 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
         f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
         f"{summary.seconds:.1f} s, {speed}/s"
     )
+    if summary.recoded is not None:
+        click.echo(_recoded_text(summary.recoded))
     if summary.skipped:
         click.echo(f"skipped {len(summary.skipped):,} files that are no images or can not be read:")
         for key, reason in summary.skipped[:_SHOWN]:
@@ -157,3 +207,10 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
         click.echo(f"classes without a record: {', '.join(summary.empty_classes)}")
     if summary.ignored:
         click.echo(f"left out {summary.ignored:,} files beside the class folders")
+
+
+def _recoded_text(recoded: dict[str, int]) -> str:
+    names = {"smaller": "made smaller", "crop_ready": "crop-ready", "raw": "raw", "kept": "kept byte for byte"}
+    counts = ", ".join(f"{recoded[key]:,} {name}" for key, name in names.items() if recoded[key] or key == "kept")
+    sizes = f"{bytes_text(recoded['bytes_in'])} became {bytes_text(recoded['bytes_out'])}"
+    return f"of {recoded['images']:,} images {counts}; {sizes}"

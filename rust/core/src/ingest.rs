@@ -1,7 +1,8 @@
-//! Packing files: several threads read ahead and check, while the calling thread appends in order.
+//! Packing files: several threads read ahead, check and recode, while the calling thread appends in order.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::mem;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,8 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::image::Decoder;
 use crate::pool;
 use crate::probe::image_size;
+use crate::recode::{Recode, Recoded};
 use crate::writer::{Value, Writer};
 
 /// Files that may wait in memory for their turn, and the bytes that they may have.
@@ -38,7 +41,55 @@ pub enum OnError {
 struct Loaded {
     data: Vec<u8>,
     size: (u32, u32),
+    /// What is stored instead of the data.
+    recoded: Option<Recoded>,
     crc: u32,
+}
+
+impl Loaded {
+    fn held(&self) -> usize {
+        self.data.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.len() + r.side.len())
+    }
+}
+
+/// Decoders for as many threads as there are CPUs: more of them may read meanwhile, but not recode.
+struct Decoders {
+    idle: Mutex<Vec<Decoder>>,
+    returned: Condvar,
+}
+
+impl Decoders {
+    fn new(count: usize) -> Self {
+        let idle = Mutex::new((0..count).map(|_| Recode::decoder()).collect());
+        Self { idle, returned: Condvar::new() }
+    }
+
+    /// Works with a decoder once one is idle.
+    fn with<T>(&self, work: impl FnOnce(&mut Decoder) -> T) -> T {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut decoder = loop {
+            if let Some(decoder) = idle.pop() {
+                break Returned { decoder, to: self };
+            }
+            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(idle);
+        work(&mut decoder.decoder)
+    }
+}
+
+/// Goes back however the work ends.
+struct Returned<'a> {
+    decoder: Decoder,
+    to: &'a Decoders,
+}
+
+impl Drop for Returned<'_> {
+    fn drop(&mut self) {
+        let decoder = mem::replace(&mut self.decoder, Recode::decoder());
+        self.to.idle.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
+        self.to.returned.notify_one();
+    }
 }
 
 /// Files on their way from the readers to the appender.
@@ -68,7 +119,7 @@ impl Shared {
     }
 
     /// The next files to read and buffers for them, once there is room.
-    fn claim(&self, files: usize) -> Option<(Range<usize>, Vec<Vec<u8>>)> {
+    fn claim(&self, files: usize, at_once: usize) -> Option<(Range<usize>, Vec<Vec<u8>>)> {
         let mut queue = self.lock();
         loop {
             let first = queue.next_read;
@@ -77,8 +128,8 @@ impl Shared {
             }
             // The file whose turn it is may always be read, however large those behind it are.
             if first == queue.next_append || (first - queue.next_append < AHEAD && queue.bytes < AHEAD_BYTES) {
-                queue.next_read = files.min(first + AT_ONCE);
-                let keep = queue.spare.len().saturating_sub(AT_ONCE);
+                queue.next_read = files.min(first + at_once);
+                let keep = queue.spare.len().saturating_sub(at_once);
                 let buffers = queue.spare.split_off(keep);
                 return Some((first..queue.next_read, buffers));
             }
@@ -97,7 +148,7 @@ impl Shared {
     /// Hands a file over to the appender.
     fn put(&self, file: usize, loaded: Result<Loaded>) {
         let mut queue = self.lock();
-        queue.bytes += loaded.as_ref().map_or(0, |l| l.data.len());
+        queue.bytes += loaded.as_ref().map_or(0, Loaded::held);
         queue.slots[file] = Some(loaded);
         if file == queue.next_append {
             self.ready.notify_one();
@@ -110,7 +161,7 @@ impl Shared {
         loop {
             if let Some(loaded) = queue.slots[file].take() {
                 queue.next_append = file + 1;
-                queue.bytes -= loaded.as_ref().map_or(0, |l| l.data.len());
+                queue.bytes -= loaded.as_ref().map_or(0, Loaded::held);
                 if file.is_multiple_of(AT_ONCE) {
                     self.room.notify_all();
                 }
@@ -149,36 +200,49 @@ impl Drop for StopOnDrop<'_> {
 impl Writer {
     /// Appends a record for each file, in order; `field` is the position of the image or bytes field that holds its bytes.
     ///
-    /// `values(i)` gives the values of the other fields, in schema order, without the one for `field`. Returns the files that
-    /// were skipped, with the reason.
+    /// `values(i)` gives the values of the other fields, in schema order, without the one for `field`. With `recode` images are
+    /// stored as it says, and [`Writer::tally`] counts what became of them. Returns the files that were skipped, with the
+    /// reason.
     ///
     /// # Errors
-    /// With [`OnError::Raise`] the first bad file; failed writes; interrupts, between two records.
+    /// With [`OnError::Raise`] the first bad file; failed writes; interrupts, between two records; settings of `recode` that
+    /// do not fit each other, or a field that is of type bytes.
     pub fn append_files<'v>(
         &mut self,
         field: usize,
         paths: &[PathBuf],
         on_error: OnError,
+        recode: Option<&Recode>,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<(usize, String)>> {
         self.check_usable()?;
         let is_image = self.columns_are_image(field)?;
+        if let Some(recode) = recode {
+            recode.check().map_err(Error::Schema)?;
+            if !is_image {
+                return Err(Error::Schema("only the images of a field of type image can be recoded".to_owned()));
+            }
+        }
+        let cpus = pool::default_threads();
+        let change = recode.map(|recode| (recode, Decoders::new(cpus.min(paths.len()))));
+        // An image takes long enough to be handed out by itself.
+        let at_once = if recode.is_some() { 1 } else { AT_ONCE };
         let shared = Shared::default();
         shared.lock().slots = paths.iter().map(|_| None).collect();
         let serve = || {
-            while let Some((files, mut buffers)) = shared.claim(paths.len()) {
+            while let Some((files, mut buffers)) = shared.claim(paths.len(), at_once) {
                 for file in files {
                     shared.wait_for_room(file);
                     let (path, buffer) = (&paths[file], buffers.pop().unwrap_or_default());
                     // A reader that dies would leave the appender waiting for this file.
-                    let loaded = catch_unwind(AssertUnwindSafe(|| load(path, buffer, is_image)))
-                        .unwrap_or_else(|_| Err(not_an_image(path, "looking at its header failed".to_owned())));
+                    let loaded = catch_unwind(AssertUnwindSafe(|| load(path, buffer, is_image, change.as_ref())))
+                        .unwrap_or_else(|_| Err(not_an_image(path, "looking at it failed".to_owned())));
                     shared.put(file, loaded);
                 }
             }
         };
-        let readers = pool::default_threads().max(MIN_READERS).min(paths.len());
+        let readers = if recode.is_some() { cpus + MIN_READERS } else { cpus.max(MIN_READERS) }.min(paths.len());
         thread::scope(|scope| {
             let stop = StopOnDrop(&shared);
             for number in 0..readers {
@@ -196,12 +260,17 @@ impl Writer {
                 let loaded = shared.take(i, &mut interrupted)?;
                 let appended = loaded.and_then(|loaded| {
                     let mut record = values(i);
-                    record.insert(
-                        field,
-                        Value::Image { data: &loaded.data, side: &[], size: loaded.size, crc: loaded.crc },
-                    );
+                    let crc = loaded.crc;
+                    let value = match &loaded.recoded {
+                        Some(Recoded { bytes, side, size, .. }) => Value::Image { data: bytes, side, size: *size, crc },
+                        None => Value::Image { data: &loaded.data, side: &[], size: loaded.size, crc },
+                    };
+                    record.insert(field, value);
                     let appended = self.append(&record);
                     drop(record);
+                    if is_image && appended.is_ok() {
+                        self.tally.count(loaded.data.len(), loaded.recoded.as_ref());
+                    }
                     shared.give_back(loaded.data);
                     appended
                 });
@@ -247,7 +316,7 @@ fn not_an_image(path: &Path, detail: String) -> Error {
     Error::NotAnImage { input: path.to_owned(), detail }
 }
 
-fn load(path: &Path, mut data: Vec<u8>, is_image: bool) -> Result<Loaded> {
+fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode, Decoders)>) -> Result<Loaded> {
     let io = |e| Error::io(path, e);
     // Non-blocking, because to open a pipe would wait for its other end; it means nothing for regular files.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
@@ -263,6 +332,15 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool) -> Result<Loaded> {
     data.try_reserve_exact(size).map_err(|e| io(io::Error::other(e.to_string())))?;
     file.read_to_end(&mut data).map_err(io)?;
     let size = if is_image { image_size(&data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
-    let crc = crc32c::crc32c(&data);
-    Ok(Loaded { data, size, crc })
+    let recoded = match change {
+        Some((recode, decoders)) => decoders
+            .with(|decoder| recode.apply(decoder, &data, size))
+            .map_err(|error| not_an_image(path, error.to_string()))?,
+        None => None,
+    };
+    let crc = match &recoded {
+        Some(recoded) => crc32c::crc32c_append(crc32c::crc32c(&recoded.bytes), &recoded.side),
+        None => crc32c::crc32c(&data),
+    };
+    Ok(Loaded { data, size, recoded, crc })
 }

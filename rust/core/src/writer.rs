@@ -15,6 +15,7 @@ use crate::index::decode_directory;
 use crate::layout::{CheckedRange, FileId, Footer, PAGE, encode_superblock};
 use crate::lock;
 use crate::open::{Commit, Opening};
+use crate::recode::Tally;
 use crate::schema::{Document, Schema};
 use crate::storage::Storage;
 use crate::sys;
@@ -101,6 +102,8 @@ pub struct Writer {
     pub(crate) session_start: u64,
     pub(crate) commit_bytes: u64,
     pub(crate) failed: Option<String>,
+    /// What became of the images of files.
+    pub(crate) tally: Tally,
 }
 
 impl Writer {
@@ -252,6 +255,7 @@ impl Writer {
             session_start: at,
             commit_bytes: options.commit_bytes.max(1),
             failed: None,
+            tally: Tally::default(),
         }
     }
 
@@ -283,6 +287,11 @@ impl Writer {
     /// Bytes that this writer has appended.
     pub fn bytes_written(&self) -> u64 {
         self.position() - self.session_start
+    }
+
+    /// What became of the images that [`Writer::append_files`] has appended.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// The user's own key/values.

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use fastrecord_core::{Error, FieldType, Mode, OnError, Schema, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::image::Markers;
+use fastrecord_core::{
+    Error, FieldType, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMapping, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString, PyTuple};
 
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
@@ -185,6 +188,56 @@ impl Writer {
     }
 }
 
+/// What the keywords of `append_files` ask for; `None` if images stay as they are.
+fn recode_from(
+    short_side: Option<i64>,
+    max_side: Option<i64>,
+    quality: Option<i64>,
+    raw: bool,
+    crop_ready: Option<&str>,
+) -> Result<Option<Recode>, String> {
+    let limit = match (short_side, max_side) {
+        (Some(_), Some(_)) => return Err("give short_side or max_side, not both".to_owned()),
+        // What is out of range is for `check` to refuse.
+        (Some(pixels), None) => Some(Limit::ShortSide(pixels.try_into().unwrap_or(0))),
+        (None, Some(pixels)) => Some(Limit::LongSide(pixels.try_into().unwrap_or(0))),
+        (None, None) => None,
+    };
+    if quality.is_some() && (limit.is_none() || raw) {
+        return Err("quality is that of JPEGs which short_side or max_side makes smaller".to_owned());
+    }
+    let crop_ready = crop_ready.map(markers).transpose()?;
+    if limit.is_none() && !raw && crop_ready.is_none() {
+        return Ok(None);
+    }
+    let quality = quality.map_or(Recode::default().quality, |quality| quality.try_into().unwrap_or(0));
+    let recode = Recode { limit, quality, raw, crop_ready };
+    recode.check()?;
+    Ok(Some(recode))
+}
+
+fn markers(names: &str) -> Result<Markers, String> {
+    match names {
+        "all" => return Ok(Markers::ALL),
+        "none" => return Ok(Markers::NONE),
+        _ => {}
+    }
+    let mut markers = Markers::NONE;
+    for name in names.split(',') {
+        match name.trim() {
+            "exif" => markers.exif = true,
+            "icc" => markers.icc = true,
+            "other" => markers.other = true,
+            name => {
+                return Err(format!(
+                    "what is kept is \"all\", \"none\", or names out of exif, icc and other with commas between them, not {name:?}"
+                ));
+            }
+        }
+    }
+    Ok(markers)
+}
+
 /// The value of a key; `None` if the mapping has none. Other errors of the mapping are the caller's to see.
 fn get<'py>(mapping: &Bound<'py, PyMapping>, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     match mapping.get_item(key) {
@@ -251,19 +304,30 @@ impl Writer {
         number.map_err(to_py)
     }
 
-    /// Append one record for each file, in order; several threads read ahead, without the GIL.
+    /// Append one record for each file, in order; several threads read ahead and recode, without the GIL.
     ///
     /// Args:
-    ///     field: The field of type image or bytes that gets the bytes of the files, as they are.
+    ///     field: The field of type image or bytes that gets the bytes of the files, as they are but for what follows.
     ///     paths: The files, N of them.
     ///     values: For each other field its values, N of them.
     ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is no image: nothing of it or
     ///         after it is appended, what was before it is. "skip" leaves such files out.
+    ///     short_side, max_side: Images whose shorter (longer) side is above so many pixels are made smaller, in proportion, with
+    ///         Lanczos' filter, and become JPEGs. Others keep their bytes. Give one of the two, or none.
+    ///     quality: Of these JPEGs, 1 to 100; 90 by default. Their colours are as fine as the source's: 4:2:0 where that is a
+    ///         JPEG with subsampled colours, else 4:4:4. Rows and columns stay as stored; of the metadata EXIF's orientation is
+    ///         kept.
+    ///     raw: Store every image as its pixels, in binary PPM. They are those that are stored: EXIF's orientation is lost.
+    ///     crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which marker segments
+    ///         they keep: "all", "none", or names out of "exif", "icc" and "other" with commas between them. JPEGs of rare
+    ///         kinds, damaged ones, very small ones and other formats keep their bytes.
     /// Returns:
-    ///     The files that were skipped: (position in `paths`, reason).
+    ///     The files that were skipped: (position in `paths`, reason). `recoded` tells what became of the others.
     /// Raises:
-    ///     DecodeError: a file is no image; OSError: it cannot be read, or a write failed. Both name the file.
-    #[pyo3(signature = (field, paths, values, *, on_error = "raise"))]
+    ///     DecodeError: a file is no image, or has to be decoded and cannot be; OSError: it cannot be read, or a write failed.
+    ///     Both name the file. ValueError: settings that do not fit each other.
+    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn append_files(
         &self,
         py: Python<'_>,
@@ -271,7 +335,13 @@ impl Writer {
         paths: Vec<PathBuf>,
         values: &Bound<'_, PyMapping>,
         on_error: &str,
+        short_side: Option<i64>,
+        max_side: Option<i64>,
+        quality: Option<i64>,
+        raw: bool,
+        crop_ready: Option<&str>,
     ) -> PyResult<Vec<(usize, String)>> {
+        let recode = recode_from(short_side, max_side, quality, raw, crop_ready).map_err(PyValueError::new_err)?;
         let on_error = match on_error {
             "raise" => OnError::Raise,
             "skip" => OnError::Skip,
@@ -300,7 +370,9 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
-        without_gil(py, |interrupted| writer.append_files(position, &paths, on_error, row, interrupted))
+        without_gil(py, |interrupted| {
+            writer.append_files(position, &paths, on_error, recode.as_ref(), row, interrupted)
+        })
     }
 
     /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
@@ -366,6 +438,25 @@ impl Writer {
     #[getter]
     fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.lock(py)?.bytes_written())
+    }
+
+    /// What became of the images that `append_files` has appended, a new dict each time.
+    ///
+    /// "images": how many; of them "kept": byte for byte; "smaller": by `short_side` or `max_side`; "crop_ready" and "raw": so,
+    /// smaller ones included. "bytes_in" and "bytes_out": of the files, and of what is stored of them.
+    #[getter]
+    fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out } = self.lock(py)?.tally();
+        let rows = [
+            ("images", images),
+            ("kept", kept),
+            ("smaller", smaller),
+            ("crop_ready", crop_ready),
+            ("raw", raw),
+            ("bytes_in", bytes_in),
+            ("bytes_out", bytes_out),
+        ];
+        rows.into_py_dict(py)
     }
 
     /// Records that are durable.

@@ -70,6 +70,20 @@ impl Decoder {
         Ok(orientation.size(width, height))
     }
 
+    /// How the image asks to be turned, whatever the options say; from the headers alone.
+    ///
+    /// # Errors
+    /// As [`Decoder::size`].
+    pub fn orientation_of(data: &[u8]) -> Result<Orientation, DecodeError> {
+        match probe::sniff(data)? {
+            Format::Jpeg => jpeg_info(data).map(|info| info.orientation),
+            other => {
+                let options = DecodeOptions { orientation: true, ..DecodeOptions::default() };
+                formats::size(other, data, &options).map(|(_, _, orientation)| orientation)
+            }
+        }
+    }
+
     /// Decodes the whole image into the decoder's own buffer.
     ///
     /// # Errors

@@ -32,6 +32,20 @@ impl Orientation {
         Self { transpose, mirror_x, mirror_y }
     }
 
+    /// EXIF's number for it, 1 to 8.
+    pub const fn number(self) -> u16 {
+        match (self.transpose, self.mirror_x, self.mirror_y) {
+            (false, false, false) => 1,
+            (false, true, false) => 2,
+            (false, true, true) => 3,
+            (false, false, true) => 4,
+            (true, false, false) => 5,
+            (true, true, false) => 6,
+            (true, true, true) => 7,
+            (true, false, true) => 8,
+        }
+    }
+
     /// From EXIF data, which begins with a TIFF header; upright if it does not say, or is garbage.
     pub fn from_exif(tiff: &[u8]) -> Self {
         Self::from_number(exif_number(tiff).unwrap_or(1))

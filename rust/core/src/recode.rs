@@ -1,0 +1,220 @@
+//! What can be done to images on their way into a file: made smaller, decoded for good, or made ready for crops.
+
+use crate::image::{
+    Crop, DecodeError, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, Subsampling,
+    encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
+};
+
+/// A JPEG's sides are numbers of 16 bits, of which libjpeg allows these.
+const MAX_JPEG_SIDE: u32 = 65_500;
+
+/// How large images may be; larger ones are made smaller, in proportion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Pixels of the shorter side.
+    ShortSide(u32),
+    /// Pixels of the longer side.
+    LongSide(u32),
+}
+
+impl Limit {
+    /// The size that an image gets, the longer side rounded down as torchvision's `Resize` does; `None` if it is not larger.
+    pub fn shrunk(self, (width, height): (u32, u32)) -> Option<(u32, u32)> {
+        match self {
+            Self::ShortSide(pixels) => (width.min(height) > pixels).then(|| resized(width, height, pixels)),
+            Self::LongSide(pixels) => (width.max(height) > pixels).then(|| {
+                let other =
+                    |side: u32, long: u32| (u64::from(side) * u64::from(pixels) / u64::from(long)).max(1) as u32;
+                if width >= height { (pixels, other(height, width)) } else { (other(width, height), pixels) }
+            }),
+        }
+    }
+
+    const fn pixels(self) -> u32 {
+        match self {
+            Self::ShortSide(pixels) | Self::LongSide(pixels) => pixels,
+        }
+    }
+}
+
+/// What to do to images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recode {
+    /// Larger images are made smaller.
+    pub limit: Option<Limit>,
+    /// Of the JPEGs that smaller images become, 1 to 100.
+    pub quality: u8,
+    /// All images are stored as their pixels, in binary PPM.
+    pub raw: bool,
+    /// JPEGs are rewritten without loss, so that parts of them can be decoded; which of their segments are kept.
+    pub crop_ready: Option<Markers>,
+}
+
+impl Default for Recode {
+    fn default() -> Self {
+        Self { limit: None, quality: 90, raw: false, crop_ready: None }
+    }
+}
+
+/// An image that is stored otherwise than it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recoded {
+    /// The encoded image, or PPM.
+    pub bytes: Vec<u8>,
+    /// Side bytes, see [`CropReady`](crate::image::CropReady); else empty.
+    pub side: Vec<u8>,
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// Whether it was made smaller.
+    pub smaller: bool,
+}
+
+/// What became of images.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Images appended.
+    pub images: u64,
+    /// Of them, as they came, byte for byte.
+    pub kept: u64,
+    /// Made smaller.
+    pub smaller: u64,
+    /// Rewritten for crops, smaller ones included.
+    pub crop_ready: u64,
+    /// Stored as pixels, smaller ones included.
+    pub raw: u64,
+    /// Bytes that came.
+    pub bytes_in: u64,
+    /// Bytes that are stored, side bytes included.
+    pub bytes_out: u64,
+}
+
+impl Recode {
+    /// A decoder for [`Recode::apply`]: its filter keeps most of what later crops look at, and nothing is reduced while it is
+    /// decoded.
+    pub fn decoder() -> Decoder {
+        let options = DecodeOptions { filter: Filter::Lanczos, min_reduced: f64::INFINITY, ..DecodeOptions::default() };
+        Decoder::new(options)
+    }
+
+    /// Checks that the settings fit each other.
+    ///
+    /// # Errors
+    /// What does not, as text.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1..=100).contains(&self.quality) {
+            return Err("a JPEG's quality is 1 to 100".to_owned());
+        }
+        if self.limit.is_some_and(|limit| !(1..=MAX_JPEG_SIDE).contains(&limit.pixels())) {
+            return Err(format!("a side is 1 to {MAX_JPEG_SIDE} pixels"));
+        }
+        if self.raw && self.crop_ready.is_some() {
+            return Err("an image is stored as raw pixels or as a crop-ready JPEG, not both".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Recodes an image whose header says it is `size`; `None` if it stays as it is, byte for byte.
+    ///
+    /// Rows and columns stay as stored: an orientation that EXIF asks for is asked for by the smaller JPEG too. Raw pixels
+    /// have no place for it.
+    ///
+    /// # Errors
+    /// It has to be decoded, and cannot be.
+    pub fn apply(&self, decoder: &mut Decoder, data: &[u8], size: (u32, u32)) -> Result<Option<Recoded>, DecodeError> {
+        let smaller = self.limit.and_then(|limit| limit.shrunk(size));
+        if self.raw {
+            let smaller = if smaller.is_some() { self.shrunk(decoder, data)? } else { None };
+            return raw(decoder, data, smaller).map(Some);
+        }
+        let mut recoded = None;
+        if smaller.is_some()
+            && let Some(size) = self.shrunk(decoder, data)?
+        {
+            let bytes = self.encode(decoder, data, size)?;
+            recoded = Some(Recoded { bytes, side: Vec::new(), size, smaller: true });
+        }
+        if let Some(keep) = self.crop_ready {
+            let source = recoded.as_ref().map_or(data, |r| &r.bytes);
+            if let Some(ready) = rewrite(source, keep)? {
+                let (size, smaller) = recoded.as_ref().map_or((size, false), |r| (r.size, true));
+                recoded = Some(Recoded { bytes: ready.bytes, side: ready.side, size, smaller });
+            }
+        }
+        Ok(recoded)
+    }
+
+    /// The smaller size of an image that is decoded: what its header says first may be more than it has, or than is allowed.
+    fn shrunk(&self, decoder: &Decoder, data: &[u8]) -> Result<Option<(u32, u32)>, DecodeError> {
+        let size = decoder.size(data)?;
+        Ok(self.limit.and_then(|limit| limit.shrunk(size)))
+    }
+
+    fn encode(&self, decoder: &mut Decoder, data: &[u8], size: (u32, u32)) -> Result<Vec<u8>, DecodeError> {
+        if size.0.max(size.1) > MAX_JPEG_SIDE {
+            let detail = format!("{} x {} pixels, made smaller, where a side holds {MAX_JPEG_SIDE}", size.0, size.1);
+            return Err(DecodeError::Unsupported { format: "JPEG", detail });
+        }
+        let mut pixels = vec![0; 3 * size.0 as usize * size.1 as usize];
+        shrink(decoder, data, size, &mut pixels)?;
+        let grey = pixels.chunks_exact(3).all(|p| p[0] == p[1] && p[1] == p[2]);
+        // As finely as the source has its colours.
+        let subsampled = jpeg_info(data).is_ok_and(|info| info.mcu() != (8, 8));
+        let subsampling = match (grey, subsampled) {
+            (true, _) => Subsampling::Grey,
+            (false, true) => Subsampling::S420,
+            (false, false) => Subsampling::S444,
+        };
+        let options = JpegOptions { quality: self.quality, subsampling, ..JpegOptions::default() };
+        let mut jpeg =
+            encode_jpeg(&pixels, size.0, size.1, &options).map_err(|detail| DecodeError::Internal { detail })?;
+        let orientation = Decoder::orientation_of(data)?;
+        if orientation != Orientation::UPRIGHT {
+            // Behind the start marker, as EXIF wants it.
+            jpeg.splice(2..2, exif(orientation));
+        }
+        Ok(jpeg)
+    }
+}
+
+fn shrink(decoder: &mut Decoder, data: &[u8], size: (u32, u32), out: &mut [u8]) -> Result<(), DecodeError> {
+    let whole = |width, height| (Crop::exact(Rect::whole(width, height), size), false);
+    decoder.crop_resize_with(data, size, out, whole).map(|_| ())
+}
+
+fn raw(decoder: &mut Decoder, data: &[u8], smaller: Option<(u32, u32)>) -> Result<Recoded, DecodeError> {
+    let Some(size) = smaller else {
+        let image = decoder.decode(data)?;
+        let bytes = [raw_header(image.width, image.height).as_bytes(), image.pixels].concat();
+        return Ok(Recoded { bytes, side: Vec::new(), size: (image.width, image.height), smaller: false });
+    };
+    let header = raw_header(size.0, size.1);
+    let mut bytes = vec![0; header.len() + 3 * size.0 as usize * size.1 as usize];
+    let (head, pixels) = bytes.split_at_mut(header.len());
+    head.copy_from_slice(header.as_bytes());
+    shrink(decoder, data, size, pixels)?;
+    Ok(Recoded { bytes, side: Vec::new(), size, smaller: true })
+}
+
+/// A JPEG segment of EXIF data with nothing in it but the orientation.
+fn exif(orientation: Orientation) -> Vec<u8> {
+    let mut segment = b"\xFF\xE1\0\x22Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01".to_vec();
+    segment.extend(orientation.number().to_be_bytes());
+    segment.extend([0; 6]);
+    segment
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, bytes_in: usize, recoded: Option<&Recoded>) {
+        self.images += 1;
+        self.bytes_in += bytes_in as u64;
+        let Some(Recoded { bytes, side, smaller, .. }) = recoded else {
+            self.kept += 1;
+            self.bytes_out += bytes_in as u64;
+            return;
+        };
+        self.bytes_out += (bytes.len() + side.len()) as u64;
+        self.smaller += u64::from(*smaller);
+        self.crop_ready += u64::from(!side.is_empty());
+        self.raw += u64::from(raw_pixels(bytes).is_some());
+    }
+}
