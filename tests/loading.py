@@ -26,12 +26,18 @@ def photo(number: int, kind: str = "JPEG") -> bytes:
     return save(Image.fromarray(pixels(width, height, seed=number)), kind)
 
 
-def write_payloads(path: Path, payloads: Sequence[bytes | None], classes: Sequence[str] = CLASSES) -> Path:
-    """Pack encoded images: record i has label i modulo the classes, key "<stem>/i" and weight i / 2."""
-    with fr.Writer(path, SCHEMA, metadata={"classes": list(classes)}) as writer:
+def write_payloads(
+    path: Path, payloads: Sequence[bytes], classes: Sequence[str] = CLASSES, *, images: bool = True
+) -> Path:
+    """Pack payloads: record i has label i modulo the classes, key "<stem>/i" and weight i / 2.
+
+    Fields of images refuse what has no image's header; with `images=False` they are in a field of any bytes.
+    """
+    schema = SCHEMA if images else fr.Schema({**SCHEMA, "image": fr.bytes_()})
+    with fr.Writer(path, schema, metadata={"classes": list(classes)}) as writer:
         for number, data in enumerate(payloads):
-            row = {"label": number % len(classes), "key": f"{path.stem}/{number}", "weight": number / 2}
-            writer.append(row if data is None else {"image": data, **row})
+            label = number % len(classes)
+            writer.append({"image": data, "label": label, "key": f"{path.stem}/{number}", "weight": number / 2})
     return path
 
 
