@@ -166,6 +166,22 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_the_ladder_copies_from_pinned_memory(colours: Path, tmp_path: Path) -> None:
+    ranks = Ranks(0, 1, 0, 1, torch.device("cuda", 0), None)
+    for kind in CONSTANT:
+        config = small_config(colours, tmp_path, data=kind, device="cuda")
+        batches = open_batches(open_datasets(config)[0], config, ranks, training=True)
+        images, labels = next(iter(batches.epoch(0)))
+        assert (images.is_cuda, labels.is_cuda) == (kind == "gpu", kind == "gpu")
+        assert images.is_pinned() == (kind != "gpu")
+        batches.close()
+    ladder = run_ladder(small_config(colours, tmp_path / "out", device="cuda", max_steps=8))
+    assert ladder is not None
+    assert ladder.rungs[0].layer == "constant, on the device"
+    assert ladder.rungs[1].layer == "constant, copied from pinned memory"
+
+
 def rung(data: DataKind, above: DataKind | None, *milliseconds: float, over: float = 0.0) -> Rung:
     seconds = tuple(value / 1e3 for value in milliseconds)
     middle = sorted(seconds)[len(seconds) // 2]

@@ -22,7 +22,7 @@ from fastrecord.train.batches import Batch
 from fastrecord.train.config import Augment, LoaderKind
 from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.meters import read_metrics
+from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
 from fastrecord.train.native_batches import NativeBatches
 from fastrecord.train.torch_batches import TorchBatches
 from tests.commands import flip
@@ -100,6 +100,49 @@ def test_the_passes_of_a_step_are_parts_of_one_batch_and_not_copies(colours: Pat
         assert torch.equal(torch.cat([part for _, part in passes[2 * number : 2 * number + 2]]), labels)
 
 
+def test_a_shuffle_by_blocks_is_another_order_and_goes_on_in_mid_epoch(colours: Path, tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "train.frec", 300)
+    config = small_config(path, tmp_path, image_size=8, batch_size=100)
+    full, blocks = (
+        [number for images, _ in epoch_batches(chosen, training=True) for number in numbers_of(images)]
+        for chosen in (config, dataclasses.replace(config, shuffle="blocks"))
+    )
+    assert sorted(full) == sorted(blocks) == list(range(300))
+    assert full != blocks
+    options: dict[str, Any] = {"shuffle": "blocks", "augment": "imagenet", "epochs": 1}
+    train(small_config(colours, tmp_path / "whole", **options))
+    train(small_config(colours, tmp_path / "parts", **options, max_steps=4))
+    with pytest.raises(TrainError, match="was made with shuffle 'blocks', not 'full'"):
+        train(small_config(colours, tmp_path / "parts", resume="auto"))
+    train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def test_the_figures_of_two_loaders_add_up_over_ranks() -> None:
+    one = fr.LoaderStats(images=1, bytes_read=2**40 + 1, seconds=2.0, threads=2, decode_seconds=3.0, wait_seconds=1.0)
+    both = over_ranks(one, [2.0 * value for value in dataclasses.astuple(one)], 2)
+    assert (both.images, both.bytes_read, both.threads) == (2, 2**41 + 2, 4)
+    assert both.images_per_second == 1.0
+    assert both.decode_share == one.decode_share == 0.75
+    assert both.wait_share == 0.5
+
+
+def test_a_window_tells_what_the_loader_did_in_it_alone() -> None:
+    done = [fr.LoaderStats(images=10 * step, bytes_read=2**40 * step + 1, threads=2) for step in range(4)]
+    meter = TrainMeter(ALONE, lambda: done[0])
+    for expected in (10, 20):
+        done.pop(0)
+        meter.collect()
+        assert meter.window.loader is not None
+        assert meter.window.loader.images == expected
+        assert meter.window.loader.bytes_read == 2**40 * expected // 10
+    meter.start_window()
+    done.pop(0)
+    meter.collect()
+    assert meter.window.loader is not None
+    assert meter.window.loader.images == 10
+
+
 def test_no_python_runs_for_a_record_in_training_and_in_evaluation(
     colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +185,23 @@ def test_a_run_killed_in_mid_epoch_goes_on_bit_for_bit(
         assert torch.equal(value, result.module.state_dict()[name]), name
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_batches_arrive_on_it_and_are_trained_on(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    ranks = Ranks(0, 1, 0, 1, torch.device("cuda", 0), None)
+    config = small_config(colours, tmp_path, val=str(held_out), augment="imagenet", batch_size=16, device="cuda")
+    here = epoch_batches(dataclasses.replace(config, device="cpu"), training=True)
+    for (images, labels), (expected, expected_labels) in zip(
+        epoch_batches(config, training=True, ranks=ranks), here, strict=True
+    ):
+        assert images.device == labels.device == ranks.device
+        assert torch.equal(images.cpu(), expected)
+        assert torch.equal(labels.cpu(), expected_labels)
+    result = train(dataclasses.replace(config, amp="bf16", channels_last=True))
+    assert result.val is not None
+    assert result.val.count == 37
+    assert np.isfinite(list(losses(tmp_path).values())).all()
+
+
 # What is told
 
 
@@ -152,7 +212,9 @@ def test_the_log_line_and_the_metrics_say_what_the_loader_did(
     train(small_config(colours, tmp_path, epochs=1, print_freq=4))
     share = r"\d+%"
     assert re.search(
-        rf"LR \S+  Load \d+ MB/s, read {share} decode {share} resize {share} idle {share}$", caplog.text, re.MULTILINE
+        rf"LR \S+  Load \d+\.\d MB/s, read {share} decode {share} resize {share} idle {share}$",
+        caplog.text,
+        re.MULTILINE,
     )
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [4, 8, 10]

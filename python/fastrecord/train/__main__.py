@@ -22,6 +22,7 @@ from fastrecord.train.config import (
     LoaderKind,
     OnError,
     Schedule,
+    ShuffleKind,
     TrainConfig,
     TrainError,
     one_line,
@@ -60,6 +61,11 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     "--loader",
     "native: threads of this process decode; torch: a DataLoader whose worker processes decode by Pillow.",
     choices=LoaderKind,
+)
+@_option(
+    "--shuffle",
+    "full: any order of the records; blocks: neighbours stay near each other, for disks that hate random reads.",
+    choices=ShuffleKind,
 )
 @_option(
     "--threads",

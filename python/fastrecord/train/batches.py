@@ -55,7 +55,7 @@ class SampledBatches:
 
     Args:
         dataset: What the sampler numbers.
-        config: Batch size, accumulation, seed.
+        config: Batch size, accumulation, shuffle, seed.
         ranks: The processes that share each global batch.
         training: Which of the two.
     """
@@ -65,7 +65,7 @@ class SampledBatches:
         self._sampler = FastRecordBatchSampler(
             dataset,
             config.batch_size * self._passes,
-            shuffle=training,
+            shuffle=("blocks" if config.shuffle == "blocks" else True) if training else False,
             seed=config.seed,
             rank=ranks.rank,
             world_size=ranks.world_size,

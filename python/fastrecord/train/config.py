@@ -12,6 +12,7 @@ Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
 LoaderKind = Literal["native", "torch"]
 DataKind = Literal["real", "gpu", "cpu", "queue", "dataset"]
+ShuffleKind = Literal["full", "blocks"]
 OnError = Literal["raise", "skip"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
 
@@ -49,6 +50,8 @@ class TrainConfig:
             gives the number of records and of classes alone, and nothing is evaluated. "gpu": it lies on the device.
             "cpu": on the host, copied for each pass. "queue": the same, handed over by a Python thread through a queue.
             "dataset": handed out image by image by the worker processes of a torch DataLoader.
+        shuffle: "full": every order of the records is possible. "blocks": for disks and mounts that hate random reads:
+            blocks of neighbouring records in random order, mixed within a window of blocks.
         threads: Per process, the threads of the native loader or the workers of a DataLoader (0: none, it works in the
             training process). None: the cores that this process may use, shared among the processes on the machine; of
             workers 8 at most.
@@ -89,6 +92,7 @@ class TrainConfig:
     augment: Augment = "imagenet"
     loader: LoaderKind = "native"
     data: DataKind = "real"
+    shuffle: ShuffleKind = "full"
     threads: int | None = None
     on_error: OnError = "raise"
     lr: float = 0.1
@@ -124,7 +128,7 @@ class TrainConfig:
         fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
         self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
         choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}
-        choices |= {"loader": LoaderKind, "data": DataKind, "on_error": OnError}
+        choices |= {"loader": LoaderKind, "data": DataKind, "shuffle": ShuffleKind, "on_error": OnError}
         for name, kind in choices.items():
             self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
         if self.loader == "native" and self.data == "real":

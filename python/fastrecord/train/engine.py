@@ -328,6 +328,7 @@ class _Run:
                 "seed": self.config.seed,
                 "image_size": self.config.image_size,
                 "data": self.config.data,
+                "shuffle": self.config.shuffle,
             },
             "classes": list(self.classes),
             "step": self.step,
@@ -340,15 +341,14 @@ class _Run:
         }
 
     def _resume(self, state: dict[str, Any], path: Path) -> None:
-        then, now = state["config"], self.config
-        ours = {"model": now.model, "seed": now.seed, "data": now.data, "classes": list(self.classes)}
-        # Checkpoints of older versions are all of real data.
-        data = then.get("data", "real")
-        theirs = {"model": then["model"], "seed": then["seed"], "data": data, "classes": state["classes"]}
+        # What older versions did not write down, they had no choice of.
+        then = {"data": "real", "shuffle": "full", **state["config"], "classes": state["classes"]}
+        ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
+        ours["classes"] = list(self.classes)
         for name, value in ours.items():
-            if theirs[name] != value:
+            if then[name] != value:
                 raise TrainError(
-                    f"{path} was made with {name} {theirs[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
+                    f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
                 )
         self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
         self.learner.load_state_dict(state)

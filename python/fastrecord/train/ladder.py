@@ -220,7 +220,7 @@ class _Measurement:
             self._wait_for_device()
             seconds = time.perf_counter() - start
         each = torch.zeros(2, self.ranks.world_size, dtype=torch.float64, device=self.ranks.device)
-        each[:, self.ranks.rank] = torch.tensor([seconds / steps, self.waited / seconds])
+        each[:, self.ranks.rank] = torch.tensor([seconds / steps, self.waited / seconds], dtype=torch.float64)
         slowest, longest = self.ranks.sum(each).amax(1).tolist()
         return slowest, longest
 

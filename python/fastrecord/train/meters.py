@@ -144,7 +144,8 @@ class TrainMeter:
         waits = torch.zeros(self._ranks.world_size, dtype=torch.float64, device=self._ranks.device)
         waits[self._ranks.rank] = self._waited
         loader = self._loader_window()
-        work = torch.tensor([] if loader is None else dataclasses.astuple(loader)).to(waits)
+        # As float64 from the start: torch's default would round the bytes.
+        work = torch.tensor([] if loader is None else dataclasses.astuple(loader), dtype=torch.float64).to(waits)
         summed = self._ranks.sum(torch.cat([self._local, waits, work])).tolist()
         loss_sum, correct1, correct5, count = summed[:4]
         waited, did = summed[4 : 4 + len(waits)], summed[4 + len(waits) :]
@@ -156,7 +157,7 @@ class TrainMeter:
             self.window.steps + self._steps,
             self.window.seconds + now - self._mark,
             self.window.waited + max(waited),
-            None if loader is None else _over_ranks(loader, did, self._ranks.world_size),
+            None if loader is None else over_ranks(loader, did, self._ranks.world_size),
         )
         self._local.zero_()
         self._steps, self._waited, self._mark = 0, 0.0, now
@@ -203,7 +204,7 @@ def _fields(metrics: Metrics) -> list[float]:
     return [metrics.loss_sum, metrics.correct1, metrics.correct5, metrics.count]
 
 
-def _over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderStats:
+def over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderStats:
     """Return the sums over the ranks as statistics of one loader that has the threads of all."""
     values: dict[str, Any] = {}
     for field, value in zip(dataclasses.fields(one), sums, strict=True):
@@ -233,7 +234,7 @@ def _loader_text(loader: LoaderStats | None) -> str:
         return ""
     skipped = f", {loader.skipped} skipped" if loader.skipped else ""
     return (
-        f"  Load {loader.megabytes_per_second:.0f} MB/s, read {loader.read_share:.0%} decode {loader.decode_share:.0%} "
+        f"  Load {loader.megabytes_per_second:.1f} MB/s, read {loader.read_share:.0%} decode {loader.decode_share:.0%} "
         f"resize {loader.resize_share:.0%} idle {loader.idle_share:.0%}{skipped}"
     )
 
