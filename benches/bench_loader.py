@@ -40,6 +40,7 @@ CONTENDERS = {
     WHOLE: "ours:whole",
     PERSISTENT: "folder:persistent",
     FRESH: "folder:fresh",
+    "ImageFolder + torchvision.io + DataLoader": "folder:decode-jpeg",
     "FFCV": "ffcv",
     "NVIDIA DALI, CPU": "dali",
     "SPDL": "spdl",

@@ -1,8 +1,7 @@
-"""litdata: its own chunks, read by its StreamingDataset; Pillow and transforms v2 in worker processes."""
+"""litdata: its own chunks, read by its StreamingDataset; torchvision decodes and crops in workers."""
 
 from __future__ import annotations
 
-import io
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 import litdata
 import torch
-from PIL import Image
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import transform
+from benches.peers.folder import crop, decode
 
 
 def version() -> str:
@@ -50,12 +48,12 @@ class Images(litdata.StreamingDataset):  # type: ignore[misc]  # it comes withou
     def __init__(self, folder: Path) -> None:
         """Open it, shuffled."""
         super().__init__(str(folder), shuffle=True, drop_last=False)
-        self.apply = transform()
+        self.crop = crop()
 
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         """Image and label."""
         record = super().__getitem__(index)
-        return self.apply(Image.open(io.BytesIO(record["image"])).convert("RGB")), record["label"]
+        return self.crop(decode(record["image"])), record["label"]
 
 
 def epochs(data: Data, options: Options) -> Epochs:

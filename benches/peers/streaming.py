@@ -1,20 +1,18 @@
-"""mosaicml-streaming: its own shards, read by its StreamingDataset; Pillow and transforms v2 in worker processes."""
+"""mosaicml-streaming: its own shards, read by its StreamingDataset; torchvision decodes and crops in workers."""
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 from typing import Any
 
 import streaming
 import torch
-from PIL import Image
 from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import transform
+from benches.peers.folder import crop, decode
 
 
 def version() -> str:
@@ -42,12 +40,12 @@ class Images(streaming.StreamingDataset):  # type: ignore[misc]  # it comes with
     def __init__(self, folder: Path, batch: int) -> None:
         """Open it, shuffled."""
         super().__init__(local=str(folder), shuffle=True, batch_size=batch)
-        self.apply = transform()
+        self.crop = crop()
 
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         """Image and label."""
         record = super().__getitem__(index)
-        return self.apply(Image.open(io.BytesIO(record["image"])).convert("RGB")), record["label"]
+        return self.crop(decode(record["image"])), record["label"]
 
 
 def epochs(data: Data, options: Options) -> Epochs:

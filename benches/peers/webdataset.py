@@ -1,4 +1,4 @@
-"""webdataset: a tar for each worker, Pillow and transforms v2 in worker processes."""
+"""webdataset: a tar for each worker, torchvision decodes and crops in workers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 import webdataset as wds
-from PIL import Image
 from torch.utils.data import DataLoader
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import transform
+from benches.peers.folder import crop, decode
 
 SHARDS = 16
 
@@ -43,18 +42,18 @@ def prepare(data: Data, _variant: str) -> None:
 
 def epochs(data: Data, options: Options) -> Epochs:
     """Shards in random order, records mixed in a buffer, batches made in the workers."""
-    apply = transform()
+    crops = crop()
 
-    def decode(sample: tuple[bytes, bytes]) -> tuple[torch.Tensor, int]:
+    def image_and_label(sample: tuple[bytes, bytes]) -> tuple[torch.Tensor, int]:
         image, label = sample
-        return apply(Image.open(io.BytesIO(image)).convert("RGB")), int(label)
+        return crops(decode(image)), int(label)
 
     urls = [str(path) for path in sorted((data.root / "webdataset").glob("*.tar"))]
     dataset = (
         wds.WebDataset(urls, shardshuffle=SHARDS, workersplitter=wds.split_by_worker)
         .shuffle(1000)
         .to_tuple("jpg", "cls")
-        .map(decode)
+        .map(image_and_label)
         .batched(options.batch)
     )
     loader = DataLoader(dataset, batch_size=None, num_workers=options.threads, persistent_workers=True)
