@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,17 @@ def test_colours_of_16_bits_lose_their_lower_half_and_greys_saturate() -> None:
 def test_a_jpeg_within_a_tiff_differs_from_pillow_by_one_at_most() -> None:
     data = save(picture(), "TIFF", compression="jpeg")
     assert int(np.abs(fr.decode_image(data).astype(int) - reference(data)).max()) <= 1
+
+
+def test_what_the_first_frame_of_a_gif_does_not_cover_is_black() -> None:
+    image = picture(20, 10, mode="P")
+    data = bytearray(save(image, "GIF"))
+    data[6:10] = struct.pack("<HH", 30, 20)
+    found = fr.decode_image(data)
+    np.testing.assert_array_equal(found[:10, :20], np.asarray(image.convert("RGB")))
+    assert found.shape == (20, 30, 3)
+    assert not found[10:].any()
+    assert not found[:, 20:].any()
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 /// Decode an image to RGB, uint8 (H, W, 3); other threads run meanwhile.
 ///
 /// JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF and PNM, told apart by the bytes. The pixels are those of Pillow's
-/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind.
+/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind. Of TIFF the rarer kinds are
+/// not supported: palettes, CIELab, 32-bit and float samples, zstd.
 ///
 /// Args:
 ///     data: The encoded bytes: bytes, a memoryview, or anything else with a buffer.
