@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{
-    Cell, EXTENTS, Forge, Rng, Row, VALUES, all_types, append_all, entry, extent, folder, never, open, options, png,
-    put, random_row, read_by_batch, read_one_by_one, seal_superblock, slot, u32_at, u64_at, without_sizes,
+    Cell, EXTENTS, Forge, Rng, Row, VALUES, all_types, append_all, append_with_side, entry, extent, extent_with_side,
+    folder, never, open, options, png, put, random_row, read_by_batch, read_one_by_one, seal_superblock, slot, u32_at,
+    u64_at, without_sizes,
 };
 use fastrecord_core::{Access, Error, FORMAT_VERSION, FieldType, Mode, Reader, Result, Schema, Value, Writer};
 use proptest::prelude::*;
@@ -42,7 +43,8 @@ unsafe impl GlobalAlloc for Largest {
 #[global_allocator]
 static ALLOCATOR: Largest = Largest;
 
-/// A small file of several commits in two sessions, the first of which left its chunks for others to merge.
+/// A small file of several commits in two sessions, the first of which left its chunks for others to merge; images with and
+/// without side bytes.
 struct Sample {
     folder: TempDir,
     bytes: Vec<u8>,
@@ -62,7 +64,9 @@ impl Sample {
         }
         writer.close().unwrap();
         let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
-        append_all(&mut writer, &rows[6..]);
+        append_all(&mut writer, &rows[6..7]);
+        append_with_side(&mut writer, &rows[7], b"\x01 bytes beside it").unwrap();
+        append_with_side(&mut writer, &rows[8], &[0; 9]).unwrap();
         writer.close().unwrap();
         let bytes = fs::read(&path).unwrap();
         Self { folder, bytes, rows }
@@ -491,6 +495,51 @@ fn an_extent_that_a_reader_must_refuse_names_record_and_field() {
 }
 
 #[test]
+fn an_extent_with_side_bytes_that_a_reader_must_refuse_names_record_and_field() {
+    let fields = r#"[{"id": 1, "name": "image", "type": "image"}]"#;
+    let image = png(2, 3, b"and side bytes");
+    let build = |extent: [u8; 32]| {
+        let mut forge = Forge::new(fields, 1);
+        forge.payload(&image);
+        forge.chunk(1, 0, EXTENTS, 32, 0, &extent);
+        forge.chunk(1, 1, VALUES, 4, 0, &2_u32.to_le_bytes());
+        forge.chunk(1, 2, VALUES, 4, 0, &3_u32.to_le_bytes());
+        forge.build(|_| ())
+    };
+    let (stored, crc) = (image.len() as u64, crc32c::crc32c(&image));
+    let good = extent_with_side(4096, stored, 14, crc);
+    let (_folder, path) = written(&build(good));
+    assert_eq!(take_all(&path), [""; 0]);
+    common::assert_holds(&path, &[vec![Cell::Image(png(2, 3, b""), (2, 3))]]);
+
+    let with = |at: usize, byte: u8| {
+        let mut bad = good;
+        bad[at] = byte;
+        bad
+    };
+    let raw = |raw: u64| {
+        let mut bad = good;
+        put(&mut bad, 16, &raw.to_le_bytes());
+        bad
+    };
+    for bad in [with(28, 1), with(29, 0), with(29, 1), with(29, 3), with(29, 6), with(30, 1), with(31, 128)] {
+        refused(&build(bad), "record 0, field image: bad extent");
+    }
+    for bad in [raw(stored), raw(stored + 1), raw(u64::MAX), raw(1 << 63), with(9, 255), with(14, 1), with(15, 128)] {
+        refused(&build(bad), "record 0, field image: bad extent");
+    }
+}
+
+#[test]
+fn side_bytes_of_what_is_no_image_are_refused() {
+    let mut forge = Forge::new(DATA_AND_LABEL, 1);
+    forge.payload(&[7; 100]);
+    forge.chunk(1, 0, EXTENTS, 32, 0, &extent_with_side(4096, 100, 10, crc32c::crc32c(&[7; 100])));
+    forge.chunk(2, 0, VALUES, 8, 0, &[0; 8]);
+    refused(&forge.build(|_| ()), "record 0, field data: bad extent: 10 side bytes, which only images have");
+}
+
+#[test]
 fn a_missing_value_is_not_an_error_until_it_is_copied() {
     let mut forge = Forge::new(DATA_AND_LABEL, 4);
     let mut missing = [0; 32];
@@ -751,13 +800,16 @@ proptest! {
             }
         } else {
             let (at, length) = (odd(&mut rng, 4096), odd(&mut rng, 5));
-            let mut bad = extent(at, length, 0);
+            let side = odd(&mut rng, 2).min(length);
+            let mut bad = if rng.chance(50) { extent(at, length, 0) } else { extent_with_side(at, length, side, 0) };
             if rng.chance(30) {
                 bad[16 + rng.below(16) as usize] = rng.next() as u8;
             }
-            forge.directory.remove(0);
-            forge.chunk(1, 0, EXTENTS, 32, 0, &bad.repeat(3));
-            forge.directory.rotate_right(1);
+            let (field, number) = if rng.chance(50) { (1, 0) } else { (3, 2) };
+            forge.directory.remove(number);
+            forge.chunk(field, 0, EXTENTS, 32, 0, &bad.repeat(3));
+            let entry = forge.directory.pop().unwrap();
+            forge.directory.insert(number, entry);
         }
         if rng.chance(30) {
             forge.records = odd(&mut rng, 3);

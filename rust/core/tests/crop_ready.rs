@@ -279,7 +279,7 @@ fn damage_in_what_a_crop_touches_is_treated_as_in_the_whole() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_geometry_gives_the_same_pixels_as_the_original(

@@ -122,6 +122,18 @@ pub fn append(writer: &mut Writer, row: &Row) -> Result<u64> {
     writer.append(&values)
 }
 
+/// Appends a record whose image has side bytes.
+pub fn append_with_side(writer: &mut Writer, row: &Row, side: &[u8]) -> Result<u64> {
+    let with_side = |cell| match cell {
+        &Cell::Image(ref data, size) => {
+            Value::Image { data, side, size, crc: crc32c::crc32c_append(crc32c::crc32c(data), side) }
+        }
+        other => value(other),
+    };
+    let values: Vec<Value<'_>> = row.iter().map(with_side).collect();
+    writer.append(&values)
+}
+
 pub fn append_all(writer: &mut Writer, rows: &[Row]) {
     for row in rows {
         append(writer, row).unwrap();
@@ -364,6 +376,14 @@ pub fn extent(offset: u64, length: u64, crc: u32) -> [u8; 32] {
         put(&mut out, 8 * i, &word.to_le_bytes());
     }
     put(&mut out, 24, &crc.to_le_bytes());
+    out
+}
+
+/// An extent of which the last `side` bytes are side bytes.
+pub fn extent_with_side(offset: u64, stored: u64, side: u64, crc: u32) -> [u8; 32] {
+    let mut out = extent(offset, stored, crc);
+    put(&mut out, 16, &(stored - side).to_le_bytes());
+    out[29] = 2;
     out
 }
 

@@ -1,0 +1,141 @@
+//! Side bytes of images: kept behind the value and under its CRC, and never handed out with it.
+
+mod common;
+
+use std::fs;
+use std::sync::Arc;
+
+use common::{Cell, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
+use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
+use fastrecord_core::{
+    Access, BatchBuffer, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader, Schema, Spares,
+    Value, Workload, Writer,
+};
+
+fn row(rest: &[u8]) -> Row {
+    let (data, text) = (b"data".to_vec(), "key".to_owned());
+    vec![Cell::Image(png(5, 4, rest), (5, 4)), Cell::Bytes(data), Cell::Text(text), Cell::Int(1), Cell::Float(0)]
+}
+
+#[test]
+fn readers_hand_out_the_value_alone() {
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    // Small and large ones, which are written and copied in other ways; in batches of one thread and of several.
+    let rows = [0, 10, 5_000, 70_000, 300_000, 900_000].map(|length| row(&vec![b'v'; length]));
+    let mut writer = Writer::open(&path, Some(all_types()), None, &options(Mode::Create)).unwrap();
+    for (number, row) in rows.iter().enumerate() {
+        append_with_side(&mut writer, row, &vec![b's'; [0, 1, 8, 100_000][number % 4]]).unwrap();
+    }
+    writer.commit().unwrap();
+    append_all(&mut writer, &rows);
+    writer.close().unwrap();
+    assert_holds(&path, &[&rows[..], &rows[..]].concat());
+    let all: Vec<u64> = (0..12).collect();
+    for access in [Access::Mmap, Access::Pread] {
+        let reader = Reader::open(&path, access, Some(2)).unwrap();
+        let lengths = reader.lengths(0, &all).unwrap();
+        assert_eq!(lengths[..6], lengths[6..]);
+        let views = reader.view_batch(0, &all, never).unwrap();
+        assert_eq!(views.into_iter().map(|view| view.unwrap().1).collect::<Vec<_>>(), lengths);
+        for verify in [false, true] {
+            let (bytes, starts) = reader.read_batch_copy(0, &all, verify, never).unwrap();
+            assert_eq!(starts[12], 2 * lengths[..6].iter().sum::<u64>());
+            assert!(!bytes.contains(&b's'));
+            assert_eq!(reader.payload(0, 3, verify).unwrap().len() as u64, lengths[3]);
+        }
+        // What is asked of the kernel is all of it.
+        let side = 1 + 8 + 100_000 + 1;
+        assert_eq!(reader.prefetch(0, &all, never).unwrap(), lengths.iter().sum::<u64>() + side);
+        reader.verify_mapped(0, &all, never).unwrap();
+    }
+}
+
+#[test]
+fn damage_in_side_bytes_is_damage_of_the_payload() {
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    let mut writer = Writer::open(&path, Some(all_types()), None, &options(Mode::Create)).unwrap();
+    let (value, side) = (row(&[b'v'; 100]), [b's'; 50]);
+    append_with_side(&mut writer, &value, &side).unwrap();
+    writer.close().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(50).position(|window| window == side).unwrap();
+    bytes[at + 49] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
+    for access in [Access::Mmap, Access::Pread] {
+        let reader = Reader::open(&path, access, None).unwrap();
+        damaged(reader.read_batch_copy(0, &[0], true, never).unwrap_err());
+        damaged(reader.payload(0, 0, true).unwrap_err());
+        assert_eq!(reader.verify(|_| false).unwrap().errors.len(), 1);
+        let Cell::Image(image, _) = &value[0] else { panic!() };
+        assert_eq!(reader.read_batch_copy(0, &[0], false, never).unwrap().0, *image);
+        if access == Access::Mmap {
+            damaged(reader.verify_mapped(0, &[0], never).unwrap_err());
+            damaged(reader.datum(0, 0, true).unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn only_images_take_side_bytes() {
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    let schema = Schema::new([("data", FieldType::Bytes)]).unwrap();
+    let mut writer = Writer::open(&path, Some(schema), None, &options(Mode::Create)).unwrap();
+    let value = |side| Value::Image { data: b"data", side, size: (1, 1), crc: crc32c::crc32c(b"data") };
+    let error = writer.append(&[value(b"side")]).unwrap_err();
+    assert!(error.to_string().contains("only images have side bytes"), "{error}");
+    writer.append(&[value(b"")]).unwrap();
+    writer.close().unwrap();
+    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().payload(0, 0, true).unwrap(), b"data");
+}
+
+#[test]
+fn the_loader_makes_the_same_batch_of_crop_ready_images() {
+    let folder = folder();
+    let schema = || Schema::new([("image", FieldType::Image)]).unwrap();
+    let image = |number: u32| {
+        let (width, height) = (150 + 30 * number, 250 - 20 * number);
+        let pixels: Vec<u8> = (0..3 * width * height).map(|at| (at * (at % 7) * (number + 3) / 11) as u8).collect();
+        (encode_jpeg(&pixels, width, height, &JpegOptions::default()).unwrap(), (width, height))
+    };
+    let paths = ["plain.frec", "ready.frec"].map(|name| folder.path().join(name));
+    let mut writers =
+        paths.each_ref().map(|path| Writer::open(path, Some(schema()), None, &options(Mode::Create)).unwrap());
+    for (data, size) in (0..6).map(image) {
+        let ready = rewrite(&data, Markers::ALL).unwrap().unwrap();
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&ready.bytes), &ready.side);
+        writers[0].append(&[Value::Bytes(&data)]).unwrap();
+        writers[1].append(&[Value::Image { data: &ready.bytes, side: &ready.side, size, crc }]).unwrap();
+    }
+    writers.iter_mut().for_each(|writer| writer.close().unwrap());
+    let [plain, ready] = paths.map(|path| {
+        let reader = Reader::open(&path, Access::Mmap, None).unwrap();
+        let source = LoadSource { reader, fields: vec![0] };
+        let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
+        let plan = LoadPlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), true).unwrap();
+        let loader = Loader::start(Arc::new(plan), Arc::new(LoadCounters::default()), 2).unwrap();
+        let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
+        let buffer = Spares::new(1).take(60 * 40 * 30 * 3).unwrap();
+        let load = Workload {
+            seed: 3,
+            epoch: 0,
+            rows,
+            positions: (0..60).collect(),
+            buffers: vec![buffer],
+            ahead: Vec::new(),
+        };
+        let (buffers, failures) = loader.submit(load).unwrap().wait(never).unwrap();
+        assert!(failures.is_empty(), "{failures:?}");
+        pixels_of(&buffers[0])
+    });
+    assert!(plain == ready && plain.iter().any(|&byte| byte > 0));
+}
+
+#[allow(unsafe_code)]
+fn pixels_of(buffer: &BatchBuffer) -> Vec<u8> {
+    // SAFETY: the buffer has so many bytes, all of them written, and the loader has given it back.
+    unsafe { std::slice::from_raw_parts(buffer.as_ptr(), buffer.len()) }.to_vec()
+}
