@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from dataclasses import replace
@@ -18,6 +19,8 @@ from fastrecord.bench import Report, Row, _load, _Sample, bench_file, cached_sha
 from fastrecord.verdict import judge
 from tests.commands import failed, flip, good
 from tests.conftest import encode, write_bytes, write_images
+from tests.packing import write
+from tests.pictures import jpeg
 
 QUICK = ("--seconds", "0.4")
 
@@ -137,6 +140,25 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
     assert measured(path)["cached"] > 0.9
 
 
+def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "images", {f"cat/{number}.jpg": jpeg(320, 240 + number) for number in range(4)})
+    reports = {}
+    for name, options in {"plain": [], "ready": ["--crop-ready"], "raw": ["--raw"]}.items():
+        good("pack", tmp_path / "images", tmp_path / name, *options)
+        reports[name] = bench_file(tmp_path / name, seconds=0.3, size=16)
+    assert {name: report.crop_ready for name, report in reports.items()} == {
+        "plain": False,
+        "ready": True,
+        "raw": False,
+    }
+    assert {name: report.formats for name, report in reports.items()} == {
+        "plain": {"JPEG": 1.0},
+        "ready": {"JPEG": 1.0},
+        "raw": {"PPM": 1.0},
+    }
+    assert all((report.mean_width, report.mean_height) == (320.0, 241.5) for report in reports.values())
+
+
 # --- the verdict ---
 
 
@@ -190,6 +212,14 @@ def test_decoding_is_the_limit_where_it_takes_the_threads_time(report: Report) -
     large = judge(replace(report, mean_width=2000.0, mean_height=1500.0))
     assert "their shorter side is 1500 pixels" in large.advice[-1]
     assert "--short-side 256" in large.advice[-1]
+
+
+def test_what_is_advised_are_options_that_there_are(report: Report) -> None:
+    advice = " ".join(judge(replace(report, mean_width=2000.0, mean_height=1500.0)).advice)
+    options = re.findall(r"`fastrecord (\w+) (--[a-z-]+)", advice)
+    assert options == [("pack", "--crop-ready"), ("pack", "--short-side")]
+    for command, option in options:
+        assert re.search(rf"^ +{option}\b", good(command, "--help"), re.MULTILINE)
 
 
 def test_a_disk_that_is_slower_than_the_loader_limits_a_file_that_does_not_fit_into_memory(report: Report) -> None:

@@ -408,7 +408,7 @@ impl Extent {
         let known = if tail >> 32 == 0 {
             side == 0
         } else {
-            tail >> 32 == WITH_SIDE && raw < stored && side <= u64::from(u32::MAX)
+            tail >> 32 == WITH_SIDE && raw < stored && u32::try_from(side).is_ok()
         };
         let inside = offset.checked_add(stored).is_some_and(|end| end <= limit);
         let good = known && inside && (offset >= PAGE || stored == 0);

@@ -150,7 +150,7 @@ impl Decoder {
     pub fn crop_resize_side(
         &mut self,
         data: &[u8],
-        side: &[u8],
+        side_bytes: &[u8],
         size: (u32, u32),
         out: &mut [u8],
         plan: impl FnOnce(u32, u32) -> (Crop, bool),
@@ -179,7 +179,7 @@ impl Decoder {
         let (region, need, part) = if let Some(info) = info {
             let reduction = self.reduction(&info, &crop);
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let rows = Rows::find(data, side, &info);
+            let rows = Rows::find(data, side_bytes, &info);
             let cut = rows.and_then(|rows| self.decode_cut(&rows, &info, reduction, need));
             let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, need), Ok)?;
             (region, need, part)

@@ -138,7 +138,10 @@ mod tests {
             let mut again = [0; 18];
             orientation.flipped(true).apply(&stored, 3, &mut again);
             let width = orientation.size(3, 2).0 as usize;
-            shown.chunks_exact_mut(3 * width).for_each(|row| copy_row(&row.to_vec(), row, true));
+            for row in shown.chunks_exact_mut(3 * width) {
+                let before = row.to_vec();
+                copy_row(&before, row, true);
+            }
             assert_eq!(again, shown, "{number}, flipped");
         }
     }
