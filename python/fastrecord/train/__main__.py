@@ -127,14 +127,14 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--print-freq", "Optimizer steps between log lines.", kind=int, also=("-p",))
 @click.pass_context
 def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
-    r"""Train a torchvision classifier on packed files, on one process or under torchrun on many.
+    """Train a torchvision classifier on packed files, on one process or under torchrun on many.
 
     \b
     python -m fastrecord.train train.frec --val val.frec
     torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --amp bf16 --channels-last
 
     Ctrl-C and SIGTERM end the run after the step under way; the checkpoint they leave goes on with --resume auto.
-    """
+    """  # noqa: D301  # click reads the backspace
     for name in ("train", "val"):
         given = options[name]
         options[name] = None if not given else given[0] if len(given) == 1 else list(given)
