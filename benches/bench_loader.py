@@ -56,6 +56,10 @@ MEAN_DIFFERS = 4.0  # of 255: of an epoch's pixels, other crops being drawn; an 
 @pytest.fixture(scope="session")
 def images(folder: Path) -> Data:
     """The images."""
+    if RECORDS < 1 or RECORDS % (2 * BATCH):
+        raise ValueError(
+            f"FASTRECORD_BENCH_RECORDS is a multiple of {2 * BATCH}, a batch for each worker, not {RECORDS}"
+        )
     return make_images(folder, RECORDS)
 
 

@@ -40,14 +40,16 @@ def epochs(data: Data, options: Options) -> Epochs:
         images = fn.flip(images, horizontal=fn.random.coin_flip())
         pipeline.set_outputs(images, labels)
     pipeline.build()
-    if data.records % options.batch:
+    if data.records % options.batch or data.records < AHEAD * options.batch:
         raise ValueError(
-            f"{data.records} images are not whole batches of {options.batch}: its reader goes on into the next epoch"
+            f"{data.records} images are not {AHEAD} or more whole batches of {options.batch}: its reader would go on into "
+            "the next epoch"
         )
 
-    def batches(_: int) -> Iterator[Batch]:
+    def batches(number: int) -> Iterator[Batch]:
         count = data.records // options.batch
-        for _ahead in range(min(AHEAD, count)):
+        # The very first call starts as many runs as it has place for, later calls one each.
+        for _ahead in range(AHEAD if number else 1):
             pipeline.schedule_run()
         for batch in range(count):
             images, labels = pipeline.share_outputs()
