@@ -123,6 +123,7 @@ pub fn append(writer: &mut Writer, row: &Row) -> Result<u64> {
 }
 
 /// Appends a record whose image has side bytes.
+#[allow(clippy::similar_names)] // `side` and `size` are the fields' names
 pub fn append_with_side(writer: &mut Writer, row: &Row, side: &[u8]) -> Result<u64> {
     let with_side = |cell| match cell {
         &Cell::Image(ref data, size) => {
