@@ -42,8 +42,8 @@ def epochs(data: Data, options: Options) -> Epochs:
     pipeline.build()
     if data.records % options.batch or data.records < AHEAD * options.batch:
         raise ValueError(
-            f"{data.records} images are not {AHEAD} or more whole batches of {options.batch}: its reader would go on into "
-            "the next epoch"
+            f"{data.records} images are not {AHEAD} or more whole batches of {options.batch}: its reader would go on "
+            "into the next epoch"
         )
 
     def batches(number: int) -> Iterator[Batch]:
