@@ -94,16 +94,20 @@ def _share_text(limit: str, load: Row) -> str:
     if limit == "cpu":
         used = f"{100 * _used(load):.0f} % of the time of as many CPUs"
         why = "other programs are at work, or there are fewer CPUs than threads"
-        return f"The loader's {load.threads} threads had {used}: {why}."
+        return f"The loader's {_threads(load)} had {used}: {why}."
     names = {"decode": "decoding", "resize": "cropping and resizing", "read": "reading and checking"}
     others = ", ".join(f"{names[name]} {shares[name]}" for name in names if name != limit)
     return f"{names[limit].capitalize()} takes {shares[limit]} of the threads' time ({others})."
 
 
+def _threads(row: Row) -> str:
+    return "1 thread" if row.threads == 1 else f"{row.threads} threads"
+
+
 def _scaling_text(efficiency: float | None, load: Row, limit: str) -> tuple[str, ...]:
     if efficiency is None or efficiency >= _SCALES or limit == "cpu":
         return ()
-    done = f"{load.threads} threads do the work of {efficiency * load.threads:.1f}"
+    done = f"{_threads(load)} do the work of {efficiency * load.threads:.1f}"
     return (f"{done}: two CPUs that are one core, or the memory's bandwidth, give out before the threads do.",)
 
 
@@ -121,7 +125,8 @@ def _advice(report: Report, limit: str, size: int) -> list[str]:
         memory = f" ({(report.memory or 0) / 1e9:.1f} GB are free)" if report.memory is not None else ""
         advice.append(f"Memory for the {report.nbytes / 1e9:.1f} GB of the file{memory}, or a faster disk.")
     if limit == "cpu":
-        advice.append("Measure again while nothing else runs, or with fewer --threads.")
+        fewer = ", or with fewer --threads" if load is not None and load.threads > 1 else ""
+        advice.append(f"Measure again while nothing else runs{fewer}.")
     work = limit if limit != "cpu" or load is None else max(("decode", "resize"), key=load.shares.__getitem__)
     if load is not None and limit in ("decode", "resize"):
         if load.threads < report.cpus:
