@@ -28,7 +28,7 @@ _CHUNK_FILES = range(16, 1025)
 _FIRST_CHUNK_FILES = 64
 # Where images are recoded a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
 _RECODE_SECONDS = 0.3
-_FIRST_RECODED_FILES = 8
+_FIRST_RECODED_FILES = 2
 # A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
 _COMMIT_RECORDS = 1 << 18
 

@@ -218,3 +218,151 @@ impl Tally {
         self.raw += u64::from(raw_pixels(bytes).is_some());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Random;
+
+    fn pixels(width: u32, height: u32, colours: bool) -> Vec<u8> {
+        let mut random = Random::new(5, width.into(), height.into());
+        let pixel = |n: u32| {
+            let grey = (n % width * 200 / width) as u8 + (random.bits() & 15) as u8;
+            if colours { [grey, 255 - grey, 128] } else { [grey; 3] }
+        };
+        (0..width * height).flat_map(pixel).collect()
+    }
+
+    fn jpeg(width: u32, height: u32, subsampling: Subsampling) -> Vec<u8> {
+        let options = JpegOptions { subsampling, ..JpegOptions::default() };
+        encode_jpeg(&pixels(width, height, true), width, height, &options).unwrap()
+    }
+
+    fn short(pixels: u32) -> Recode {
+        Recode { limit: Some(Limit::ShortSide(pixels)), ..Recode::default() }
+    }
+
+    fn apply(recode: &Recode, data: &[u8]) -> Result<Option<Recoded>, DecodeError> {
+        recode.apply(&mut Recode::decoder(), data, crate::image_size(data).unwrap())
+    }
+
+    #[test]
+    fn the_side_that_is_limited_gets_just_so_many_pixels_and_the_other_one_fewer_in_proportion() {
+        for (limit, size, shrunk) in [
+            (Limit::ShortSide(256), (500, 375), Some((341, 256))),
+            (Limit::ShortSide(256), (375, 500), Some((256, 341))),
+            (Limit::ShortSide(256), (256, 9000), None),
+            (Limit::ShortSide(256), (257, 257), Some((256, 256))),
+            (Limit::ShortSide(1), (3, 2), Some((1, 1))),
+            (Limit::LongSide(256), (500, 375), Some((256, 192))),
+            (Limit::LongSide(256), (375, 500), Some((192, 256))),
+            (Limit::LongSide(256), (256, 256), None),
+            (Limit::LongSide(256), (9000, 2), Some((256, 1))),
+            (Limit::LongSide(1), (u32::MAX, u32::MAX), Some((1, 1))),
+        ] {
+            assert_eq!(limit.shrunk(size), shrunk, "{limit:?} of {size:?}");
+        }
+    }
+
+    #[test]
+    fn images_that_are_not_larger_stay_as_they_are() {
+        let data = jpeg(90, 60, Subsampling::S444);
+        for recode in [short(60), short(9000), Recode { limit: Some(Limit::LongSide(90)), ..Recode::default() }] {
+            assert_eq!(apply(&recode, &data), Ok(None));
+        }
+    }
+
+    #[test]
+    fn colours_are_stored_as_finely_as_the_source_has_them_and_grey_without_any() {
+        let mcu = |data: &[u8]| {
+            let smaller = apply(&short(40), data).unwrap().unwrap();
+            assert_eq!((smaller.size, smaller.smaller, smaller.side.len()), ((60, 40), true, 0));
+            let info = jpeg_info(&smaller.bytes).unwrap();
+            assert_eq!((info.width, info.height), (60, 40));
+            (info.components, info.mcu())
+        };
+        assert_eq!(mcu(&jpeg(90, 60, Subsampling::S444)), (3, (8, 8)));
+        assert_eq!(mcu(&jpeg(90, 60, Subsampling::S420)), (3, (16, 16)));
+        assert_eq!(mcu(&jpeg(90, 60, Subsampling::S422)), (3, (16, 16)));
+        assert_eq!(mcu(&jpeg(90, 60, Subsampling::Grey)), (1, (8, 8)));
+        let ppm = |colours| [raw_header(90, 60).as_bytes(), &pixels(90, 60, colours)].concat();
+        assert_eq!(mcu(&ppm(true)), (3, (8, 8)));
+        assert_eq!(mcu(&ppm(false)), (1, (8, 8)));
+    }
+
+    #[test]
+    fn raw_images_hold_the_pixels_that_are_decoded() {
+        let data = jpeg(90, 60, Subsampling::S420);
+        let raw = Recode { raw: true, ..Recode::default() };
+        let stored = apply(&raw, &data).unwrap().unwrap();
+        let mut decoder = Recode::decoder();
+        assert_eq!(raw_pixels(&stored.bytes), Some(decoder.decode(&data).unwrap()));
+        let smaller = apply(&Recode { raw: true, ..short(40) }, &data).unwrap().unwrap();
+        let image = raw_pixels(&smaller.bytes).unwrap();
+        assert_eq!((image.width, image.height, smaller.size), (60, 40, (60, 40)));
+    }
+
+    #[test]
+    fn an_orientation_is_asked_for_by_the_smaller_image_too() {
+        let data = jpeg(90, 60, Subsampling::S420);
+        for number in 1..=8 {
+            let orientation = Orientation::from_number(number);
+            assert_eq!(orientation.number(), number);
+            let turned = [&data[..2], &exif(orientation), &data[2..]].concat();
+            let smaller = apply(&short(40), &turned).unwrap().unwrap();
+            assert_eq!(smaller.size, (60, 40));
+            assert_eq!(Decoder::orientation_of(&smaller.bytes), Ok(orientation));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_an_error_only_where_it_has_to_be() {
+        let data = jpeg(300, 200, Subsampling::S420);
+        let cut = &data[..data.len() / 2];
+        let raw = Recode { raw: true, ..Recode::default() };
+        for recode in [short(100), raw] {
+            assert!(matches!(apply(&recode, cut), Err(DecodeError::Truncated { .. })), "{recode:?}");
+        }
+        let ready = Recode { crop_ready: Some(Markers::ALL), ..Recode::default() };
+        assert_eq!(apply(&ready, cut), Ok(None));
+        assert_eq!(apply(&short(200), cut), Ok(None));
+    }
+
+    #[test]
+    fn headers_that_claim_too_much_are_refused_before_anything_is_allocated() {
+        let huge = b"P6\n4000000000 300\n255\n";
+        for recode in [short(256), Recode { raw: true, ..short(256) }, Recode { raw: true, ..Recode::default() }] {
+            let error = recode.apply(&mut Recode::decoder(), huge, (4_000_000_000, 300)).unwrap_err();
+            assert!(matches!(error, DecodeError::TooLarge { .. }), "{error}");
+        }
+        let long = [raw_header(80_000, 2).as_bytes(), &pixels(80_000, 2, true)].concat();
+        let error =
+            apply(&short(1), &[raw_header(150_000, 2).as_bytes(), &pixels(150_000, 2, true)].concat()).unwrap_err();
+        assert!(matches!(error, DecodeError::Unsupported { format: "JPEG", .. }), "{error}");
+        assert_eq!(apply(&short(1), &long).unwrap().unwrap().size, (40_000, 1));
+    }
+
+    #[test]
+    fn smaller_images_can_be_crop_ready_too() {
+        let data = jpeg(500, 400, Subsampling::S420);
+        let plain = apply(&short(200), &data).unwrap().unwrap();
+        let ready = apply(&Recode { crop_ready: Some(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
+        assert!(!ready.side.is_empty() && ready.smaller && ready.size == (250, 200));
+        let decode = |data: &[u8]| Recode::decoder().decode(data).unwrap().pixels.to_vec();
+        assert_eq!(decode(&ready.bytes), decode(&plain.bytes));
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_each_other_are_refused() {
+        assert_eq!(short(256).check(), Ok(()));
+        for wrong in [
+            short(0),
+            short(65_501),
+            Recode { quality: 0, ..short(256) },
+            Recode { quality: 101, ..short(256) },
+            Recode { raw: true, crop_ready: Some(Markers::ALL), ..Recode::default() },
+        ] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+}
