@@ -15,6 +15,7 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.pack import PackProgress, pack_folder
+from tests.child import run_child
 from tests.commands import failed, good, run
 from tests.packing import is_complete, metadata, records, write
 
@@ -423,3 +424,29 @@ def test_shards_hold_the_same_as_one_file(more: Path, tmp_path: Path) -> None:
     assert rows == records(tmp_path / "one.frec")
     assert summary.recoded is not None
     assert summary.recoded["images"] == 40
+
+
+def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "image.jpg").write_bytes(encoded(picture(0, 640, 480), quality=95, subsampling=0))
+    script = """
+    def interrupt():
+        while os.path.getsize("a.frec") <= 4096:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    count = 100_000
+    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": fr.int64()})) as writer:
+        threading.Thread(target=interrupt).start()
+        try:
+            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, max_side=320, quality=95)
+        except KeyboardInterrupt:
+            done = len(writer)
+            assert 0 < done < count, done
+            assert writer.recoded["images"] == writer.recoded["smaller"] == done
+            print("interrupted", threading.active_count())
+    with fr.Reader("a.frec") as reader:
+        assert reader.column("number").tolist() == list(range(done))
+        assert set(reader.column("image.width").tolist()) == {320}
+        assert reader.verify()["ok"]
+    """
+    assert run_child(script, tmp_path) == "interrupted 1\n"
