@@ -47,9 +47,9 @@ fn full(data: &[u8]) -> (u32, u32, Vec<u8>) {
 }
 
 /// The output of a crop, by the side bytes if there are any.
-fn cropped(decoder: &mut Decoder, data: &[u8], side: &[u8], crop: &Crop, size: (u32, u32)) -> Vec<u8> {
+fn cropped(decoder: &mut Decoder, data: &[u8], beside: &[u8], crop: &Crop, size: (u32, u32)) -> Vec<u8> {
     let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
-    decoder.crop_resize_side(data, side, size, &mut out, |_, _| (*crop, false)).unwrap();
+    decoder.crop_resize_side(data, beside, size, &mut out, |_, _| (*crop, false)).unwrap();
     out
 }
 
@@ -206,7 +206,7 @@ fn what_is_better_left_as_it_is_is_left() {
     let scan = data.windows(2).enumerate().filter(|(_, m)| *m == [0xFF, 0xDA]).nth(2).unwrap().0;
     assert!(none(&[&data[..scan], &[0xFF, 0xD9]].concat()));
     // Few bits for each block: a marker costs more than what lies between two.
-    let smooth: Vec<u8> = (0..800 * 600).flat_map(|at| [(at % 800 / 4) as u8; 3]).collect();
+    let smooth: Vec<u8> = (0..800 * 600_u32).flat_map(|at| [(at % 800 / 4) as u8; 3]).collect();
     let few = encode_jpeg(
         &smooth,
         800,

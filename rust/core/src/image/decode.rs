@@ -4,18 +4,14 @@ use std::time::{Duration, Instant};
 
 use fast_image_resize::Resizer;
 
-use super::ffi::{self, Outcome};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Source, resize};
 use super::row::copy_row;
 use super::segments::Rows;
-use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, Truncated, formats, reserve};
+use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
 /// Buffers of up to so many bytes are kept from one image to the next; larger ones go with the image that needed them.
 const KEEP: usize = 64 << 20;
-
-/// Where colours are stored more coarsely, libjpeg interpolates them from neighbours that are less than so many pixels away.
-const SMOOTHED: u32 = 2;
 
 /// Where the time of one image went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,12 +36,12 @@ pub struct Image<'a> {
 /// Decodes images one after the other in one thread, and keeps its buffers from image to image.
 #[derive(Debug)]
 pub struct Decoder {
-    options: DecodeOptions,
+    pub(super) options: DecodeOptions,
     resizer: Resizer,
-    pixels: Vec<u8>,
-    scratch: Vec<u8>,
+    pub(super) pixels: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
     /// A JPEG made of a part of another.
-    cut: Vec<u8>,
+    pub(super) cut: Vec<u8>,
 }
 
 impl Decoder {
@@ -240,125 +236,6 @@ impl Decoder {
             }
         }
     }
-
-    /// Reads the headers, and refuses what need not be tried.
-    fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
-        let info = jpeg_info(data)?;
-        self.options.check_size(info.width, info.height)?;
-        if !matches!(info.components, 1 | 3 | 4) || info.precision != 8 {
-            let detail = format!("{} components of {} bits", info.components, info.precision);
-            return Err(DecodeError::Unsupported { format: "JPEG", detail });
-        }
-        if self.options.truncated == Truncated::Reject {
-            let scans = data.len() - info.scan_start;
-            if !probe::jpeg_has_end(data, info.scan_start) {
-                return Err(cut("it has no end marker"));
-            }
-            // Of the file's kind with the shortest codes each block takes a bit at least.
-            if !info.arithmetic && !info.lossless && info.blocks() > 8 * scans as u64 {
-                return Err(cut(&format!("its {scans} bytes of scans are too few for its size")));
-            }
-        }
-        Ok(info)
-    }
-
-    /// Largest n of 8, 4 and 2 by which a JPEG may be reduced while it is decoded, else 1.
-    fn reduction(&self, info: &JpegInfo, crop: &Crop) -> u32 {
-        let mcu = info.mcu();
-        // Where colours are subsampled alike on both axes libjpeg reduces them less by as much; else they lose more.
-        let (coarse_x, coarse_y) = if mcu.0 == mcu.1 { (1, 1) } else { (mcu.0 / 8, mcu.1 / 8) };
-        let fits = |n: u32, coarse: u32, length: f64, target: u32| {
-            length >= f64::from(n * coarse) * self.options.min_reduced * f64::from(target)
-        };
-        let both = |&n: &u32| {
-            fits(n, coarse_x, crop.width, crop.target.width) && fits(n, coarse_y, crop.height, crop.target.height)
-        };
-        [8, 4, 2].into_iter().find(both).unwrap_or(1)
-    }
-
-    /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`; gives what was decoded.
-    fn decode_jpeg(&mut self, data: &[u8], info: &JpegInfo, reduction: u32, need: Rect) -> Result<Rect, DecodeError> {
-        let mut jpeg = open(data, info)?;
-        let whole = reduced(info, reduction);
-        let mut region = if jpeg.regions { jpeg_region(info, reduction, need, whole) } else { whole };
-        loop {
-            let outcome = self.decode_region(&mut jpeg, info, reduction, region)?;
-            if outcome == Outcome::Truncated && self.options.truncated == Truncated::Reject {
-                return Err(cut("its data ends before the image does"));
-            }
-            if outcome == Outcome::Clean || region == whole {
-                return Ok(region);
-            }
-            // How libjpeg conceals damage may depend on the region: as in the whole image, then.
-            region = whole;
-        }
-    }
-
-    /// As [`Decoder::decode_jpeg`], of the pieces of a crop-ready JPEG that are needed; `None` if it has to be decoded whole.
-    fn decode_cut(&mut self, rows: &Rows<'_>, info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
-        let region = jpeg_region(info, reduction, need, reduced(info, reduction));
-        let margin = if info.mcu().1 > 8 { SMOOTHED } else { 0 };
-        let mut bytes = std::mem::take(&mut self.cut);
-        let decoded = rows.cut(region, margin, reduction, &mut bytes).and_then(|((x, y), part)| {
-            let mut jpeg = open(&bytes, &part).ok().filter(|jpeg| jpeg.regions)?;
-            let moved = Rect { x: region.x - x, y: region.y - y, ..region };
-            let outcome = self.decode_region(&mut jpeg, &part, reduction, moved).ok()?;
-            (outcome == Outcome::Clean).then_some(region)
-        });
-        self.cut = bytes;
-        decoded
-    }
-
-    /// Decodes just the region of the image reduced by `reduction` to the start of `pixels`.
-    fn decode_region(
-        &mut self,
-        jpeg: &mut ffi::Jpeg<'_>,
-        info: &JpegInfo,
-        reduction: u32,
-        region: Rect,
-    ) -> Result<Outcome, DecodeError> {
-        let count = region.width as usize * region.height as usize;
-        let (format, target) = if info.components == 4 {
-            (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count))
-        } else {
-            (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count))
-        };
-        let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
-        if format == ffi::Format::Cmyk {
-            let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
-            let rgb = reserve(&mut self.pixels, 3 * count).chunks_exact_mut(3);
-            rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
-        }
-        Ok(outcome)
-    }
-}
-
-fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeError> {
-    let jpeg = ffi::Jpeg::open(data).map_err(damaged)?;
-    if (jpeg.width, jpeg.height) != (info.width, info.height) {
-        return Err(damaged(format!("its headers say {} x {} and {info:?}", jpeg.width, jpeg.height)));
-    }
-    Ok(jpeg)
-}
-
-/// All of the image reduced by `reduction`.
-fn reduced(info: &JpegInfo, reduction: u32) -> Rect {
-    Rect::whole(info.width.div_ceil(reduction), info.height.div_ceil(reduction))
-}
-
-/// The region to decode so that `need` comes out as in the whole image: from a column of whole MCUs, and with the
-/// neighbours that the smoothing of colours looks at.
-fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect {
-    let mcu = info.mcu().0;
-    let align = (mcu / reduction).max(1);
-    let subsampled = if mcu > 8 { SMOOTHED } else { 0 };
-    // Of a progressive file that lacks its finer scans, libjpeg smooths blocks by two neighbours on each side.
-    let smoothed = if info.progressive { 2 * align } else { 0 };
-    let margin = subsampled + smoothed;
-    let x = need.x.saturating_sub(margin) / align * align;
-    // Of less than 3 samples in a row, libjpeg chooses another way to interpolate.
-    let end = (need.x + need.width + margin).max(x + 4 * mcu / 8).min(whole.width);
-    Rect { x, y: need.y, width: end - x, height: need.height }
 }
 
 /// What of the image reduced by `reduction` the filter looks at, and the crop's part (left, top, width, height) in it.
@@ -438,20 +315,4 @@ fn copy_pixels(source: &Source<'_>, part: Rect, out: &mut [u8], out_width: u32, 
     for (from, to) in from.zip(to).take(part.height as usize) {
         copy_row(&from[from_x..from_x + length], &mut to[to_x..to_x + length], mirror);
     }
-}
-
-/// Pillow's way: all JPEGs of four components are taken for inverted ones, as Adobe writes them.
-fn inverted_cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; 3] {
-    [c, m, y].map(|ink| {
-        let product = u32::from(255 - ink) * u32::from(k) + 128;
-        k.saturating_sub((((product >> 8) + product) >> 8) as u8)
-    })
-}
-
-fn damaged(detail: String) -> DecodeError {
-    DecodeError::Damaged { format: "JPEG", detail }
-}
-
-fn cut(detail: &str) -> DecodeError {
-    DecodeError::Truncated { format: "JPEG", detail: detail.to_owned() }
 }

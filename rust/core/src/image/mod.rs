@@ -8,6 +8,7 @@ mod crop_ready;
 mod decode;
 mod ffi;
 mod formats;
+mod jpeg;
 mod orientation;
 mod probe;
 mod random;

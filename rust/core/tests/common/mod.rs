@@ -126,8 +126,8 @@ pub fn append(writer: &mut Writer, row: &Row) -> Result<u64> {
 #[allow(clippy::similar_names)] // `side` and `size` are the fields' names
 pub fn append_with_side(writer: &mut Writer, row: &Row, side: &[u8]) -> Result<u64> {
     let with_side = |cell| match cell {
-        &Cell::Image(ref data, size) => {
-            Value::Image { data, side, size, crc: crc32c::crc32c_append(crc32c::crc32c(data), side) }
+        &Cell::Image(ref data, pixels) => {
+            Value::Image { data, side, size: pixels, crc: crc32c::crc32c_append(crc32c::crc32c(data), side) }
         }
         other => value(other),
     };
