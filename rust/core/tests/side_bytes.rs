@@ -110,7 +110,9 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
         writers[0].append(&[Value::Bytes(&data)]).unwrap();
         writers[1].append(&[Value::Image { data: &ready.bytes, side: &ready.side, size, crc }]).unwrap();
     }
-    writers.iter_mut().for_each(|writer| writer.close().unwrap());
+    for writer in &mut writers {
+        writer.close().unwrap();
+    }
     let [plain, ready] = paths.map(|path| {
         let reader = Reader::open(&path, Access::Mmap, None).unwrap();
         let source = LoadSource { reader, fields: vec![0] };
