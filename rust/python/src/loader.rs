@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::image::Geometry;
+use fastrecord_core::image::{DecodeOptions, Geometry};
 use fastrecord_core::{Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Spares, Workload};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
@@ -48,6 +48,7 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
 ///     exif_orientation: Turn images as their EXIF data says.
 ///     max_pixels: Larger images are refused; None: where Pillow refuses them.
 ///     spares: Batches' memory that is kept for later ones.
+///     region: Decode only what a crop needs; False decodes whole images, as a yardstick.
 /// Raises:
 ///     KeyError, TypeError: a field that is not there, or holds no bytes. ValueError: a geometry that makes no sense.
 #[pyclass(module = "fastrecord._core", frozen)]
@@ -63,9 +64,9 @@ impl ImagePlan {
     #[new]
     #[pyo3(signature = (
         files, outputs, *, flip = false, verify = true, truncated = "reject", exif_orientation = false, max_pixels = None,
-        spares = 4
+        spares = 4, region = true
     ))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
     fn new(
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
         outputs: Vec<Bound<'_, PyTuple>>,
@@ -75,6 +76,7 @@ impl ImagePlan {
         exif_orientation: bool,
         max_pixels: Option<u64>,
         spares: usize,
+        region: bool,
     ) -> PyResult<Self> {
         let mut sources = Vec::new();
         for (reader, names) in files {
@@ -82,7 +84,7 @@ impl ImagePlan {
             let fields = names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?;
             sources.push(LoadSource { reader, fields });
         }
-        let decode = options_from(truncated, exif_orientation, max_pixels)?;
+        let decode = DecodeOptions { region, ..options_from(truncated, exif_orientation, max_pixels)? };
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
         let plan = LoadPlan::new(sources, outputs, flip, decode, verify).map_err(to_py)?;
         let (plan, counters) = (Arc::new(plan), Arc::default());

@@ -173,11 +173,13 @@ impl Decoder {
         }
 
         let (region, need, part) = if let Some(info) = info {
-            let reduction = self.reduction(&info, &crop);
+            let by_region = self.options.region;
+            let reduction = if by_region { self.reduction(&info, &crop) } else { 1 };
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let rows = Rows::find(data, side_bytes, &info);
+            let rows = Rows::find(data, side_bytes, &info).filter(|_| by_region);
             let cut = rows.and_then(|rows| self.decode_cut(&rows, &info, reduction, need));
-            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, need), Ok)?;
+            let wanted = if by_region { need } else { Rect::whole(width, height) };
+            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, wanted), Ok)?;
             (region, need, part)
         } else {
             let (need, part) = needed(&crop, 1, self.options.filter.support());

@@ -89,6 +89,8 @@ pub struct DecodeOptions {
     /// from Pillow's by less than 1.0 of 255 on average of each image; at 1.0 by up to 2.6, as it then lacks some of the
     /// filter's smoothing.
     pub min_reduced: f64,
+    /// Decode only what a crop needs; otherwise all of the image, at its full size, as a yardstick.
+    pub region: bool,
 }
 
 impl Default for DecodeOptions {
@@ -99,6 +101,7 @@ impl Default for DecodeOptions {
             max_pixels: MAX_PIXELS,
             filter: Filter::Bilinear,
             min_reduced: 2.5,
+            region: true,
         }
     }
 }
