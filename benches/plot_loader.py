@@ -195,8 +195,8 @@ def others(benchmarks: dict[str, Any]) -> Iterator[str]:
     yield "| what | fastrecord | against | ratio |"
     yield "|---|---|---|---:|"
     names = {
-        "test_two_threads_over_one": "original JPEGs, images/s",
-        "test_small_batches": "original JPEGs, images/s",
+        "test_two_threads_over_one": "images/s",
+        "test_small_batches": "images/s",
         "test_raw_pixels[1]": "1 thread, images/s",
         "test_raw_pixels[2]": "2 threads, images/s",
     }
