@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
+
+# A shell starts background jobs with Ctrl-C ignored, and so would every process be that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
 CLASS_COUNTS = {"cat": 5, "dog": 3, "owl": 4}
