@@ -52,6 +52,7 @@ mod storage;
 mod sys;
 mod temporary;
 mod verify;
+mod work;
 mod writer;
 
 pub use block_order::{BlockOrder, Blocks};

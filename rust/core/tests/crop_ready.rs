@@ -6,35 +6,8 @@ use fastrecord_core::image::{
 };
 use proptest::prelude::*;
 
-const SUBSAMPLINGS: [Subsampling; 7] = [
-    Subsampling::S444,
-    Subsampling::S422,
-    Subsampling::S420,
-    Subsampling::S440,
-    Subsampling::S411,
-    Subsampling::S441,
-    Subsampling::Grey,
-];
-
-/// Gradients with coloured noise on them: every block differs from its neighbours, in brightness and in colour.
-fn picture(width: u32, height: u32, channels: u32) -> Vec<u8> {
-    let mut random = Random::new(7, width.into(), height.into());
-    let mut pixels = Vec::new();
-    for y in 0..height {
-        for x in 0..width {
-            let noise = random.bits();
-            for channel in 0..channels {
-                let slope = x * (channel + 1) / 2 + y * (3 - channel % 3) / 2;
-                pixels.push((slope % 200) as u8 + ((noise >> (8 * channel)) & 31) as u8);
-            }
-        }
-    }
-    pixels
-}
-
-fn jpeg(width: u32, height: u32, options: JpegOptions) -> Vec<u8> {
-    encode_jpeg(&picture(width, height, 3), width, height, &options).unwrap()
-}
+mod pictures;
+use pictures::{SUBSAMPLINGS, jpeg, parts, picture};
 
 fn ready(data: &[u8]) -> CropReady {
     rewrite(data, Markers::default()).unwrap().unwrap()
@@ -62,24 +35,6 @@ fn with_segment(data: &[u8], marker: u8, segment: &[u8]) -> Vec<u8> {
 fn with_orientation(data: &[u8], number: u8) -> Vec<u8> {
     let exif = [b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", &[number][..], b"\0\0\0\0\0\0"].concat();
     with_segment(data, 0xE1, &exif)
-}
-
-/// The whole, its corners and edges, single pixels, and some at random.
-fn parts(width: u32, height: u32, random: &mut Random) -> Vec<Rect> {
-    let rect = |x, y, width, height| Rect { x, y, width, height };
-    let mut parts = vec![
-        rect(0, 0, width, height),
-        rect(0, 0, 1, 1),
-        rect(width - 1, height - 1, 1, 1),
-        rect(width - 1, 0, 1, height),
-        rect(0, height - 1, width, 1),
-        rect(width / 2, height / 2, width - width / 2, height - height / 2),
-    ];
-    for _ in 0..24 {
-        let (w, h) = (1 + random.below(width), 1 + random.below(height));
-        parts.push(rect(random.below(width - w + 1), random.below(height - h + 1), w, h));
-    }
-    parts
 }
 
 #[test]

@@ -9,35 +9,8 @@ use fastrecord_core::image::{
 use image::{ColorType, ImageFormat};
 use proptest::prelude::*;
 
-const SUBSAMPLINGS: [Subsampling; 7] = [
-    Subsampling::S444,
-    Subsampling::S422,
-    Subsampling::S420,
-    Subsampling::S440,
-    Subsampling::S411,
-    Subsampling::S441,
-    Subsampling::Grey,
-];
-
-/// Gradients with coloured noise on them: every block differs from its neighbours, in brightness and in colour.
-fn picture(width: u32, height: u32, channels: u32) -> Vec<u8> {
-    let mut random = Random::new(u64::from(width), u64::from(height), u64::from(channels));
-    let mut pixels = Vec::new();
-    for y in 0..height {
-        for x in 0..width {
-            let noise = random.bits();
-            for channel in 0..channels {
-                let slope = x * (3 + channel) + y * (5 - channel);
-                pixels.push((slope % 200) as u8 + ((noise >> (8 * channel)) & 31) as u8);
-            }
-        }
-    }
-    pixels
-}
-
-fn jpeg(width: u32, height: u32, options: JpegOptions) -> Vec<u8> {
-    encode_jpeg(&picture(width, height, 3), width, height, &options).unwrap()
-}
+mod pictures;
+use pictures::{SUBSAMPLINGS, jpeg, parts, picture};
 
 fn decoder() -> Decoder {
     Decoder::new(DecodeOptions::default())
@@ -74,24 +47,6 @@ fn resized(decoder: &mut Decoder, data: &[u8], crop: &Crop, size: (u32, u32)) ->
 fn mean_difference(a: &[u8], b: &[u8]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum::<f64>() / f64::from(u32::try_from(a.len()).unwrap())
-}
-
-/// Every corner and edge, and parts at random.
-fn parts(width: u32, height: u32, random: &mut Random) -> Vec<Rect> {
-    let rect = |x, y, width, height| Rect { x, y, width, height };
-    let mut parts = vec![
-        rect(0, 0, width, height),
-        rect(0, 0, 1, 1),
-        rect(width - 1, height - 1, 1, 1),
-        rect(width - 1, 0, 1, height),
-        rect(0, height - 1, width, 1),
-        rect(width / 2, height / 2, width - width / 2, height - height / 2),
-    ];
-    for _ in 0..30 {
-        let (w, h) = (1 + random.below(width), 1 + random.below(height));
-        parts.push(rect(random.below(width - w + 1), random.below(height - h + 1), w, h));
-    }
-    parts
 }
 
 #[test]
