@@ -37,6 +37,7 @@ __all__ = [
     "image_size",
     "open_snapshot",
     "permute",
+    "uniform",
 ]
 
 __version__: str
@@ -53,6 +54,7 @@ _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch
 
 def default_threads() -> int: ...
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def uniform(seed: int, epoch: int, stream: int, positions: NDArray[np.int64], draws: int) -> NDArray[np.float64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def decode_image(
     data: Buffer, *, truncated: str = "reject", exif_orientation: bool = False, max_pixels: int | None = None

@@ -10,6 +10,7 @@ mod error;
 mod export;
 mod image;
 mod loader;
+mod random;
 mod reader;
 mod state;
 mod turn;
@@ -66,6 +67,8 @@ mod _core {
     use crate::image::{crop_image, decode_image, decode_records, draw_crops};
     #[pymodule_export]
     use crate::loader::{ImagePlan, Load, Loading};
+    #[pymodule_export]
+    use crate::random::uniform;
     #[pymodule_export]
     use crate::reader::{Reader, open_snapshot};
     #[pymodule_export]

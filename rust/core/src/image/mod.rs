@@ -23,7 +23,7 @@ pub use decode::{Decoder, Image, Timings};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
-pub use random::Random;
+pub use random::{Random, uniform};
 pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
 

@@ -5,12 +5,17 @@
 //! `key + (i + 1) * 0x9E3779B97F4A7C15`: `SplitMix64` itself, begun at the key. A real number is the upper 53 bits of a
 //! draw over 2^53; an integer below `n` is the upper half of a draw times `n`.
 //!
+//! What is done to a whole batch has numbers of its own, [`uniform`]: another start value, and a stream as a fourth word.
+//!
 //! The results never change, so that an interrupted run continues with the same crops.
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Sets these numbers apart from those of the epoch order, which come from the same seeds: "crop" in ASCII.
 const PURPOSE: u64 = 0x6372_6F70;
+
+/// Sets what is drawn for batches apart from the crops of the same images: "batch" in ASCII.
+const BATCH: u64 = 0x62_6174_6368;
 
 /// The random numbers of one image at one position of one epoch.
 #[derive(Debug, Clone)]
@@ -21,8 +26,11 @@ pub struct Random {
 impl Random {
     /// Each argument matters in every bit: seed 0, epoch 1 is unrelated to seed 1, epoch 0.
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
-        let state = [seed, epoch, position].into_iter().fold(mix(PURPOSE), |key, word| mix(key.wrapping_add(word)));
-        Self { state }
+        Self::keyed(PURPOSE, &[seed, epoch, position])
+    }
+
+    fn keyed(purpose: u64, words: &[u64]) -> Self {
+        Self { state: words.iter().fold(mix(purpose), |key, &word| mix(key.wrapping_add(word))) }
     }
 
     /// The next 64 bits.
@@ -47,6 +55,19 @@ impl Random {
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u32
     }
+}
+
+/// Numbers for what is done to a batch: `draws` of them, uniform in [0, 1), for each position, one position after the other.
+///
+/// A position's numbers depend on the seed, the epoch, the position and the stream alone, never on the batch it is in; with
+/// more draws the first ones stay the same.
+pub fn uniform(seed: u64, epoch: u64, stream: u64, positions: &[u64], draws: usize) -> Vec<f64> {
+    let mut numbers = Vec::with_capacity(positions.len() * draws);
+    for &position in positions {
+        let mut random = Random::keyed(BATCH, &[seed, epoch, position, stream]);
+        numbers.extend((0..draws).map(|_| random.uniform(0.0, 1.0)));
+    }
+    numbers
 }
 
 /// The output function of `SplitMix64`, a bijection of the 64-bit words.
@@ -76,9 +97,38 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_of_batches_never_change() {
+        let found = uniform(42, 7, 0, &[3, 0, u64::MAX], 2);
+        let golden = [
+            0.307_240_084_118_948_f64,
+            0.369_156_450_784_352_8,
+            0.216_277_268_240_644_53,
+            0.789_188_890_100_821_8,
+            0.524_775_444_321_152_6,
+            0.142_492_490_496_576_09,
+        ];
+        assert_eq!(found.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), golden.map(f64::to_bits));
+        assert_eq!(uniform(42, 7, 1, &[3], 1)[0].to_bits(), 0.890_851_101_213_209_f64.to_bits());
+    }
+
+    #[test]
+    fn a_position_draws_the_same_numbers_in_any_batch_and_others_in_another_stream_or_for_its_crop() {
+        let three = uniform(1, 2, 0, &[5, 6, 5], 3);
+        assert_eq!(three[..3], three[6..]);
+        assert_eq!(uniform(1, 2, 0, &[6], 2), three[3..5]);
+        for other in [uniform(1, 2, 1, &[6], 1)[0], Random::new(1, 2, 6).uniform(0.0, 1.0)] {
+            assert!(three.iter().all(|number| number.to_bits() != other.to_bits()));
+        }
+        assert!(uniform(1, 2, 0, &[], 3).is_empty());
+    }
+
+    #[test]
     fn numbers_of_neighbouring_keys_are_uniform_and_uncorrelated() {
         const N: u64 = 100_000;
-        for key in [|n| Random::new(n, 0, 0), |n| Random::new(0, n, 0), |n| Random::new(0, 0, n)] {
+        let batch = |n| Random::keyed(BATCH, &[0, 0, n, 0]);
+        let stream = |n| Random::keyed(BATCH, &[0, 0, 0, n]);
+        let seed = |n| Random::new(n, 0, 0);
+        for key in [seed, |n| Random::new(0, n, 0), |n| Random::new(0, 0, n), batch, stream] {
             let draws: Vec<f64> = (0..N).map(|n| key(n).uniform(-1.0, 1.0)).collect();
             let n = f64::from(u32::try_from(N).unwrap());
             let mean = draws.iter().sum::<f64>() / n;

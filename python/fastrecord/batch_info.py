@@ -1,0 +1,67 @@
+"""Which batch it is, told to what is done to whole batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord import _core
+
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchInfo:
+    """Where the records of a batch come from, and random numbers for them.
+
+    Attributes:
+        seed: Of the order and the augmentation, in [0, 2**64).
+        epoch: Number of the epoch, in [0, 2**64).
+        positions: Place of each record in the epoch's order, int64 (B,), at least 0.
+        rows: Number of each record in the data set, int64 (B,).
+
+    Raises:
+        TypeError: positions or rows are no int64 arrays.
+        ValueError: they are not one-dimensional and of one length, or a number is out of range.
+    """
+
+    seed: int
+    epoch: int
+    positions: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name, number in (("seed", self.seed), ("epoch", self.epoch)):
+            if not 0 <= number < _WORD:
+                raise ValueError(f"{name} is from 0 to 2**64 - 1, not {number}")
+        for name, numbers in (("positions", self.positions), ("rows", self.rows)):
+            dtype = getattr(numbers, "dtype", type(numbers).__name__)
+            if dtype != np.int64:
+                raise TypeError(f"{name} is an int64 array, not {dtype}")
+            if numbers.ndim != 1 or len(numbers) != len(self.positions):
+                raise ValueError(f"positions and rows have one number for each record: {name} is {numbers.shape}")
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.positions)
+
+    def uniform(self, draws: int, *, stream: int = 0) -> NDArray[np.float64]:
+        """Return random numbers for each record, uniform in [0, 1).
+
+        A record's numbers are a function of (seed, epoch, its position, stream) alone: the same on any number of
+        threads and ranks, in a batch of any size, and when a run is resumed. Asked again they are the same again, and
+        with more draws the first ones are; so let what else is random in the batch take another stream.
+
+        Args:
+            draws: Numbers for each record.
+            stream: Sets the numbers of one use apart from those of another, in [0, 2**64).
+
+        Returns:
+            float64 (B, draws), a new array.
+
+        Raises:
+            ValueError: more than 65,536 draws, or a position below 0. OverflowError: an argument below 0.
+        """
+        return _core.uniform(self.seed, self.epoch, stream, self.positions, draws)
