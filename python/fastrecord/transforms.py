@@ -1,5 +1,7 @@
 """What is done to images: descriptions that the loader's threads carry out, and `Normalize`, a module for the device.
 
+`PairedRandomCrop` is for whole batches of pairs of arrays; `BatchInfo` is what such a transform is told of its batch.
+
 The geometry is torchvision's: the same boxes from the same distributions, antialiased bilinear resizing. Sizes are an
 int for a square, or `(height, width)`, in pixels.
 """
@@ -13,6 +15,23 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import nn
+
+from fastrecord.batch_info import BatchInfo
+from fastrecord.paired_crop import PairedRandomCrop
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "BatchInfo",
+    "CenterCrop",
+    "Geometry",
+    "Normalize",
+    "PairedRandomCrop",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "Size",
+]
 
 Size: TypeAlias = int | tuple[int, int]
 
