@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastrecord._core import FastRecordError
@@ -64,7 +65,7 @@ def shard_path(out: str, number: int, count: int) -> str:
     return f"{out.removesuffix('.frec')}-{number:05d}-of-{count:05d}.frec"
 
 
-def refuse_strays(out: str, parts: list[Part]) -> None:
+def refuse_strays(out: str, parts: Sequence[Part]) -> None:
     """Refuse to write shards beside those of another division: a glob would read both as one data set.
 
     Raises:

@@ -16,7 +16,7 @@ from fastrecord.classes import class_names
 from fastrecord.listing import Listing, name_some
 from fastrecord.parts import Part
 from fastrecord.recode import Recode
-from fastrecord.schema import FieldType, Schema, image, int64, string
+from fastrecord.schema import Schema
 
 Labels = NDArray[np.int64]
 
@@ -125,7 +125,13 @@ def number_labels(
 
 
 def open_target(
-    part: Part, mode: str, listing: Listing, labels: Labels | None, classes: list[str] | None, recode: Recode
+    part: Part,
+    mode: str,
+    listing: Listing,
+    schema: Schema,
+    labels: Labels | None,
+    classes: list[str] | None,
+    recode: Recode,
 ) -> Target:
     """Open the file of one part and find out where to go on.
 
@@ -133,6 +139,7 @@ def open_target(
         part: The file and its run of the input.
         mode: As in `fastrecord.pack.pack_folder`.
         listing: The input.
+        schema: What its records are.
         labels: Its labels for a new file, int64 (N,), or None.
         classes: Class names for a new file, or None.
         recode: How images are stored.
@@ -141,7 +148,6 @@ def open_target(
         FastRecordError: the file does not fit the input, or is not in a state for this mode.
         LockedError: it has a writer.
     """
-    schema = _schema(labelled=labels is not None)
     if mode == "a":
         return _append(part, listing, schema, recode)
     if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
@@ -150,13 +156,6 @@ def open_target(
     create = "w" if mode == "w" else "x"
     target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
     return target
-
-
-def _schema(*, labelled: bool) -> Schema:
-    fields: dict[str, FieldType] = {"image": image()}
-    if labelled:
-        fields["label"] = int64()
-    return Schema(fields | {"key": string()})
 
 
 def _source(listing: Listing) -> str:

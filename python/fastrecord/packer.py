@@ -1,0 +1,264 @@
+"""Fill the files of a pack: chunk by chunk, with commits between, and a good end whatever comes."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fastrecord._core import FastRecordError, Reader, Writer
+from fastrecord.interrupt import HeldInterrupt
+from fastrecord.listing import Listing
+from fastrecord.parts import Part, refuse_strays
+from fastrecord.target import Target
+
+Mode = Literal["x", "a", "w", "resume"]
+BadFiles = Literal["stop", "skip"]
+
+# One call into the core reads about this much, so that progress shows and Ctrl-C is heard a few times a second.
+_CHUNK_BYTES = 64 << 20
+_CHUNK_FILES = range(16, 1025)
+_FIRST_CHUNK_FILES = 64
+# Where images are changed a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
+_CHUNK_SECONDS = 0.3
+_FIRST_CHANGED_FILES = 2
+# A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
+_COMMIT_RECORDS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class PackProgress:
+    """How far a pack is.
+
+    Attributes:
+        files: Input files done, packed or skipped, those of earlier runs included.
+        total: Files in the input.
+        bytes: Bytes that this run has written.
+    """
+
+    files: int
+    total: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class PackSummary:
+    """What a pack has done.
+
+    Attributes:
+        paths: The files written, in order.
+        records: Records that they hold.
+        packed: Records that this run has added to them.
+        bytes: Size of the files together.
+        written: Bytes that this run has written.
+        classes: Class names, position = label; None if labels are bare numbers or absent.
+        empty_classes: Classes of the input of which no file was packed.
+        skipped: (key, reason) of each file of the input that is in no file.
+        ignored: Files beside the class folders, which belong to no class.
+        recoded: What became of the images that this run has packed, if any were to be changed: numbers of `images`
+            and, of them, `kept` byte for byte, made `smaller`, `crop_ready`, `raw`; `bytes_in` of the input files and
+            `bytes_out` of what is stored of them.
+        scale: How many times as high and wide the larger images of pairs are; None without pairs, or one scale of all.
+        seconds: Wall time.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    records: int = 0
+    packed: int = 0
+    bytes: int = 0
+    written: int = 0
+    classes: list[str] | None = None
+    empty_classes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
+    recoded: dict[str, int] | None = None
+    scale: int | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self) | {"skipped": [{"key": key, "reason": reason} for key, reason in self.skipped]}
+
+
+class Packer(ABC):
+    """Packs one part after the other, and adds up what was done.
+
+    Args:
+        listing: The input.
+        bad_files: Whether a bad file ends the pack.
+        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        progress: Called after each chunk.
+        changes: Whether what is stored takes work to make, and is of another size than the files.
+        started: When the pack began, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        bad_files: BadFiles,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        *,
+        changes: bool,
+        started: float,
+    ) -> None:
+        self.listing, self.bad_files, self.commit_bytes, self.progress = listing, bad_files, commit_bytes, progress
+        self.changes = changes
+        self.summary = PackSummary(ignored=listing.ignored)
+        self._started = started
+
+    @abstractmethod
+    def append(self, positions: range, target: Target, writer: Writer) -> None:
+        """Append the records of some input files; what is left out is noted in `target.skipped`."""
+
+    @abstractmethod
+    def describe_bad(self, position: int, reason: str) -> FastRecordError:
+        """Return the error for a bad file."""
+
+    def count(self, writer: Writer) -> None:  # noqa: B027 - by default there is nothing to count
+        """Add to the summary what a writer has counted."""
+
+    def refuse_bad(self) -> None:
+        """Raise the error for the first file that is known to be bad, if bad files end the pack."""
+        if self.listing.bad and self.bad_files == "stop":
+            position = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
+            raise self.describe_bad(position, self.listing.bad[self.listing.keys[position]])
+
+    def run(self, parts: Sequence[Part], out: str, mode: Mode, opened: Callable[[Part], Target]) -> PackSummary:
+        """Pack all parts.
+
+        Args:
+            parts: The files to write.
+            out: What the caller calls them.
+            mode: As in `fastrecord.pack.pack_folder`.
+            opened: Opens the file of a part.
+        """
+        refuse_strays(out, parts)
+        if mode == "x":
+            for part in parts:
+                if os.path.lexists(part.path):
+                    raise FileExistsError(
+                        f"{part.path}: exists already: choose --resume (go on with a killed pack), --append (add to "
+                        'it) or --overwrite (replace it); in Python mode="resume", "a" or "w"'
+                    )
+        with HeldInterrupt() as interrupt:
+            for part in parts:
+                self._pack(part, opened(part), mode, interrupt)
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{out}: all is packed, the pack is complete")
+        summary = self.summary
+        summary.bytes = sum(os.path.getsize(path) for path in summary.paths)
+        summary.seconds = time.perf_counter() - self._started
+        return summary
+
+    def _pack(self, part: Part, target: Target, mode: Mode, interrupt: HeldInterrupt) -> None:
+        summary = self.summary
+        writer = target.writer
+        if writer is not None:
+            before = len(writer)
+            try:
+                finished = self._fill(part, target, writer, interrupt)
+                if not finished and (mode == "w" or len(writer) == target.first_record):
+                    raise KeyboardInterrupt
+                if len(writer) == 0 and len(target.skipped) == len(self.listing):
+                    raise self._nothing(part, target)
+                writer.metadata = target.metadata()
+                writer.complete = finished
+                summary.packed += len(writer) - before
+                target.records = len(writer)
+                writer.close()
+                self.count(writer)
+            except BaseException as err:
+                writer.abort()
+                _explain(part.path, err)
+                raise
+            if not finished:
+                raise KeyboardInterrupt(
+                    f"{part.path}: {target.records:,} records are committed: `--resume` goes on from there"
+                )
+        summary.paths.append(part.path)
+        summary.classes = target.classes
+        summary.records += target.records
+        summary.skipped += target.skipped
+
+    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
+        """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
+        position = target.position
+        files = _FIRST_CHANGED_FILES if self.changes else _FIRST_CHUNK_FILES
+        committed_bytes, committed_records = writer.bytes_written, len(writer)
+        self._report(position)
+        while position < part.stop:
+            if interrupt.pending:
+                return False
+            stop = min(position + files, part.stop)
+            before, started = writer.bytes_written, time.perf_counter()
+            self.append(range(position, stop), target, writer)
+            grown, seconds = writer.bytes_written - before, time.perf_counter() - started
+            self.summary.written += grown
+            files = self._next_files(stop - position, grown, seconds)
+            position = stop
+            bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
+            if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
+                writer.metadata = target.metadata()
+                writer.commit()
+                committed_bytes, committed_records = writer.bytes_written, len(writer)
+            self._report(position)
+        return True
+
+    def _next_files(self, files: int, grown: int, seconds: float) -> int:
+        """Return how many files the next chunk takes, by what this one of `files` took."""
+        by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
+        if not self.changes:
+            return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
+        by_time = int(_CHUNK_SECONDS * files / max(seconds, 1e-9))
+        return min(max(min(by_bytes, by_time, 4 * files), 1), _CHUNK_FILES.stop - 1)
+
+    def _report(self, position: int) -> None:
+        if self.progress is not None:
+            self.progress(PackProgress(position, len(self.listing), self.summary.written))
+
+    def _nothing(self, part: Part, target: Target) -> FastRecordError:
+        key, reason = target.skipped[0]
+        return FastRecordError(
+            f"{part.path}: none of its {part.stop - part.start:,} input files is an image; the first, {key}: {reason}"
+        )
+
+
+def _explain(path: str, err: BaseException) -> None:
+    """Say in a note what an error leaves behind."""
+    try:
+        with Reader(path) as reader:
+            records, complete = len(reader), reader.complete
+    except FileNotFoundError:
+        err.add_note(f"{path}: nothing was committed, and no file is left")
+        return
+    except (FastRecordError, OSError):
+        return  # the error at hand matters more
+    if complete:
+        err.add_note(f"{path}: the file is as it was before, with {records:,} records")
+    else:
+        err.add_note(
+            f"{path}: the file is readable up to its last commit, {records:,} records: `--resume` goes on from there"
+        )
+
+
+def check_options(mode: str, bad_files: str, shards: int | None, shard_size: int | None, commit_bytes: int) -> None:
+    """Refuse options of any pack that make no sense.
+
+    Raises:
+        ValueError: the message says which.
+    """
+    if mode not in ("x", "a", "w", "resume"):
+        raise ValueError(f'mode is "x", "a", "w" or "resume", not {mode!r}')
+    if bad_files not in ("stop", "skip"):
+        raise ValueError(f'bad_files is "stop" or "skip", not {bad_files!r}')
+    if shards is not None and shard_size is not None:
+        raise ValueError("give shards or shard_size, not both")
+    for name, value in (("shards", shards), ("shard_size", shard_size), ("commit_bytes", commit_bytes)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is at least 1, not {value}")
+    if mode == "a" and (shards is not None or shard_size is not None):
+        raise ValueError("records are appended to one file: name it, without shards or shard_size")
