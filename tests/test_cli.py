@@ -222,14 +222,14 @@ def test_pack_options_that_make_no_sense_are_wrong_usage(
 
 INTERRUPTED = """
 import signal, sys
-import fastrecord.cli, fastrecord.pack
+import fastrecord.cli, fastrecord.packer
 
-class Progress(fastrecord.pack.PackProgress):
+class Progress(fastrecord.packer.PackProgress):
     def __init__(self, files, total, bytes):
         if files:
             signal.raise_signal(signal.SIGINT)
 
-fastrecord.pack.PackProgress = Progress
+fastrecord.packer.PackProgress = Progress
 fastrecord.cli.main()
 """
 
