@@ -18,7 +18,32 @@ from fastrecord._core import (
     __version__,
     decode_image,
 )
-from fastrecord.schema import FieldType, Schema, bytes_, float64, image, int64, string
+from fastrecord.schema import (
+    Compression,
+    FieldType,
+    Schema,
+    array,
+    bfloat16,
+    bool_,
+    bytes_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    image,
+    int8,
+    int16,
+    int32,
+    int64,
+    json,
+    list_,
+    string,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 
 if TYPE_CHECKING:
     from fastrecord import transforms
@@ -38,8 +63,9 @@ _LAZY = {
     "collate": "fastrecord.dataset",
 }
 
-__all__ = [
+__all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "Batch",
+    "Compression",
     "CorruptFileError",
     "DecodeError",
     "FastRecordBatchSampler",
@@ -57,14 +83,30 @@ __all__ = [
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "array",
+    "bfloat16",
+    "bool_",
     "bytes_",
     "collate",
+    "complex128",
+    "complex64",
     "decode_image",
+    "float16",
+    "float32",
     "float64",
     "image",
+    "int16",
+    "int32",
     "int64",
+    "int8",
+    "json",
+    "list_",
     "string",
     "transforms",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
 ]
 
 

@@ -49,7 +49,7 @@ def _about(file: str) -> dict[str, Any]:
             "file": file,
             "records": len(reader),
             "bytes": reader.nbytes,
-            "fields": {name: kind.name for name, kind in reader.schema.items()},
+            "fields": {name: str(kind) for name, kind in reader.schema.items()},
             "commits": reader.commit,
             "classes": metadata.get("classes"),
             "version": reader.version,

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 
+use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::layout::{Extent, PAGE, align};
 use crate::schema::FieldType;
@@ -15,7 +16,7 @@ pub(crate) const BUFFER: usize = 1 << 20;
 const DIRECT: usize = 64 << 10;
 /// Bytes written before the kernel is asked to start writing them to the disk.
 const WRITEBACK: u64 = 16 << 20;
-/// Strings gathered before they are written as one run.
+/// Texts gathered before they are written as one run.
 const HEAP: usize = 4 << 20;
 /// Index bytes held in memory before a commit, whatever the payloads weigh.
 const INDEX: usize = 64 << 20;
@@ -63,11 +64,11 @@ impl Writer {
         }
         let mut sizes = Vec::new();
         for (field, value) in fields.iter().zip(values) {
-            match (field.kind, value) {
+            match (&field.kind, value) {
                 (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
-                | (FieldType::String, Value::Str(_))
-                | (FieldType::Int64, Value::Int(_))
-                | (FieldType::Float64, Value::Float(_)) => {}
+                | (FieldType::String | FieldType::Json, Value::Str(_))
+                | (FieldType::Scalar(DType::Int64), Value::Int(_))
+                | (FieldType::Scalar(DType::Float64), Value::Float(_)) => {}
                 (FieldType::Bytes, Value::Image { .. }) => {
                     return Err(self.bad_value(&field.name, "only images have side bytes".to_owned()));
                 }
@@ -79,7 +80,13 @@ impl Writer {
                     let size = crate::probe::image_size(data);
                     sizes.push(size.map_err(|detail| self.bad_value(&field.name, detail))?);
                 }
-                (kind, _) => return Err(self.bad_value(&field.name, format!("the value is not {}", kind.name()))),
+                (FieldType::Scalar(dtype), Value::Number(bytes)) => {
+                    check_number(*dtype, bytes).map_err(|detail| self.bad_value(&field.name, detail))?;
+                }
+                (FieldType::Array(array), Value::Array { data, shape }) => {
+                    check_array(array, data, shape).map_err(|detail| self.bad_value(&field.name, detail))?;
+                }
+                (kind, _) => return Err(self.bad_value(&field.name, format!("the value is not {kind}"))),
             }
         }
         Ok(sizes)
@@ -92,33 +99,55 @@ impl Writer {
     fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
         let (mut column, mut sizes) = (0, sizes.iter());
         for value in values {
+            let main = &mut self.columns[column];
+            let (next, alignment) = (column + main.parts, main.alignment);
             match *value {
-                Value::Int(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
-                Value::Float(value) => self.columns[column].pending.extend_from_slice(&value.to_le_bytes()),
+                Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+                Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+                Value::Number(bytes) => main.pending.extend_from_slice(bytes),
                 Value::Str(text) => {
                     // The offset is relative to the heap until the heap is written.
                     let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
                     let crc = crc32c::crc32c(text.as_bytes());
-                    self.columns[column].pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
+                    main.pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
                     self.heap.extend_from_slice(text.as_bytes());
                 }
-                Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data))?,
-                Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc)?,
+                Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
+                Value::Array { data, shape } => {
+                    self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
+                    self.append_dims(column, shape);
+                }
+                Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?,
+                Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
             }
-            let is_image = self.columns[column].is_image();
-            column += 1;
-            if is_image {
+            // A field of bytes takes images, too, and has no columns for their sizes.
+            if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
                 let (width, height) = sizes.next().copied().unwrap_or_default();
-                self.columns[column].pending.extend_from_slice(&width.to_le_bytes());
-                self.columns[column + 1].pending.extend_from_slice(&height.to_le_bytes());
-                column += 2;
+                self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
+                self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
             }
+            column = next;
         }
         if self.heap.len() >= HEAP { self.flush_heap() } else { Ok(()) }
     }
 
-    fn append_payload(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32) -> Result<()> {
-        self.pad(8)?;
+    /// Appends the variable dimensions of an array, if they do not follow from its bytes.
+    fn append_dims(&mut self, column: usize, shape: &[u64]) {
+        if self.columns[column].parts == 1 {
+            return;
+        }
+        let columns = &mut self.columns[column..];
+        let mut part = 0;
+        for (dim, fixed) in shape.iter().zip(columns[0].shape.clone().iter()) {
+            if fixed.is_none() {
+                part += 1;
+                columns[part].pending.extend_from_slice(&dim.to_le_bytes());
+            }
+        }
+    }
+
+    fn append_payload(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32, alignment: u64) -> Result<()> {
+        self.pad(alignment)?;
         let (offset, stored) = (self.position(), (data.len() + side.len()) as u64);
         let extent = Extent { offset, stored, side: side.len() as u32, crc, missing: false };
         self.put(data)?;
@@ -127,12 +156,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the gathered strings as one run and tells the extents where it lies.
+    /// Writes the gathered texts as one run and tells the extents where it lies.
     pub(crate) fn flush_heap(&mut self) -> Result<()> {
         let (at, heap) = (self.position(), mem::take(&mut self.heap));
         self.put(&heap)?;
-        for column in self.columns.iter_mut().filter(|c| c.is_string()) {
-            column.place_strings(at);
+        for column in self.columns.iter_mut().filter(|c| c.is_heaped()) {
+            column.place_texts(at);
         }
         Ok(())
     }
@@ -192,5 +221,25 @@ impl Writer {
 
     pub(crate) fn sync(&self) -> Result<()> {
         self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
+    }
+}
+
+fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
+    if bytes.len() != dtype.size() {
+        return Err(format!("{} bytes, where {dtype} has {}", bytes.len(), dtype.size()));
+    }
+    if dtype == DType::Bool && bytes[0] > 1 {
+        return Err(format!("the byte {}, where a bool is 0 or 1", bytes[0]));
+    }
+    Ok(())
+}
+
+fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
+    match array.nbytes_of(shape) {
+        None => Err(format!("an array of shape {}, where the field is {array}", shape_text(shape))),
+        Some(bytes) if bytes != data.len() as u64 => {
+            Err(format!("{} bytes for an array of shape {}, which has {bytes}", data.len(), shape_text(shape)))
+        }
+        Some(_) => Ok(()),
     }
 }

@@ -1,8 +1,10 @@
 //! The writer's side of columns: entries gathered since the last commit, written as chunks, merged when they get many.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, CHUNK_ALIGN, Chunk, Encoding, Part, u32_at, u64_at};
-use crate::schema::{FieldType, Schema};
+use crate::schema::Schema;
 use crate::writer::Writer;
 
 /// Chunks below this many bytes are merged as in a binary counter, so that many small commits leave few of them.
@@ -15,15 +17,22 @@ const LARGE: u64 = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct ColumnBuffer {
     field: u32,
-    kind: FieldType,
     part: Part,
+    /// How many columns the field has, this one and those that follow it.
+    pub(crate) parts: usize,
+    /// Its payloads begin at multiples of this.
+    pub(crate) alignment: u64,
+    /// Its payloads are gathered in the heap.
+    heaped: bool,
+    /// Of arrays that are payloads.
+    pub(crate) shape: Arc<[Option<u64>]>,
     encoding: Encoding,
     width: u16,
     /// Chunks of the last commit, in order.
     pub(crate) chunks: Vec<Chunk>,
     /// Entries of records that are not committed.
     pub(crate) pending: Vec<u8>,
-    /// Strings: from here on, offsets in `pending` are relative to a heap that is not yet written.
+    /// Texts: from here on, offsets in `pending` are relative to a heap that is not yet written.
     unplaced: usize,
 }
 
@@ -31,17 +40,20 @@ impl ColumnBuffer {
     pub(crate) fn for_schema(schema: &Schema) -> Vec<Self> {
         let mut columns = Vec::new();
         for field in schema.fields() {
-            for part in Part::ALL {
+            let parts = field.kind.parts();
+            for part in (0..parts).map(Part) {
                 let Some((encoding, width)) = field.kind.column(part) else { continue };
-                let (chunks, pending) = (Vec::new(), Vec::new());
                 columns.push(Self {
                     field: field.id,
-                    kind: field.kind,
                     part,
+                    parts: (parts - part.0).into(),
+                    alignment: field.kind.alignment(),
+                    heaped: field.kind.holds_text(),
+                    shape: field.kind.payload_array().map_or_else(|| [].into(), |array| array.shape().into()),
                     encoding,
                     width,
-                    chunks,
-                    pending,
+                    chunks: Vec::new(),
+                    pending: Vec::new(),
                     unplaced: 0,
                 });
             }
@@ -53,17 +65,18 @@ impl ColumnBuffer {
         (self.field, self.part, self.encoding, self.width) == (chunk.field, chunk.part, chunk.encoding, chunk.width)
     }
 
-    /// Whether this is the extent column of an image, which width and height follow.
-    pub(crate) fn is_image(&self) -> bool {
-        self.kind == FieldType::Image && self.part == Part::Main
+    /// Whether its payloads are gathered in the heap, as texts are.
+    pub(crate) fn is_heaped(&self) -> bool {
+        self.heaped
     }
 
-    pub(crate) fn is_string(&self) -> bool {
-        self.kind == FieldType::String
+    /// Whether its entries are extents.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.encoding == Encoding::Extents
     }
 
     /// Turns offsets into the heap into offsets into the file, now that the heap lies at `at`.
-    pub(crate) fn place_strings(&mut self, at: u64) {
+    pub(crate) fn place_texts(&mut self, at: u64) {
         for entry in self.pending[self.unplaced..].chunks_exact_mut(self.width.into()) {
             let offset = at + u64_at(entry, 0);
             entry[..8].copy_from_slice(&offset.to_le_bytes());

@@ -50,6 +50,13 @@ impl BatchBuffer {
         self.start.as_ptr()
     }
 
+    /// Its bytes, as long as it has not been given away.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `start` points to `len` bytes, zeroed when they were allocated or somebody's own, that nobody else has as long
+        // as this lives, and it is borrowed meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len

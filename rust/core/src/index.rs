@@ -25,7 +25,8 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct Index {
     columns: Vec<Column>,
-    by_field: Vec<[Option<usize>; 3]>,
+    /// For each field the number of its first column, and how many it has.
+    by_field: Vec<(usize, u8)>,
 }
 
 /// One column of a field.
@@ -61,7 +62,7 @@ pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, s
             return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
         };
         if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
-            return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind.name())));
+            return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind)));
         }
         if let Some(before) = chunks.last() {
             let (last, this) = ((before.field, before.part), (chunk.field, chunk.part));
@@ -94,23 +95,22 @@ impl Index {
         }
         let (mut columns, mut by_field) = (Vec::new(), Vec::with_capacity(schema.fields().len()));
         for field in schema.fields() {
-            let mut parts = [None; 3];
-            for part in Part::ALL {
+            by_field.push((columns.len(), field.kind.parts()));
+            for part in (0..field.kind.parts()).map(Part) {
                 let Some((_, width)) = field.kind.column(part) else { continue };
-                let suffix = ["", ".width", ".height"][part as usize];
                 let chunks = groups.remove(&(field.id, part)).unwrap_or_default();
                 let chunks = chunks.into_iter().map(|chunk| ChunkData::new(chunk, source.clone())).collect();
-                parts[part as usize] = Some(columns.len());
-                columns.push(Column { name: format!("{}{suffix}", field.name), width: width.into(), chunks });
+                let name = format!("{}{}", field.name, field.kind.part_suffix(part));
+                columns.push(Column { name, width: width.into(), chunks });
             }
-            by_field.push(parts);
         }
         Ok(Self { columns, by_field })
     }
 
     /// A column of the field at a position of the schema; `None` if its type has no such part.
     pub(crate) fn column(&self, field: usize, part: Part) -> Option<&Column> {
-        self.columns.get((*self.by_field.get(field)?)[part as usize]?)
+        let &(first, parts) = self.by_field.get(field)?;
+        if part.0 < parts { self.columns.get(first + usize::from(part.0)) } else { None }
     }
 
     pub(crate) fn columns(&self) -> &[Column] {
@@ -134,13 +134,71 @@ impl Column {
         records: &[u64],
         mut each: impl FnMut(usize, Option<&[u8; WIDTH]>) -> Result<()>,
     ) -> Result<()> {
+        self.walk(path, records, WIDTH, |i, entry| each(i, entry.and_then(|entry| entry.try_into().ok())))
+    }
+
+    /// Copies the entries of records to `out`, one behind the other; `missing` is called for the first one without an entry.
+    pub(crate) fn gather(
+        &self,
+        path: &Path,
+        records: &[u64],
+        out: &mut [u8],
+        missing: impl Fn(usize) -> Error,
+    ) -> Result<()> {
+        match self.width {
+            1 => self.gather_of::<1>(path, records, out, missing),
+            2 => self.gather_of::<2>(path, records, out, missing),
+            4 => self.gather_of::<4>(path, records, out, missing),
+            8 => self.gather_of::<8>(path, records, out, missing),
+            16 => self.gather_of::<16>(path, records, out, missing),
+            32 => self.gather_of::<32>(path, records, out, missing),
+            64 => self.gather_of::<64>(path, records, out, missing),
+            width => {
+                let mut parts = out.chunks_exact_mut(width);
+                self.walk(path, records, width, |i, entry| {
+                    let entry = entry.ok_or_else(|| missing(i))?;
+                    parts.next().map(|part| part.copy_from_slice(entry));
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// As [`Column::gather`], for a width that the compiler knows: an entry is then a load and a store.
+    fn gather_of<const WIDTH: usize>(
+        &self,
+        path: &Path,
+        records: &[u64],
+        out: &mut [u8],
+        missing: impl Fn(usize) -> Error,
+    ) -> Result<()> {
+        let (parts, _) = out.as_chunks_mut::<WIDTH>();
+        let mut parts = parts.iter_mut();
+        self.for_each::<WIDTH>(path, records, |i, entry| {
+            let entry = entry.ok_or_else(|| missing(i))?;
+            if let Some(part) = parts.next() {
+                *part = *entry;
+            }
+            Ok(())
+        })
+    }
+
+    #[allow(clippy::inline_always)] // likewise
+    #[inline(always)]
+    fn walk(
+        &self,
+        path: &Path,
+        records: &[u64],
+        width: usize,
+        mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
         let Some(mut chunk) = self.chunks.last() else {
             return (0..records.len()).try_for_each(|i| each(i, None));
         };
         let mut bytes = chunk.bytes(path, &self.name)?;
         // Random entries of a large file are cache misses. Loads that nothing waits for overlap, so touch all entries first.
         let touched = records.iter().fold(0, |all, &record| {
-            let at = record.wrapping_sub(chunk.chunk.first).wrapping_mul(WIDTH as u64);
+            let at = record.wrapping_sub(chunk.chunk.first).wrapping_mul(width as u64);
             all ^ bytes.get(at as usize).copied().unwrap_or_default()
         });
         std::hint::black_box(touched);
@@ -153,8 +211,8 @@ impl Column {
                 chunk = found;
                 bytes = chunk.bytes(path, &self.name)?;
             }
-            let at = (record - chunk.chunk.first) as usize * WIDTH;
-            let entry = bytes.get(at..at + WIDTH).and_then(|entry| entry.try_into().ok());
+            let at = (record - chunk.chunk.first) as usize * width;
+            let entry = bytes.get(at..at + width);
             let Some(entry) = entry else {
                 return Err(Error::corrupt(
                     path,
@@ -163,8 +221,8 @@ impl Column {
                 ));
             };
             chunk.check(path, &self.name, bytes, at / BLOCK)?;
-            if !BLOCK.is_multiple_of(WIDTH) {
-                chunk.check(path, &self.name, bytes, (at + WIDTH - 1) / BLOCK)?;
+            if !BLOCK.is_multiple_of(width) {
+                chunk.check(path, &self.name, bytes, (at + width - 1) / BLOCK)?;
             }
             each(i, Some(entry))?;
         }

@@ -297,7 +297,7 @@ impl Writer {
 
     fn columns_are_image(&self, field: usize) -> Result<bool> {
         use crate::schema::FieldType::{Bytes, Image};
-        match self.schema().fields().get(field).map(|f| f.kind) {
+        match self.schema().fields().get(field).map(|f| &f.kind) {
             Some(Image) => Ok(true),
             Some(Bytes) => Ok(false),
             _ => Err(Error::Schema("files go into a field of type image or bytes".to_owned())),

@@ -258,16 +258,16 @@ pub(crate) enum Encoding {
     Extents,
 }
 
-/// Which column of a field: the value or extent itself, or what is derived from it.
+/// Which column of a field: 0 the value or extent itself, others what belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Part {
-    Main = 0,
-    Width = 1,
-    Height = 2,
-}
+pub(crate) struct Part(pub u8);
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] = [Self::Main, Self::Width, Self::Height];
+    pub(crate) const MAIN: Self = Self(0);
+    /// Of images.
+    pub(crate) const WIDTH: Self = Self(1);
+    /// Of images.
+    pub(crate) const HEIGHT: Self = Self(2);
 }
 
 /// One entry of the directory: where a run of one column's entries lies.
@@ -307,7 +307,7 @@ impl Chunk {
     pub(crate) fn encode(&self) -> [u8; CHUNK_LEN] {
         let mut out = [0; CHUNK_LEN];
         put(&mut out, 0, &self.field.to_le_bytes());
-        out[4] = self.part as u8;
+        out[4] = self.part.0;
         out[5] = match self.encoding {
             Encoding::Values => 1,
             Encoding::Extents => 2,
@@ -324,12 +324,7 @@ impl Chunk {
     /// # Errors
     /// What is wrong with the entry, as text.
     pub(crate) fn decode(bytes: &[u8], footer: &Footer) -> std::result::Result<Self, String> {
-        let part = match bytes[4] {
-            0 => Part::Main,
-            1 => Part::Width,
-            2 => Part::Height,
-            other => return Err(format!("unknown part {other}")),
-        };
+        let part = Part(bytes[4]);
         let encoding = match bytes[5] {
             1 => Encoding::Values,
             2 => Encoding::Extents,

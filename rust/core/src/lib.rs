@@ -1,12 +1,12 @@
 //! One append-only packed file of training records, read in parallel.
 //!
 //! ```
-//! use fastrecord_core::{Access, FieldType, Reader, Schema, Value, Writer, WriterOptions};
+//! use fastrecord_core::{Access, DType, FieldType, Reader, Schema, Value, Writer, WriterOptions};
 //!
 //! # fn main() -> fastrecord_core::Result<()> {
 //! let folder = tempfile::tempdir().unwrap();
 //! let path = folder.path().join("train.frec");
-//! let schema = Schema::new([("data", FieldType::Bytes), ("label", FieldType::Int64)])?;
+//! let schema = Schema::new([("data", FieldType::Bytes), ("label", FieldType::Scalar(DType::Int64))])?;
 //! let mut writer = Writer::open(&path, Some(schema), None, &WriterOptions::default())?;
 //! writer.append(&[Value::Bytes(b"first"), Value::Int(3)])?;
 //! writer.append(&[Value::Bytes(b"second"), Value::Int(4)])?;
@@ -29,6 +29,7 @@ mod block_order;
 mod buffer;
 mod chunks;
 mod commit;
+mod dtype;
 mod error;
 mod filling;
 pub mod image;
@@ -56,6 +57,7 @@ mod work;
 mod writer;
 
 pub use block_order::{BlockOrder, Blocks};
+pub use dtype::{ArrayType, DType, MAX_DIMS, shape_text};
 pub use error::{Error, Result};
 pub use filling::{BatchBuffer, Spares};
 pub use images::{Pixels, decode_image};
@@ -69,7 +71,7 @@ pub use pool::default_threads;
 pub use probe::image_size;
 pub use reader::{ColumnBytes, Datum, Reader};
 pub use recode::{Limit, Recode, Recoded, Tally};
-pub use schema::{ColumnType, Field, FieldType, Schema};
+pub use schema::{Compression, Field, FieldType, Schema};
 pub use snapshot::{Access, SnapshotId, from_hex, hex};
 pub use storage::Storage;
 pub use verify::{MAX_ERRORS, Report};

@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::index::{Column, Source};
 use crate::layout::{EXTENT_LEN, Extent, FORMAT_VERSION, Part};
 use crate::map::Mapping;
-use crate::schema::{ColumnType, Field, FieldType, Schema};
+use crate::schema::{Field, FieldType, Schema};
 use crate::snapshot::{Access, Snapshot, SnapshotId};
+
+/// Payloads of arrays and lists begin at multiples of this.
+const ARRAY_ALIGN: u64 = 64;
 
 /// A snapshot of a file. Cloning is cheap and shares it; any number of threads may read.
 #[derive(Debug, Clone)]
@@ -33,12 +37,14 @@ pub enum ColumnBytes {
 pub enum Datum {
     /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
     Payload(u64, u64),
-    /// Text.
+    /// Text, which may be that of JSON.
     Str(String),
-    /// A signed 64-bit integer.
+    /// An int64.
     Int(i64),
-    /// A 64-bit float.
+    /// A float64.
     Float(f64),
+    /// A number of another type, or an array that lies in its column: little-endian, in C order.
+    Values(Vec<u8>),
     /// The record has no value for the field.
     Missing,
 }
@@ -154,7 +160,7 @@ impl Reader {
 
     /// Makes sure that the file is still as long as the snapshot: a read behind its end through a mapping would be a SIGBUS.
     ///
-    /// Everything that reads from the file begins with this: `extents`, `words`, `column`, `verify`.
+    /// Everything that reads from the file begins with this: `extents`, `values`, `column`, `verify`.
     pub(crate) fn check_size(&self) -> Result<()> {
         let found = self.inner.file.metadata().map_err(|e| Error::io(self.path(), e))?.len();
         let (expected, commit) = (self.inner.footer.end(), self.inner.footer.commit);
@@ -165,17 +171,17 @@ impl Reader {
     }
 
     fn main_column(&self, field: usize) -> Result<&Column> {
-        self.inner.index.column(field, Part::Main).ok_or_else(|| self.no_field(&field.to_string()))
+        self.inner.index.column(field, Part::MAIN).ok_or_else(|| self.no_field(&field.to_string()))
     }
 
-    /// The extents of records that [`Reader::resolve`] gave.
+    /// The extents of records that [`Reader::resolve`] gave; those of arrays fit their shapes.
     pub(crate) fn extents(&self, field: usize, records: &[u64]) -> Result<Vec<Extent>> {
-        let kind = self.field_at(field)?.kind;
-        if !kind.is_variable() {
+        let kind = &self.field_at(field)?.kind;
+        if !kind.has_payloads() {
             return Err(self.wrong_type(field, "it has no payloads"));
         }
         self.check_size()?;
-        let (limit, image) = (self.inner.footer.offset, kind == FieldType::Image);
+        let (limit, image) = (self.inner.footer.offset, *kind == FieldType::Image);
         let mut extents = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
@@ -194,7 +200,85 @@ impl Reader {
             extents.push(extent);
             Ok(())
         })?;
+        if kind.alignment() == ARRAY_ALIGN {
+            self.check_extents(field, kind, records, &extents)?;
+        }
         Ok(extents)
+    }
+
+    /// What extents of arrays and lists are checked for beside the rest.
+    fn check_extents(&self, field: usize, kind: &FieldType, records: &[u64], extents: &[Extent]) -> Result<()> {
+        for (i, extent) in extents.iter().enumerate() {
+            if !extent.missing && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
+                let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
+                return Err(self.bad_extent(field, records[i], detail));
+            }
+        }
+        let Some(array) = kind.payload_array() else { return Ok(()) };
+        if array.variable() > 1 {
+            return self.shapes_of(field, array, records, extents).map(drop);
+        }
+        let bad = |e: &Extent| !e.missing && array.shape_of_bytes(e.length()).is_none();
+        match extents.iter().position(bad) {
+            Some(i) => Err(self.bad_extent(field, records[i], no_shape(array, extents[i].length()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The shapes of arrays, one behind the other; zeros where the value is missing.
+    fn shapes_of(&self, field: usize, array: &ArrayType, records: &[u64], extents: &[Extent]) -> Result<Vec<u64>> {
+        let variable = array.variable();
+        // What is not told stays a dimension that no array has.
+        let mut dims = vec![u64::MAX; records.len() * variable];
+        if variable > 1 {
+            for part in 0..variable {
+                let column = self.inner.index.column(field, Part(1 + part as u8));
+                let column = column.ok_or_else(|| self.no_field(&field.to_string()))?;
+                column.for_each::<8>(self.path(), records, |i, entry| {
+                    if let Some(entry) = entry {
+                        dims[i * variable + part] = u64::from_le_bytes(*entry);
+                    }
+                    Ok(())
+                })?;
+            }
+        } else if variable == 1 {
+            for (dim, extent) in dims.iter_mut().zip(extents) {
+                *dim = array.shape_of_bytes(extent.length()).unwrap_or(u64::MAX);
+            }
+        }
+        let mut shapes = Vec::with_capacity(records.len() * array.shape().len());
+        for (i, extent) in extents.iter().enumerate() {
+            if extent.missing {
+                shapes.resize(shapes.len() + array.shape().len(), 0);
+                continue;
+            }
+            let mut dims = dims[i * variable..(i + 1) * variable].iter();
+            let start = shapes.len();
+            shapes.extend(array.shape().iter().map(|dim| dim.or_else(|| dims.next().copied()).unwrap_or_default()));
+            if array.nbytes_of(&shapes[start..]) != Some(extent.length()) {
+                let detail = format!("{}: shape {}", no_shape(array, extent.length()), shape_text(&shapes[start..]));
+                return Err(self.bad_extent(field, records[i], detail));
+            }
+        }
+        Ok(shapes)
+    }
+
+    /// The shapes of arrays, all dimensions of a value and then those of the next; zeros for a missing value.
+    ///
+    /// # Errors
+    /// A damaged index, or a field of another type.
+    pub fn shapes(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        match &self.field_at(field)?.kind {
+            FieldType::Array(array) if array.nbytes().is_some() => {
+                let shape: Vec<u64> = array.shape().iter().flatten().copied().collect();
+                Ok(shape.repeat(records.len()))
+            }
+            FieldType::Array(array) => {
+                let extents = self.extents(field, records)?;
+                self.shapes_of(field, array, records, &extents)
+            }
+            _ => Err(self.wrong_type(field, "it has no shape")),
+        }
     }
 
     pub(crate) fn name_of(&self, field: usize) -> String {
@@ -210,7 +294,7 @@ impl Reader {
     }
 
     pub(crate) fn wrong_type(&self, field: usize, expected: &str) -> Error {
-        let found = self.schema().fields().get(field).map_or("unknown", |f| f.kind.name()).to_owned();
+        let found = self.schema().fields().get(field).map_or_else(|| "unknown".to_owned(), |f| f.kind.to_string());
         Error::FieldType {
             path: self.path().to_owned(),
             field: self.name_of(field),
@@ -219,21 +303,36 @@ impl Reader {
         }
     }
 
-    /// The 8-byte values of records, one behind the other.
+    /// The values of records that lie in the field's column, one behind the other.
     ///
     /// # Errors
     /// A damaged column, a field of another type, or a record without a value.
-    pub fn words(&self, field: usize, records: &[u64]) -> Result<Vec<[u8; 8]>> {
-        if self.field_at(field)?.kind.is_variable() {
-            return Err(self.wrong_type(field, "it has no fixed-width values"));
-        }
+    pub fn values(&self, field: usize, records: &[u64]) -> Result<Vec<u8>> {
+        let mut out = vec![0; self.values_width(field)?.saturating_mul(records.len())];
+        self.values_into(field, records, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Reader::values`], into the start of a buffer.
+    ///
+    /// # Errors
+    /// As there, and [`Error::BufferTooSmall`].
+    pub fn values_into(&self, field: usize, records: &[u64], out: &mut [u8]) -> Result<()> {
+        let needed = self.values_width(field)?.saturating_mul(records.len());
+        let given = out.len() as u64;
+        let Some(out) = out.get_mut(..needed) else {
+            return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed: needed as u64, given });
+        };
         self.check_size()?;
-        let mut words = Vec::with_capacity(records.len());
-        self.main_column(field)?.for_each::<8>(self.path(), records, |i, entry| {
-            words.push(*entry.ok_or_else(|| self.missing(field, records[i]))?);
-            Ok(())
-        })?;
-        Ok(words)
+        self.main_column(field)?.gather(self.path(), records, out, |i| self.missing(field, records[i]))
+    }
+
+    /// Bytes of a value that lies in the field's column.
+    fn values_width(&self, field: usize) -> Result<usize> {
+        if self.field_at(field)?.kind.has_payloads() {
+            return Err(self.wrong_type(field, "its values are not in its column"));
+        }
+        Ok(self.main_column(field)?.width)
     }
 
     /// The texts of records; a missing one is `None`.
@@ -241,7 +340,7 @@ impl Reader {
     /// # Errors
     /// A damaged index or payload (checksums are always checked here), or a field of another type.
     pub fn strings(&self, field: usize, records: &[u64]) -> Result<Vec<Option<String>>> {
-        if self.field_at(field)?.kind != FieldType::String {
+        if !self.field_at(field)?.kind.holds_text() {
             return Err(self.wrong_type(field, "it has no text"));
         }
         let extents = self.extents(field, records)?;
@@ -292,9 +391,11 @@ impl Reader {
     /// # Errors
     /// Damage; with `verify`, a payload's too.
     pub fn datum(&self, field: usize, record: u64, verify: bool) -> Result<Datum> {
-        match self.field_at(field)?.kind {
-            FieldType::String => Ok(self.strings(field, &[record])?.pop().flatten().map_or(Datum::Missing, Datum::Str)),
-            FieldType::Image | FieldType::Bytes => {
+        match &self.field_at(field)?.kind {
+            FieldType::String | FieldType::Json => {
+                Ok(self.strings(field, &[record])?.pop().flatten().map_or(Datum::Missing, Datum::Str))
+            }
+            kind if kind.has_payloads() => {
                 let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
                 if extent.missing {
                     return Ok(Datum::Missing);
@@ -304,19 +405,18 @@ impl Reader {
                 }
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }
-            kind => match self.words(field, &[record]) {
-                Ok(words) => {
-                    let word = words.first().copied().unwrap_or_default();
-                    let is_int = kind == FieldType::Int64;
-                    Ok(if is_int {
-                        Datum::Int(i64::from_le_bytes(word))
-                    } else {
-                        Datum::Float(f64::from_le_bytes(word))
-                    })
-                }
-                Err(Error::Missing { .. }) => Ok(Datum::Missing),
-                Err(error) => Err(error),
-            },
+            kind => {
+                let values = match self.values(field, &[record]) {
+                    Err(Error::Missing { .. }) => return Ok(Datum::Missing),
+                    values => values?,
+                };
+                let word = |values: &[u8]| values.try_into().unwrap_or_default();
+                Ok(match kind {
+                    FieldType::Scalar(DType::Int64) => Datum::Int(i64::from_le_bytes(word(&values))),
+                    FieldType::Scalar(DType::Float64) => Datum::Float(f64::from_le_bytes(word(&values))),
+                    _ => Datum::Values(values),
+                })
+            }
         }
     }
 
@@ -337,25 +437,31 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// All values of a fixed-width column, every block checked: `label`, `image.width`, `image.height`.
+    /// All values of a column, every block checked, and what each is: `label`, small arrays, `image.width`, `image.height`.
     ///
     /// # Errors
     /// No such column, damage, or a record without a value.
-    pub fn column(&self, name: &str) -> Result<(ColumnType, ColumnBytes)> {
+    pub fn column(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
         self.check_size()?;
         let (base, part) = match name.rsplit_once('.') {
-            Some((base, "width")) => (base, Part::Width),
-            Some((base, "height")) => (base, Part::Height),
-            _ => (name, Part::Main),
+            Some((base, "width")) => (base, Part::WIDTH),
+            Some((base, "height")) => (base, Part::HEIGHT),
+            _ => (name, Part::MAIN),
         };
         let field = self.field(base)?;
-        let kind = self.field_at(field)?.kind;
+        let kind = &self.field_at(field)?.kind;
         let index = &self.inner.index;
-        let column =
-            index.column(field, part).ok_or_else(|| self.wrong_type(field, &format!("it has no column {name:?}")))?;
+        let no_column = || self.wrong_type(field, &format!("it has no column {name:?}"));
+        let column = index.column(field, part).ok_or_else(no_column)?;
         let Some(entries) = kind.column_type(part) else {
-            let hint = if kind == FieldType::Image { "; it has image.width and image.height" } else { "" };
-            return Err(self.wrong_type(field, &format!("only fields of fixed width are columns{hint}")));
+            if part != Part::MAIN {
+                return Err(no_column());
+            }
+            let hint = match kind {
+                FieldType::Image => format!("; it has {base}.width and {base}.height"),
+                _ => String::new(),
+            };
+            return Err(self.wrong_type(field, &format!("only scalars and small arrays are columns{hint}")));
         };
         if let Some(chunk) = column.single(self.len()) {
             if let Some(offset) = chunk.mapped_at() {
@@ -378,4 +484,8 @@ impl Reader {
         }
         Ok((entries, ColumnBytes::Copied(cell.get().cloned().unwrap_or_default())))
     }
+}
+
+fn no_shape(array: &ArrayType, bytes: u64) -> String {
+    format!("{bytes} bytes are no {array}")
 }

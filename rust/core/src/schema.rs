@@ -1,14 +1,19 @@
 //! Fields and their types, and the metadata document that carries them.
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::dtype::{ArrayType, DType};
 use crate::error::{Error, Result};
 use crate::layout::{Encoding, Part};
 
+/// Arrays of up to so many bytes are stored in their column; larger ones as payloads.
+const MAX_VALUE: u64 = 64;
+
 /// The type of a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldType {
     /// An encoded image, kept byte for byte, with its width and height as index columns.
@@ -17,71 +22,242 @@ pub enum FieldType {
     Bytes,
     /// UTF-8 text.
     String,
-    /// A signed 64-bit integer.
-    Int64,
-    /// A 64-bit IEEE float.
-    Float64,
+    /// A JSON document, as UTF-8 text.
+    Json,
+    /// One number.
+    Scalar(DType),
+    /// An array of numbers.
+    Array(ArrayType),
+    /// Any number of values of one type, which is no list.
+    List(Box<FieldType>),
+}
+
+impl From<DType> for FieldType {
+    fn from(dtype: DType) -> Self {
+        Self::Scalar(dtype)
+    }
+}
+
+/// What is wrong with a type in a schema row.
+enum BadType {
+    /// A later minor revision may know it.
+    Unknown(String),
+    Wrong(String),
 }
 
 impl FieldType {
-    const ALL: [Self; 5] = [Self::Image, Self::Bytes, Self::String, Self::Int64, Self::Float64];
-
-    /// The name that the file and the user know it by.
-    pub fn name(self) -> &'static str {
+    /// The name that the file and the user know it by, without dtype, shape or item.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Image => "image",
             Self::Bytes => "bytes",
             Self::String => "string",
-            Self::Int64 => "int64",
-            Self::Float64 => "float64",
+            Self::Json => "json",
+            Self::Scalar(dtype) => dtype.name(),
+            Self::Array(_) => "array",
+            Self::List(_) => "list",
         }
     }
 
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    /// Takes a type out of a schema row, with the keys that say more about it.
+    fn from_row(row: &mut Map<String, Value>) -> std::result::Result<Self, BadType> {
+        let name = match row.remove("type") {
+            Some(Value::String(name)) => name,
+            _ => return Err(BadType::Wrong("has no type".to_owned())),
+        };
+        match name.as_str() {
+            "image" => Ok(Self::Image),
+            "bytes" => Ok(Self::Bytes),
+            "string" => Ok(Self::String),
+            "json" => Ok(Self::Json),
+            "array" => Self::array_from(row.remove("dtype"), row.remove("shape")),
+            "list" => match row.remove("item") {
+                Some(Value::Object(mut item)) => match Self::from_row(&mut item)? {
+                    Self::List(_) => Err(BadType::Wrong("is a list of lists".to_owned())),
+                    item => Ok(Self::List(Box::new(item))),
+                },
+                _ => Err(BadType::Wrong("is a list without an item's type".to_owned())),
+            },
+            _ => DType::from_name(&name).map(Self::Scalar).ok_or(BadType::Unknown(name)),
+        }
     }
 
-    /// Whether values vary in size and are told by extents.
-    pub fn is_variable(self) -> bool {
-        matches!(self, Self::Image | Self::Bytes | Self::String)
+    fn array_from(dtype: Option<Value>, shape: Option<Value>) -> std::result::Result<Self, BadType> {
+        let Some(Value::String(name)) = dtype else {
+            return Err(BadType::Wrong("is an array without a dtype".to_owned()));
+        };
+        let Some(Value::Array(dims)) = shape else {
+            return Err(BadType::Wrong("is an array without a shape".to_owned()));
+        };
+        let dtype = DType::from_name(&name).ok_or_else(|| BadType::Unknown(format!("array of {name}")))?;
+        let mut shape = Vec::with_capacity(dims.len().min(crate::dtype::MAX_DIMS));
+        for dim in &dims {
+            match (dim, dim.as_u64()) {
+                (Value::Null, _) => shape.push(None),
+                (_, Some(dim)) => shape.push(Some(dim)),
+                _ => return Err(BadType::Wrong(format!("has a dimension that is no whole number: {dim}"))),
+            }
+        }
+        ArrayType::new(dtype, &shape).map(Self::Array).map_err(|detail| BadType::Wrong(format!("is of {detail}")))
+    }
+
+    /// Puts the type into a schema row.
+    fn put_into(&self, row: &mut Map<String, Value>) {
+        row.insert("type".to_owned(), json!(self.name()));
+        match self {
+            Self::Array(array) => {
+                row.insert("dtype".to_owned(), json!(array.dtype().name()));
+                row.insert("shape".to_owned(), json!(array.shape()));
+            }
+            Self::List(item) => {
+                let mut inner = Map::new();
+                item.put_into(&mut inner);
+                row.insert("item".to_owned(), Value::Object(inner));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether its values are told by extents.
+    pub fn has_payloads(&self) -> bool {
+        self.values().is_none()
     }
 
     /// Whether its values are bytes, of images or of anything else.
-    pub fn holds_bytes(self) -> bool {
+    pub fn holds_bytes(&self) -> bool {
         matches!(self, Self::Image | Self::Bytes)
     }
 
-    /// What the entries of one of the field's columns are, if they are values.
-    pub(crate) fn column_type(self, part: Part) -> Option<ColumnType> {
+    /// Whether its values are text, of any kind.
+    pub fn holds_text(&self) -> bool {
+        matches!(self, Self::String | Self::Json)
+    }
+
+    /// What the values are if they lie in the field's column: single numbers and small arrays.
+    pub fn values(&self) -> Option<ArrayType> {
+        match self {
+            Self::Scalar(dtype) => Some(ArrayType::scalar(*dtype)),
+            Self::Array(array) if array.nbytes().is_some_and(|n| (1..=MAX_VALUE).contains(&n)) => Some(array.clone()),
+            _ => None,
+        }
+    }
+
+    /// The element type and shape of arrays that are payloads.
+    pub(crate) fn payload_array(&self) -> Option<&ArrayType> {
+        match self {
+            Self::Array(array) if self.has_payloads() => Some(array),
+            _ => None,
+        }
+    }
+
+    /// Its payloads start at multiples of this.
+    pub(crate) fn alignment(&self) -> u64 {
+        match self {
+            Self::Image | Self::Bytes => 8,
+            Self::Array(_) | Self::List(_) => 64,
+            Self::String | Self::Json | Self::Scalar(_) => 1,
+        }
+    }
+
+    /// How many columns a field has.
+    pub(crate) fn parts(&self) -> u8 {
+        match self {
+            Self::Image => 3,
+            // One variable dimension follows from the number of bytes.
+            Self::Array(array) if array.variable() > 1 => 1 + array.variable() as u8,
+            _ => 1,
+        }
+    }
+
+    /// What a column is called behind the field's name, in messages and by [`Reader::column`](crate::Reader::column).
+    pub(crate) fn part_suffix(&self, part: Part) -> String {
         match (self, part) {
-            (Self::Int64, Part::Main) => Some(ColumnType::Int64),
-            (Self::Float64, Part::Main) => Some(ColumnType::Float64),
-            (Self::Image, Part::Width | Part::Height) => Some(ColumnType::Uint32),
+            (_, Part::MAIN) => String::new(),
+            (Self::Image, Part::WIDTH) => ".width".to_owned(),
+            (Self::Image, Part::HEIGHT) => ".height".to_owned(),
+            (_, Part(number)) => format!(".dim{number}"),
+        }
+    }
+
+    /// What the entries of one of the field's columns are, if they are values that a user may ask for.
+    pub(crate) fn column_type(&self, part: Part) -> Option<ArrayType> {
+        match (self, part) {
+            (_, Part::MAIN) => self.values(),
+            (Self::Image, Part::WIDTH | Part::HEIGHT) => Some(ArrayType::scalar(DType::UInt32)),
             _ => None,
         }
     }
 
     /// The encoding and the entry width of one of the field's columns; `None` if the type has no such part.
-    pub(crate) fn column(self, part: Part) -> Option<(Encoding, u16)> {
-        match (self, part) {
-            (Self::Image | Self::Bytes | Self::String, Part::Main) => Some((Encoding::Extents, 32)),
-            (Self::Int64 | Self::Float64, Part::Main) => Some((Encoding::Values, 8)),
-            (Self::Image, Part::Width | Part::Height) => Some((Encoding::Values, 4)),
-            _ => None,
+    pub(crate) fn column(&self, part: Part) -> Option<(Encoding, u16)> {
+        if part.0 >= self.parts() {
+            return None;
+        }
+        Some(match (self, part) {
+            (_, Part::MAIN) => match self.values().and_then(|values| values.nbytes()) {
+                Some(bytes) => (Encoding::Values, bytes as u16),
+                None => (Encoding::Extents, 32),
+            },
+            (Self::Image, _) => (Encoding::Values, 4),
+            _ => (Encoding::Values, 8),
+        })
+    }
+}
+
+impl fmt::Display for FieldType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Array(array) => array.fmt(f),
+            Self::List(item) => write!(f, "list({item})"),
+            other => f.write_str(other.name()),
         }
     }
 }
 
-/// The type of a fixed-width column's entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ColumnType {
-    /// Signed, 8 bytes.
-    Int64,
-    /// IEEE, 8 bytes.
-    Float64,
-    /// Unsigned, 4 bytes: widths and heights.
-    Uint32,
+/// How a field's payloads are compressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compression {
+    /// "lz4" or "zstd".
+    pub codec: String,
+    /// The codec's own measure of how hard it tries.
+    pub level: Option<i32>,
+    /// What else its schema row says: kept as it is.
+    pub(crate) other: Map<String, Value>,
+}
+
+impl Compression {
+    fn from_value(value: Value, kind: &FieldType) -> std::result::Result<Self, BadType> {
+        let wrong = |detail: &str| Err(BadType::Wrong(detail.to_owned()));
+        let Value::Object(mut row) = value else { return wrong("has a compression that is no object") };
+        let Some(Value::String(codec)) = row.remove("codec") else { return wrong("has a compression without a codec") };
+        if !["lz4", "zstd"].contains(&codec.as_str()) {
+            return Err(BadType::Unknown(format!("{kind}, compressed by {codec}")));
+        }
+        let level = match row.remove("level") {
+            None => None,
+            Some(level) => match level.as_i64().and_then(|level| i32::try_from(level).ok()) {
+                Some(level) => Some(level),
+                None => return wrong("has a compression level that is no whole number"),
+            },
+        };
+        if *kind == FieldType::Image {
+            return wrong("is an image: images are compressed already");
+        }
+        if !kind.has_payloads() {
+            return wrong("is stored in a column, which is not compressed");
+        }
+        Ok(Self { codec, level, other: row })
+    }
+
+    fn to_value(&self) -> Value {
+        let mut row = Map::new();
+        row.insert("codec".to_owned(), json!(self.codec));
+        if let Some(level) = self.level {
+            row.insert("level".to_owned(), json!(level));
+        }
+        row.extend(self.other.clone());
+        Value::Object(row)
+    }
 }
 
 /// A named, typed part of a record.
@@ -93,8 +269,37 @@ pub struct Field {
     pub name: String,
     /// What its values are.
     pub kind: FieldType,
+    /// How its payloads are compressed, if they are.
+    pub compression: Option<Compression>,
     /// Keys that a later minor revision put there: kept as they are.
     other: Map<String, Value>,
+}
+
+impl Field {
+    fn new(id: u32, name: &str, kind: FieldType) -> Self {
+        Self { id, name: name.to_owned(), kind, compression: None, other: Map::new() }
+    }
+
+    /// Reads a row without its id and name.
+    fn from_row(id: u32, name: &str, mut row: Map<String, Value>) -> std::result::Result<Self, BadType> {
+        let kind = FieldType::from_row(&mut row)?;
+        let compression = row.remove("compression").filter(|value| !value.is_null());
+        let compression = compression.map(|value| Compression::from_value(value, &kind)).transpose()?;
+        row.remove("id");
+        row.remove("name");
+        Ok(Self { compression, other: row, ..Self::new(id, name, kind) })
+    }
+
+    fn to_row(&self) -> Value {
+        let mut row = self.other.clone();
+        row.insert("id".to_owned(), json!(self.id));
+        row.insert("name".to_owned(), json!(self.name));
+        self.kind.put_into(&mut row);
+        if let Some(compression) = &self.compression {
+            row.insert("compression".to_owned(), compression.to_value());
+        }
+        Value::Object(row)
+    }
 }
 
 /// The ordered list of a file's fields.
@@ -112,28 +317,30 @@ impl Schema {
     /// # Errors
     /// [`Error::Schema`]: no field, too many, or a name that is empty, used twice or has a dot in it.
     pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, FieldType)>) -> Result<Self> {
-        let fields =
-            (1..).zip(fields).map(|(id, (name, kind))| Field { id, name: name.to_owned(), kind, other: Map::new() });
+        let fields = (1..).zip(fields).map(|(id, (name, kind))| Field::new(id, name, kind));
         let schema = Self { fields: fields.collect() };
         schema.check().map_err(Error::Schema)?;
         Ok(schema)
     }
 
-    /// Makes a schema of new fields from rows `[{"name": .., "type": ..}, ..]`.
+    /// Makes a schema of new fields from rows `[{"name": .., "type": ..}, ..]`; ids are given anew.
     ///
     /// # Errors
     /// [`Error::Schema`], as [`Schema::new`], and for a type that is not known.
     pub fn from_json(text: &str) -> Result<Self> {
         let rows: Vec<Value> = serde_json::from_str(text).map_err(|e| Error::Schema(e.to_string()))?;
         let mut fields = Vec::with_capacity(rows.len().min(MAX_FIELDS));
-        for row in &rows {
-            let name = row["name"].as_str().ok_or_else(|| Error::Schema("a field has no name".to_owned()))?;
-            let type_name = row["type"].as_str().unwrap_or_default();
-            let kind = FieldType::from_name(type_name)
-                .ok_or_else(|| Error::Schema(format!("field {name:?}: unknown type {type_name:?}")))?;
-            fields.push((name, kind));
+        for (id, row) in (1..).zip(rows) {
+            let name = row["name"].as_str().ok_or_else(|| Error::Schema("a field has no name".to_owned()))?.to_owned();
+            let Value::Object(row) = row else { return Err(Error::Schema(format!("field {name:?} is no object"))) };
+            fields.push(Field::from_row(id, &name, row).map_err(|bad| match bad {
+                BadType::Unknown(kind) => Error::Schema(format!("field {name:?}: unknown type {kind:?}")),
+                BadType::Wrong(detail) => Error::Schema(format!("field {name:?} {detail}")),
+            })?);
         }
-        Self::new(fields)
+        let schema = Self { fields };
+        schema.check().map_err(Error::Schema)?;
+        Ok(schema)
     }
 
     /// The fields as JSON rows with id, name and type.
@@ -142,14 +349,7 @@ impl Schema {
     }
 
     fn to_value(&self) -> Value {
-        let row = |f: &Field| {
-            let mut row = f.other.clone();
-            row.insert("id".to_owned(), json!(f.id));
-            row.insert("name".to_owned(), json!(f.name));
-            row.insert("type".to_owned(), json!(f.kind.name()));
-            Value::Object(row)
-        };
-        Value::Array(self.fields.iter().map(row).collect())
+        Value::Array(self.fields.iter().map(Field::to_row).collect())
     }
 
     fn check(&self) -> std::result::Result<(), String> {
@@ -180,13 +380,13 @@ impl Schema {
 
     /// Whether both have the same names and types in the same order; ids do not count.
     pub fn same_fields(&self, other: &Self) -> bool {
-        let key = |s: &Self| s.fields.iter().map(|f| (f.name.clone(), f.kind)).collect::<Vec<_>>();
-        key(self) == key(other)
+        let key = |f: &Field| (f.name.clone(), f.kind.clone());
+        self.fields.iter().map(key).eq(other.fields.iter().map(key))
     }
 
     /// The fields as text for messages: `{image: image, label: int64}`.
     pub fn describe(&self) -> String {
-        let parts: Vec<_> = self.fields.iter().map(|f| format!("{}: {}", f.name, f.kind.name())).collect();
+        let parts: Vec<_> = self.fields.iter().map(|f| format!("{}: {}", f.name, f.kind)).collect();
         format!("{{{}}}", parts.join(", "))
     }
 }
@@ -230,16 +430,14 @@ impl Document {
             let name = row["name"].as_str().ok_or_else(|| bad("a field has no name".to_owned()))?.to_owned();
             let id = row["id"].as_u64().and_then(|id| u32::try_from(id).ok());
             let id = id.ok_or_else(|| bad(format!("field {name:?} has no id")))?;
-            let type_name = row["type"].as_str().ok_or_else(|| bad(format!("field {name:?} has no type")))?;
-            let kind = FieldType::from_name(type_name).ok_or_else(|| Error::Unsupported {
-                path: path.to_owned(),
-                what: format!("field {name:?} has the type {type_name:?}"),
-            })?;
-            let Value::Object(mut other) = row else { return Err(bad(format!("field {name:?} is no object"))) };
-            for known in ["id", "name", "type"] {
-                other.remove(known);
-            }
-            fields.push(Field { id, name, kind, other });
+            let Value::Object(row) = row else { return Err(bad(format!("field {name:?} is no object"))) };
+            fields.push(Field::from_row(id, &name, row).map_err(|wrong| match wrong {
+                BadType::Unknown(kind) => {
+                    let what = format!("field {name:?} has the type {kind:?}");
+                    Error::Unsupported { path: path.to_owned(), what }
+                }
+                BadType::Wrong(detail) => bad(format!("field {name:?} {detail}")),
+            })?);
         }
         let schema = Schema { fields };
         schema.check().map_err(bad)?;

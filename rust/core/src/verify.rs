@@ -51,11 +51,11 @@ impl Reader {
         }
         let done = Arc::new(AtomicU64::new(0));
         for (field, definition) in self.schema().fields().iter().enumerate() {
-            if !definition.kind.is_variable() {
+            if !definition.kind.has_payloads() {
                 continue;
             }
             // Records that no chunk covers have nothing to check, and a damaged footer may count any number of them.
-            let chunks = self.inner.index.column(field, Part::Main).map_or(&[][..], |column| &column.chunks);
+            let chunks = self.inner.index.column(field, Part::MAIN).map_or(&[][..], |column| &column.chunks);
             let windows = chunks.iter().flat_map(|data| {
                 let (first, end) = (data.chunk.first, data.chunk.end_record());
                 (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))

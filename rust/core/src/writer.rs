@@ -26,12 +26,21 @@ use crate::temporary::{remove_stale_temporaries, temporary_name};
 pub enum Value<'a> {
     /// For fields of type image and bytes.
     Bytes(&'a [u8]),
-    /// For fields of type string.
+    /// For fields of type string and json; what is JSON, the caller has made sure.
     Str(&'a str),
     /// For fields of type int64.
     Int(i64),
     /// For fields of type float64.
     Float(f64),
+    /// For fields of any scalar type: the number, little-endian.
+    Number(&'a [u8]),
+    /// For fields of type array.
+    Array {
+        /// The numbers, little-endian, in C order.
+        data: &'a [u8],
+        /// All dimensions.
+        shape: &'a [u64],
+    },
     /// An image whose size and CRC-32C are known already.
     Image {
         /// The encoded image.

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{Cell, Row, append, append_all, assert_holds, folder, never, open, options, read_by_batch};
-use fastrecord_core::{Access, Error, FieldType, Mode, Reader, Schema, Value, Writer};
+use fastrecord_core::{Access, DType, Error, FieldType, Mode, Reader, Schema, Value, Writer};
 
 fn schema() -> Schema {
-    Schema::new([("data", FieldType::Bytes), ("key", FieldType::String), ("label", FieldType::Int64)]).unwrap()
+    Schema::new([("data", FieldType::Bytes), ("key", FieldType::String), ("label", FieldType::Scalar(DType::Int64))])
+        .unwrap()
 }
 
 /// The record of a number: any mix-up shows.
@@ -143,7 +144,7 @@ fn the_lock_is_free_after_a_writer_is_closed_dropped_or_refused() {
     let mut aborted = reopen(&path).unwrap();
     aborted.abort();
     drop(reopen(&path).unwrap());
-    let other = Schema::new([("x", FieldType::Int64)]).unwrap();
+    let other = Schema::new([("x", FieldType::Scalar(DType::Int64))]).unwrap();
     assert!(Writer::open(&path, Some(other), None, &options(Mode::Append)).is_err());
     let mut writer = reopen(&path).unwrap();
     append_next(&mut writer, 1);

@@ -16,7 +16,7 @@ use common::{
     folder, never, open, options, png, put, random_row, read_by_batch, read_one_by_one, seal_superblock, slot, u32_at,
     u64_at, without_sizes,
 };
-use fastrecord_core::{Access, Error, FORMAT_VERSION, FieldType, Mode, Reader, Result, Schema, Value, Writer};
+use fastrecord_core::{Access, DType, Error, FORMAT_VERSION, FieldType, Mode, Reader, Result, Schema, Value, Writer};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -309,18 +309,18 @@ fn take_all(path: &Path) -> Vec<String> {
                         .filter(|e| !matches!(e, Error::FieldType { .. })),
                 );
             }
-            if definition.kind.is_variable() {
+            if definition.kind.has_payloads() {
                 note(reader.lengths(field, &records).err());
                 note(reader.prefetch(field, &records, || false).err());
                 note(reader.view_batch(field, &records, || false).err());
                 note(reader.verify_mapped(field, &records, never).err());
                 note(reader.read_batch_copy(field, &records, true, never).err());
             } else {
-                note(reader.words(field, &records).err());
+                note(reader.values(field, &records).err());
             }
             for &record in &records {
                 note(reader.datum(field, record, true).err());
-                if definition.kind.is_variable() {
+                if definition.kind.has_payloads() {
                     note(reader.payload(field, record, true).err());
                 }
             }
@@ -559,7 +559,7 @@ fn a_missing_value_is_not_an_error_until_it_is_copied() {
         assert_eq!(rows[3], [Cell::Missing, six]);
         assert_eq!(reader.lengths(0, &[0, 1, 2, 3]).unwrap(), [0, 5, 0, 0]);
         assert!(matches!(reader.read_batch_copy(0, &[1, 2], true, never), Err(Error::Missing { record: 2, .. })));
-        assert!(matches!(reader.words(1, &[0, 1]), Err(Error::Missing { record: 1, .. })));
+        assert!(matches!(reader.values(1, &[0, 1]), Err(Error::Missing { record: 1, .. })));
         assert!(matches!(reader.column("label"), Err(Error::Missing { record: 1, .. })));
         assert!(reader.verify(|_| false).unwrap().errors.is_empty());
     }
@@ -743,7 +743,7 @@ fn a_truncated_file_is_told_by_its_newest_commit() {
 fn a_damaged_chunk_is_not_merged_and_appending_goes_on_behind_it() {
     let folder = folder();
     let path = folder.path().join("x.frec");
-    let schema = Schema::new([("label", FieldType::Int64)]).unwrap();
+    let schema = Schema::new([("label", FieldType::Scalar(DType::Int64))]).unwrap();
     let mut writer = Writer::open(&path, Some(schema), None, &options(Mode::Create)).unwrap();
     writer.append(&[Value::Int(1)]).unwrap();
     writer.close().unwrap();
@@ -755,8 +755,8 @@ fn a_damaged_chunk_is_not_merged_and_appending_goes_on_behind_it() {
     writer.close().unwrap();
     assert_eq!(fs::read(&path).unwrap()[4096..bytes.len()], bytes[4096..]);
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-    assert_eq!(reader.words(0, &[1]).unwrap(), [2_i64.to_le_bytes()]);
-    let error = reader.words(0, &[0]).unwrap_err();
+    assert_eq!(reader.values(0, &[1]).unwrap(), 2_i64.to_le_bytes());
+    let error = reader.values(0, &[0]).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 

@@ -9,7 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
-use fastrecord_core::{ColumnBytes, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions, hex};
+use fastrecord_core::{
+    ColumnBytes, DType, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions, hex,
+};
 use serde_json::{Map, json};
 
 /// Of the golden file of version 1.
@@ -72,13 +74,13 @@ fn assert_is_golden(path: &Path) {
     assert_eq!((reader.snapshot().commit, reader.tail_bytes(), reader.complete()), (4, 0, true));
     assert_eq!(reader.metadata(), &metadata());
     let fields: Vec<(u32, &str, FieldType)> =
-        reader.schema().fields().iter().map(|f| (f.id, f.name.as_str(), f.kind)).collect();
+        reader.schema().fields().iter().map(|f| (f.id, f.name.as_str(), f.kind.clone())).collect();
     let expected = [
         (1, "image", FieldType::Image),
         (2, "data", FieldType::Bytes),
         (3, "key", FieldType::String),
-        (4, "label", FieldType::Int64),
-        (5, "weight", FieldType::Float64),
+        (4, "label", FieldType::Scalar(DType::Int64)),
+        (5, "weight", FieldType::Scalar(DType::Float64)),
     ];
     assert_eq!(fields, expected);
     for name in ["label", "weight", "image.width", "image.height"] {

@@ -10,13 +10,18 @@ use common::{
     read_by_batch,
 };
 use fastrecord_core::{
-    Access, ColumnBytes, Datum, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Writer, WriterOptions,
+    Access, ColumnBytes, DType, Datum, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Writer, WriterOptions,
 };
 use proptest::prelude::*;
 use serde_json::json;
 
-const KINDS: [FieldType; 5] =
-    [FieldType::Image, FieldType::Bytes, FieldType::String, FieldType::Int64, FieldType::Float64];
+const KINDS: [FieldType; 5] = [
+    FieldType::Image,
+    FieldType::Bytes,
+    FieldType::String,
+    FieldType::Scalar(DType::Int64),
+    FieldType::Scalar(DType::Float64),
+];
 
 fn schema_of(kinds: &[FieldType]) -> Schema {
     let names: Vec<String> = (0..kinds.len()).map(|i| format!("field {i} é")).collect();
@@ -24,7 +29,7 @@ fn schema_of(kinds: &[FieldType]) -> Schema {
 }
 
 fn two_fields() -> Schema {
-    Schema::new([("data", FieldType::Bytes), ("label", FieldType::Int64)]).unwrap()
+    Schema::new([("data", FieldType::Bytes), ("label", FieldType::Scalar(DType::Int64))]).unwrap()
 }
 
 fn create(path: &Path, schema: Schema) -> Writer {
@@ -122,7 +127,8 @@ proptest! {
                 }
             }
             let texts = reader.strings(2, &records).unwrap();
-            let words = reader.words(3, &records).unwrap();
+            let words = reader.values(3, &records).unwrap();
+            let words: Vec<[u8; 8]> = words.chunks_exact(8).map(|word| word.try_into().unwrap()).collect();
             for (i, &record) in records.iter().enumerate() {
                 let row = &rows[record as usize];
                 prop_assert_eq!(Cell::Text(texts[i].clone().unwrap()), row[2].clone());
@@ -220,7 +226,7 @@ fn chunks_above_a_block_are_merged_with_their_check_tables() {
 fn a_small_append_to_a_large_column_does_not_copy_it() {
     let folder = folder();
     let path = folder.path().join("x.frec");
-    let mut writer = create(&path, Schema::new([("label", FieldType::Int64)]).unwrap());
+    let mut writer = create(&path, Schema::new([("label", FieldType::Scalar(DType::Int64))]).unwrap());
     (0..100_000).for_each(|i| _ = writer.append(&[Value::Int(i)]).unwrap());
     writer.close().unwrap();
     let before = fs::metadata(&path).unwrap().len();
@@ -384,7 +390,7 @@ fn overwriting_takes_the_place_of_the_file_at_close_and_not_before() {
     writer.append(&[Value::Bytes(b"old"), Value::Int(1)]).unwrap();
     writer.close().unwrap();
     let old = open(&path);
-    let schema = Schema::new([("other", FieldType::Int64)]).unwrap();
+    let schema = Schema::new([("other", FieldType::Scalar(DType::Int64))]).unwrap();
     let mut writer = Writer::open(&path, Some(schema.clone()), None, &options(Mode::Overwrite)).unwrap();
     writer.append(&[Value::Int(5)]).unwrap();
     writer.commit().unwrap();
@@ -503,9 +509,9 @@ fn asking_for_the_wrong_thing_is_an_error_that_names_it() {
             assert!(matches!(reader.column(name), Err(Error::FieldType { .. })), "{name}");
         }
         assert!(matches!(reader.strings(0, &[0]), Err(Error::FieldType { .. })));
-        assert!(matches!(reader.words(2, &[0]), Err(Error::FieldType { .. })));
+        assert!(matches!(reader.values(2, &[0]), Err(Error::FieldType { .. })));
         assert!(matches!(reader.lengths(3, &[0]), Err(Error::FieldType { .. })));
-        assert!(matches!(reader.words(77, &[0]), Err(Error::NoField { .. })));
+        assert!(matches!(reader.values(77, &[0]), Err(Error::NoField { .. })));
     }
 }
 

@@ -6,11 +6,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use fastrecord_core::{BatchBuffer, Mapping};
-use pyo3::buffer::PyBuffer;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PySlice};
+
+use crate::held::tensor_array;
 
 /// What keeps the bytes alive and in place.
 pub(crate) enum Bytes {
@@ -139,18 +142,14 @@ pub(crate) fn release_lent(_attached: Python<'_>) {
 
 /// Lends the memory of a writable, contiguous Python buffer for the time of a call.
 pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u8]) -> PyResult<T>) -> PyResult<T> {
-    let buffer = match PyBuffer::<u8>::get(out) {
-        Ok(buffer) if buffer.is_c_contiguous() => buffer,
-        _ => {
-            // A CPU tensor has no buffer protocol, the array over its memory has; other dtypes are looked at as bytes.
-            let array = if out.hasattr("__torch_function__")? { out.call_method0("numpy")? } else { out.clone() };
-            let view = PyMemoryView::from(&array)?;
-            if !view.getattr("c_contiguous")?.extract::<bool>()? {
-                return Err(PyBufferError::new_err("the buffer is not C-contiguous"));
-            }
-            PyBuffer::<u8>::get(&view.call_method1("cast", ("B",))?)?
-        }
+    let buffer = match PyUntypedBuffer::get(out) {
+        // A CPU tensor has no buffer protocol, the array over its memory has.
+        Err(_) if out.hasattr("__torch_function__")? => PyUntypedBuffer::get(&tensor_array(out)?.0)?,
+        buffer => buffer?,
     };
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("the buffer is not C-contiguous"));
+    }
     if buffer.readonly() {
         return Err(PyBufferError::new_err("the buffer is read-only"));
     }
@@ -158,11 +157,28 @@ pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u
     let bytes: &mut [u8] = if length == 0 {
         &mut []
     } else {
-        // SAFETY: the buffer is contiguous (asked above, or the cast made sure) and writable, and stays allocated and in place until `buffer` is
+        // SAFETY: the buffer is contiguous (asked above) and writable, and stays allocated and in place until `buffer` is
         // dropped below. That no other Python thread reads or writes it meanwhile is the caller's part, as in `file.readinto`.
         unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), length) }
     };
     let result = work(bytes);
     drop(buffer); // not before: it is what keeps the memory in place
     result
+}
+
+/// The bytes of a C-contiguous array.
+///
+/// # Panics
+/// If it is not contiguous.
+pub(crate) fn array_bytes<'a>(py: Python<'_>, array: &'a Py<PyUntypedArray>) -> &'a [u8] {
+    let array = array.bind(py);
+    assert!(array.is_c_contiguous(), "the array was made contiguous");
+    let length = array.len() * array.dtype().itemsize();
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: numpy keeps `length` bytes at `data` as long as the array lives, which the reference does that the result borrows.
+    // An array that is referred to is not resized. That no other thread writes to it meanwhile is the caller's part, as for
+    // every write of a buffer.
+    unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), length) }
 }

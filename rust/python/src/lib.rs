@@ -3,11 +3,13 @@
 #![allow(clippy::doc_markdown)] // docstrings are Python's
 #![allow(clippy::needless_pass_by_value)] // arguments arrive from Python as values
 
+mod arrays;
 mod batch;
 mod block_order;
 mod convert;
 mod error;
 mod export;
+mod held;
 mod image;
 mod loader;
 mod random;

@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, ColumnType, Error, Reader as CoreReader, SnapshotId, from_hex, hex};
+use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, SnapshotId, from_hex, hex};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{to_py, without_gil};
-use crate::export::{Bytes, export, slice, with_writable};
+use crate::export::{Bytes, export, with_writable};
 use crate::state::{State, value, values_of};
 
 /// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
@@ -122,18 +123,13 @@ impl Reader {
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let (kind, bytes) = py.detach(|| state.reader.column(name)).map_err(to_py)?;
-        let dtype = match kind {
-            ColumnType::Int64 => "int64",
-            ColumnType::Float64 => "float64",
-            ColumnType::Uint32 => "uint32",
-            _ => return Err(PyTypeError::new_err(format!("column {name:?} is of a type without an array"))),
-        };
         let view = match (bytes, &state.view) {
-            (ColumnBytes::Mapped(offset, length), Some(view)) => slice(view.bind(py), offset, length)?,
+            (ColumnBytes::Mapped(offset, _), Some(view)) => (view.clone_ref(py), offset),
             (ColumnBytes::Mapped(..), None) => return Err(PyTypeError::new_err("no mapping")),
-            (ColumnBytes::Copied(bytes), _) => export(py, Bytes::Owned(bytes))?.into_bound(py),
+            (ColumnBytes::Copied(bytes), _) => (export(py, Bytes::Owned(bytes))?, 0),
         };
-        py.import("numpy")?.call_method1("frombuffer", (view, dtype))
+        let (view, offset) = view;
+        array_over(view.bind(py), offset, kind.dtype(), stacked(state.reader.len() as usize, &kind))
     }
 
     /// Return the bytes of each record's payload, int64 (N,), without reading any payload; all records if no numbers are given.

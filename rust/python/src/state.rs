@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::{Datum, FieldType, Reader as CoreReader};
-use numpy::PyArray1;
+use fastrecord_core::{ArrayType, Datum, FieldType, Reader as CoreReader, Spares};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
+use crate::arrays::{array_of, array_over, new_array, number, stacked};
 use crate::batch::{Payloads, Values};
 use crate::error::{to_py, without_gil};
-use crate::export::{Bytes, export, slice};
+use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
 
 /// A core reader with the memoryviews that all views are slices of.
 pub(crate) struct State {
@@ -19,13 +19,33 @@ pub(crate) struct State {
     pub(crate) view: Option<Py<PyAny>>,
     /// For batches in random order.
     random: Option<Py<PyAny>>,
+    /// For each field memory that its batches have left behind.
+    spares: Vec<OnceLock<Arc<Spares>>>,
 }
+
+/// Batches of one field whose memory is kept for later ones: one that is used and one that comes.
+const SPARES: usize = 2;
 
 impl State {
     pub(crate) fn new(py: Python<'_>, reader: CoreReader) -> PyResult<Arc<Self>> {
         let of = |map: Option<&Arc<_>>| map.map(|map| export(py, Bytes::Mapped(Arc::clone(map)))).transpose();
         let (view, random) = (of(reader.mapping())?, of(reader.random_mapping())?);
-        Ok(Arc::new(Self { reader, view, random }))
+        let spares = reader.schema().fields().iter().map(|_| OnceLock::new()).collect();
+        Ok(Arc::new(Self { reader, view, random, spares }))
+    }
+
+    /// Memory for batches of a field. (A forked child does not use its parent's: its lock may be held for ever.)
+    fn spares(&self, field: usize) -> Arc<Spares> {
+        let spares = self.spares[field].get_or_init(|| Spares::new(SPARES));
+        if spares.is_ours() { Arc::clone(spares) } else { Spares::new(0) }
+    }
+
+    /// All dimensions of a record's array.
+    fn shape_of(&self, field: usize, array: &ArrayType, record: u64) -> PyResult<Vec<u64>> {
+        if array.variable() == 0 {
+            return Ok(array.shape().iter().flatten().copied().collect());
+        }
+        self.reader.shapes(field, &[record]).map_err(to_py)
     }
 }
 
@@ -40,14 +60,28 @@ pub(crate) fn value<'py>(
     let read = || state.reader.datum(field, record, verify);
     // From a mapping it is a few loads; a system call or a checksum may take long.
     let datum = if state.view.is_some() && !verify { read() } else { py.detach(read) };
+    let kind = &state.reader.schema().fields()[field].kind;
     match datum.map_err(to_py)? {
-        Datum::Payload(offset, length) => {
-            if let Some(view) = &state.view {
-                return slice(view.bind(py), offset, length);
+        Datum::Payload(offset, length) => match (&state.view, kind) {
+            (Some(view), FieldType::Array(array)) => {
+                array_over(view.bind(py), offset, array.dtype(), state.shape_of(field, array, record)?)
             }
-            let bytes = py.detach(|| state.reader.payload(field, record, verify)).map_err(to_py)?;
-            Ok(PyMemoryView::from(&PyBytes::new(py, &bytes).into_any())?.into_any())
-        }
+            (Some(view), _) => slice(view.bind(py), offset, length),
+            (None, _) => {
+                let bytes = py.detach(|| state.reader.payload(field, record, verify)).map_err(to_py)?;
+                match kind {
+                    FieldType::Array(array) => {
+                        array_of(py, &bytes, array.dtype(), state.shape_of(field, array, record)?)
+                    }
+                    _ => Ok(PyMemoryView::from(&PyBytes::new(py, &bytes).into_any())?.into_any()),
+                }
+            }
+        },
+        Datum::Values(bytes) => match kind {
+            FieldType::Scalar(dtype) => number(py, *dtype, &bytes),
+            FieldType::Array(array) => array_of(py, &bytes, array.dtype(), state.shape_of(field, array, record)?),
+            other => Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
+        },
         Datum::Str(text) => Ok(text.into_pyobject(py)?.into_any()),
         Datum::Int(number) => Ok(number.into_pyobject(py)?.into_any()),
         Datum::Float(number) => Ok(number.into_pyobject(py)?.into_any()),
@@ -64,7 +98,7 @@ pub(crate) fn values_of(
     verify: bool,
 ) -> PyResult<Values> {
     let reader = &state.reader;
-    let kind = reader.schema().fields()[field].kind;
+    let kind = &reader.schema().fields()[field].kind;
     let array = match kind {
         FieldType::String => return Ok(Values::Texts(field, OnceLock::new())),
         FieldType::Image | FieldType::Bytes => {
@@ -84,15 +118,40 @@ pub(crate) fn values_of(
             };
             Bound::new(py, payloads)?.into_any()
         }
-        FieldType::Int64 => {
-            let words = py.detach(|| reader.words(field, records)).map_err(to_py)?;
-            PyArray1::from_vec(py, words.into_iter().map(i64::from_le_bytes).collect()).into_any()
-        }
-        FieldType::Float64 => {
-            let words = py.detach(|| reader.words(field, records)).map_err(to_py)?;
-            PyArray1::from_vec(py, words.into_iter().map(f64::from_le_bytes).collect()).into_any()
-        }
-        other => return Err(PyTypeError::new_err(format!("a field of type {} cannot be read", other.name()))),
+        kind => match kind.values() {
+            Some(array) => {
+                let out = new_array(py, array.dtype(), &stacked(records.len(), &array))?;
+                with_writable(&out, |bytes| py.detach(|| reader.values_into(field, records, bytes)).map_err(to_py))?;
+                out
+            }
+            None => match kind {
+                FieldType::Array(array) if array.nbytes().is_some() => {
+                    stacked_payloads(py, state, field, array, records, verify)?
+                }
+                other => return Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
+            },
+        },
     };
     Ok(Values::Ready(array.unbind()))
+}
+
+/// Fixed arrays of records, stacked by the core's threads in memory that later batches use again.
+fn stacked_payloads<'py>(
+    py: Python<'py>,
+    state: &State,
+    field: usize,
+    array: &ArrayType,
+    records: &[u64],
+    verify: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let reader = &state.reader;
+    let total = array.nbytes().and_then(|bytes| bytes.checked_mul(records.len() as u64));
+    let total = total.filter(|&bytes| i64::try_from(bytes).is_ok()).unwrap_or(u64::MAX >> 1);
+    let buffer = without_gil(py, |interrupted| {
+        let mut buffer = state.spares(field).take(total as usize)?;
+        reader.read_batch_into(field, records, buffer.bytes_mut(), verify, interrupted)?;
+        Ok(buffer)
+    })?;
+    let memory = Bound::new(py, BatchMemory::new(buffer))?.into_any();
+    array_over(&memory, 0, array.dtype(), stacked(records.len(), array))
 }

@@ -4,16 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use fastrecord_core::image::Markers;
-use fastrecord_core::{
-    Error, FieldType, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions,
-};
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use fastrecord_core::{Error, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple};
 
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
+use crate::held::{Column, Held, hold};
 use crate::turn::{InUse, Turns};
 
 /// The one writer of a file: append records, commit, close.
@@ -44,110 +42,6 @@ pub(crate) struct Writer {
     core: Turns<CoreWriter>,
 }
 
-/// A value taken from a Python record, kept alive while it is appended.
-enum Held {
-    Bytes(Py<PyBytes>),
-    Buffer(Vec<u8>),
-    Text(String),
-    Int(i64),
-    Float(f64),
-}
-
-impl Held {
-    fn value<'a>(&'a self, py: Python<'a>) -> Value<'a> {
-        match self {
-            Self::Bytes(bytes) => Value::Bytes(bytes.as_bytes(py)),
-            Self::Buffer(bytes) => Value::Bytes(bytes),
-            Self::Text(text) => Value::Str(text),
-            Self::Int(number) => Value::Int(*number),
-            Self::Float(number) => Value::Float(*number),
-        }
-    }
-}
-
-fn hold(value: &Bound<'_, PyAny>, kind: FieldType) -> Result<Held, String> {
-    let py = value.py();
-    let wrong = |wanted: &str, error: &PyErr| {
-        let given = value.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string());
-        format!("{wanted} is wanted, not {given} ({})", error.value(py))
-    };
-    match kind {
-        FieldType::Image | FieldType::Bytes => {
-            if let Ok(bytes) = value.cast::<PyBytes>() {
-                return Ok(Held::Bytes(bytes.clone().unbind()));
-            }
-            let buffer = PyBuffer::<u8>::get(value).map_err(|e| wrong("a bytes-like object", &e))?;
-            buffer.to_vec(py).map(Held::Buffer).map_err(|e| wrong("a bytes-like object", &e))
-        }
-        FieldType::String => match value.cast::<PyString>() {
-            Ok(text) => {
-                text.to_str().map(|t| Held::Text(t.to_owned())).map_err(|e| wrong("text that UTF-8 can hold", &e))
-            }
-            Err(error) => Err(wrong("a str", &error.into())),
-        },
-        FieldType::Int64 => value.extract().map(Held::Int).map_err(|e| wrong("an integer of 64 bits", &e)),
-        FieldType::Float64 => value.extract().map(Held::Float).map_err(|e| wrong("a float", &e)),
-        other => Err(format!("a field of type {} cannot be written", other.name())),
-    }
-}
-
-/// One column of values for `append_files`.
-enum Column {
-    Ints(Vec<i64>),
-    Floats(Vec<f64>),
-    Texts(Vec<String>),
-    Bytes(Vec<Vec<u8>>),
-}
-
-impl Column {
-    fn new(values: &Bound<'_, PyAny>, kind: FieldType) -> PyResult<Self> {
-        let py = values.py();
-        let array = |dtype: &str, kinds: &str| {
-            let array = py.import("numpy")?.call_method1("asarray", (values,))?;
-            let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-            if array.len()? > 0 && !kinds.contains(&kind) {
-                return Err(PyTypeError::new_err(format!(
-                    "{dtype} values are wanted, not {}",
-                    array.getattr("dtype")?
-                )));
-            }
-            Ok(array)
-        };
-        match kind {
-            // As Python integers: numpy would wrap those that no int64 holds.
-            FieldType::Int64 => array("int64", "iub")?.call_method0("tolist")?.extract().map(Self::Ints),
-            FieldType::Float64 => {
-                let values = array("float64", "iubf")?.call_method1("astype", ("float64",))?;
-                values.call_method0("tolist")?.extract().map(Self::Floats)
-            }
-            FieldType::String => values.extract().map(Self::Texts),
-            FieldType::Bytes | FieldType::Image => {
-                let bytes = values.try_iter()?.map(|item| PyBuffer::<u8>::get(&item?)?.to_vec(py));
-                bytes.collect::<PyResult<_>>().map(Self::Bytes)
-            }
-            other => Err(PyTypeError::new_err(format!("a field of type {} cannot be written", other.name()))),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Ints(values) => values.len(),
-            Self::Floats(values) => values.len(),
-            Self::Texts(values) => values.len(),
-            Self::Bytes(values) => values.len(),
-        }
-    }
-
-    fn value(&self, i: usize) -> Value<'_> {
-        match self {
-            Self::Ints(values) => Value::Int(values[i]),
-            Self::Floats(values) => Value::Float(values[i]),
-            Self::Texts(values) => Value::Str(&values[i]),
-            Self::Bytes(values) => Value::Bytes(&values[i]),
-        }
-    }
-}
-
 impl Writer {
     /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
     fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
@@ -165,7 +59,7 @@ impl Writer {
         for field in fields {
             let value = get(record, &field.name)?;
             let value = value.ok_or_else(|| self.bad_value(py, &field.name, "the record has no value for it"))?;
-            held.push(hold(&value, field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
+            held.push(hold(&value, &field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
         }
         if record.len()? != fields.len() {
             if let Some(name) = self.unknown_key(record, None)? {
@@ -296,6 +190,7 @@ impl Writer {
         let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
         let bytes = values.iter().map(|value| match value {
             Value::Bytes(bytes) => bytes.len(),
+            Value::Array { data, .. } => data.len(),
             Value::Str(text) => text.len(),
             _ => 8,
         });
@@ -359,7 +254,7 @@ impl Writer {
         for other in schema.fields().iter().filter(|f| f.name != field) {
             let given = get(values, &other.name)?;
             let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {}", other.name)))?;
-            let column = Column::new(&given, other.kind);
+            let column = Column::new(&given, &other.kind);
             let column = column.map_err(|e| SchemaError::new_err(format!("field {}: {}", other.name, e.value(py))))?;
             if column.len() != paths.len() {
                 let message = format!("field {}: {} values for {} files", other.name, column.len(), paths.len());

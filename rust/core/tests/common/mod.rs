@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use fastrecord_core::{
-    Access, ColumnBytes, ColumnType, Datum, FieldType, Mode, Reader, Result, Schema, Value, Writer, WriterOptions,
+    Access, ArrayType, ColumnBytes, DType, Datum, FieldType, Mode, Reader, Result, Schema, Value, Writer, WriterOptions,
 };
 use tempfile::TempDir;
 
@@ -63,8 +63,8 @@ pub const ALL_TYPES: [(&str, FieldType); 5] = [
     ("image", FieldType::Image),
     ("data", FieldType::Bytes),
     ("key", FieldType::String),
-    ("label", FieldType::Int64),
-    ("weight", FieldType::Float64),
+    ("label", FieldType::Scalar(DType::Int64)),
+    ("weight", FieldType::Scalar(DType::Float64)),
 ];
 
 pub fn all_types() -> Schema {
@@ -99,11 +99,11 @@ pub fn random_row(rng: &mut Rng, schema: &Schema, most: u64) -> Row {
             let length = length(rng) / 2;
             Cell::Text((0..length).map(|_| letters[rng.below(6) as usize]).collect())
         }
-        FieldType::Int64 => Cell::Int(rng.next().cast_signed()),
-        FieldType::Float64 => Cell::Float(rng.next()),
+        FieldType::Scalar(DType::Int64) => Cell::Int(rng.next().cast_signed()),
+        FieldType::Scalar(DType::Float64) => Cell::Float(rng.next()),
         other => panic!("make values of {other:?}"),
     };
-    let kinds: Vec<FieldType> = schema.fields().iter().map(|f| f.kind).collect();
+    let kinds: Vec<FieldType> = schema.fields().iter().map(|f| f.kind.clone()).collect();
     kinds.into_iter().map(|kind| cell(rng, kind)).collect()
 }
 
@@ -161,7 +161,7 @@ pub fn never() -> bool {
 }
 
 /// The bytes of a fixed-width column, wherever they lie.
-pub fn column_bytes(reader: &Reader, name: &str) -> Result<(ColumnType, Vec<u8>)> {
+pub fn column_bytes(reader: &Reader, name: &str) -> Result<(ArrayType, Vec<u8>)> {
     let (kind, bytes) = reader.column(name)?;
     let bytes = match bytes {
         ColumnBytes::Mapped(offset, length) => {
@@ -174,7 +174,7 @@ pub fn column_bytes(reader: &Reader, name: &str) -> Result<(ColumnType, Vec<u8>)
 
 fn u32_column(reader: &Reader, name: &str) -> Result<Vec<u32>> {
     let (kind, bytes) = column_bytes(reader, name)?;
-    assert_eq!(kind, ColumnType::Uint32);
+    assert_eq!(kind, ArrayType::scalar(DType::UInt32));
     Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
@@ -183,7 +183,7 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
     let records: Vec<u64> = (0..reader.len()).collect();
     let mut rows: Vec<Row> = vec![Vec::new(); records.len()];
     for (field, definition) in reader.schema().fields().iter().enumerate() {
-        let kind = definition.kind;
+        let kind = definition.kind.clone();
         match kind {
             FieldType::Image | FieldType::Bytes => {
                 let sizes = if kind == FieldType::Image {
@@ -208,9 +208,9 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
             }
             _ => {
                 let (_, bytes) = column_bytes(reader, &definition.name)?;
+                assert_eq!(bytes, reader.values(field, &records)?);
                 let words: Vec<[u8; 8]> = bytes.chunks_exact(8).map(|b| b.try_into().unwrap()).collect();
-                assert_eq!(words, reader.words(field, &records)?);
-                let int = kind == FieldType::Int64;
+                let int = kind == FieldType::Scalar(DType::Int64);
                 let cell = |w| if int { Cell::Int(i64::from_le_bytes(w)) } else { Cell::Float(u64::from_le_bytes(w)) };
                 rows.iter_mut().zip(words).for_each(|(row, word)| row.push(cell(word)));
             }
@@ -221,7 +221,7 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
 
 /// Everything in a file, value by value, checksums checked; sizes of images are not looked at.
 pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
-    let kinds: Vec<FieldType> = reader.schema().fields().iter().map(|f| f.kind).collect();
+    let kinds: Vec<FieldType> = reader.schema().fields().iter().map(|f| f.kind.clone()).collect();
     let cell = |field: usize, record: u64| {
         Ok(match reader.datum(field, record, true)? {
             Datum::Payload(offset, length) => {
@@ -235,6 +235,7 @@ pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
             Datum::Int(value) => Cell::Int(value),
             Datum::Float(value) => Cell::Float(value.to_bits()),
             Datum::Missing => Cell::Missing,
+            other => panic!("read values of {other:?}"),
         })
     };
     (0..reader.len()).map(|record| (0..kinds.len()).map(|field| cell(field, record)).collect()).collect()
