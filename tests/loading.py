@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,13 @@ def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **option
 def epoch(loader: FastRecordLoader) -> torch.Tensor:
     """Return all images of an epoch, (N, 3, H, W)."""
     return torch.cat([batch[0] for batch in loader])
+
+
+def wait_for_load_threads(count: int) -> None:
+    """Wait until so many threads that make batches are there: a new one gets its name when it first runs."""
+    end = time.monotonic() + 60
+    while len(names := load_threads()) != count:
+        assert time.monotonic() < end, f"{count} threads are waited for, there are {names}"
 
 
 def load_threads() -> list[str]:
