@@ -51,6 +51,14 @@ class Listing:
         path = self.path(position)
         return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
 
+    def stored_bytes(self, position: int) -> int:
+        """Return how many bytes of a file are stored, as they are. Raises OSError if it can not be looked up."""
+        return os.stat(self.path(position)).st_size
+
+    def other_keys(self) -> str:
+        """Return how an error says the way to other keys for files whose keys are taken."""
+        return "name a folder further up as SRC and their paths in a list (`--list`)"
+
     def find_irregular(self, positions: range) -> None:
         """Note under `bad` which of some files are pipes, sockets or devices: to read one may never end."""
         for position in positions:
@@ -98,7 +106,7 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     empty = []
     for label, name in enumerate(classes):
         before = len(keys)
-        keys.extend(_files(source, name, bad))
+        keys.extend(files_below(source, name, bad))
         labels.extend([label] * (len(keys) - before))
         if len(keys) == before:
             empty.append(name)
@@ -113,13 +121,19 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     return Listing(source=source, keys=keys, labels=labels, classes=classes, bad=bad, ignored=beside)
 
 
-def _files(source: str, class_name: str, bad: dict[str, str]) -> Iterator[str]:
-    """Yield the keys of one class in the order of `sorted(os.walk(folder, followlinks=True))`."""
+def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
+    """Yield the paths of all files of a folder in the order of `sorted(os.walk(folder, followlinks=True))`.
+
+    Args:
+        source: What the paths are relative to, with `/` between their parts.
+        folder: The folder in it; empty for itself.
+        bad: Path -> reason of the files that are known to be unreadable is added here.
+    """
     folders: list[tuple[str, list[str]]] = []
-    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(class_name, frozenset())]
+    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(folder, frozenset())]
     while pending:
         folder, above = pending.pop()
-        path = os.path.join(source, *folder.split("/"))
+        path = os.path.join(source, *folder.split("/")) if folder else source
         status = os.stat(path)
         here = (status.st_dev, status.st_ino)
         if here in above:
@@ -127,7 +141,7 @@ def _files(source: str, class_name: str, bad: dict[str, str]) -> Iterator[str]:
         names = []
         with os.scandir(path) as entries:
             for entry in entries:
-                key = f"{folder}/{_utf8(entry.name, path)}"
+                key = _key(folder, _utf8(entry.name, path))
                 try:
                     if entry.is_dir():
                         pending.append((key, above | {here}))
@@ -142,7 +156,11 @@ def _files(source: str, class_name: str, bad: dict[str, str]) -> Iterator[str]:
     folders.sort()
     for folder, names in folders:
         for name in names:
-            yield f"{folder}/{name}"
+            yield _key(folder, name)
+
+
+def _key(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def list_csv(source: str, list_path: str) -> Listing:

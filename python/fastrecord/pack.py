@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.listing import Listing, list_csv, list_folder
+from fastrecord.pack_pairs import pack_pairs
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.parts import plan
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
 from fastrecord.target import Target, class_table, number_labels, open_target
 
-__all__ = ["BadFiles", "Mode", "PackProgress", "PackSummary", "pack_folder"]
+__all__ = ["BadFiles", "Mode", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
 
 
 def pack_folder(

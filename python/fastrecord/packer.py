@@ -37,11 +37,13 @@ class PackProgress:
         files: Input files done, packed or skipped, those of earlier runs included.
         total: Files in the input.
         bytes: Bytes that this run has written.
+        stage: "sizes" while the sizes of pairs are looked up, then "pack".
     """
 
     files: int
     total: int
     bytes: int
+    stage: Literal["sizes", "pack"] = "pack"
 
 
 @dataclass(slots=True)
@@ -94,6 +96,9 @@ class Packer(ABC):
         changes: Whether what is stored takes work to make, and is of another size than the files.
         started: When the pack began, by `time.perf_counter`.
     """
+
+    # How an error calls what is packed, and what each is to be.
+    inputs = "input files is an image"
 
     def __init__(
         self,
@@ -223,7 +228,7 @@ class Packer(ABC):
     def _nothing(self, part: Part, target: Target) -> FastRecordError:
         key, reason = target.skipped[0]
         return FastRecordError(
-            f"{part.path}: none of its {part.stop - part.start:,} input files is an image; the first, {key}: {reason}"
+            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason}"
         )
 
 

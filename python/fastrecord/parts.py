@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def _ends_by_size(listing: Listing, limit: int) -> list[int]:
     size = empty
     for position, key in enumerate(listing.keys):
         try:
-            image = os.stat(listing.path(position)).st_size
+            image = listing.stored_bytes(position)
         except OSError:
             image = 0  # its turn comes when it is read
         record = image + len(key.encode()) + _RECORD_OVERHEAD

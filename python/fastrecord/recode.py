@@ -59,9 +59,9 @@ class Recode:
         """Return the keywords for `Writer.append_files`: what is set, nothing else."""
         return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as a file's metadata holds them: what is set, nothing else."""
-        return self.keywords()
+    def entry(self) -> dict[str, Any]:
+        """Return what a file's metadata says of it: what is set, nothing else."""
+        return {"recode": self.keywords()} if self.changes else {}
 
     @classmethod
     def from_json(cls, settings: object) -> Self:

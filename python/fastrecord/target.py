@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Reader, SchemaError, Writer, __version__
 from fastrecord.classes import class_names
 from fastrecord.listing import Listing, name_some
+from fastrecord.pairs import Pairing
 from fastrecord.parts import Part
 from fastrecord.recode import Recode
-from fastrecord.schema import Schema
+from fastrecord.schema import FieldType, Schema
 
 Labels = NDArray[np.int64]
+Settings = Recode | Pairing
 
 # A pack commits between its chunks, where the list of skipped files is complete: never the writer by itself.
 _NEVER = 1 << 62
@@ -39,7 +41,7 @@ class Target:
         skipped: (key, reason) of the input files that this pack has skipped.
         kept: Metadata that is not this pack's.
         source: Name of the folder that it is made of.
-        recode: How this pack stores images.
+        settings: How this pack stores images.
     """
 
     writer: Writer | None
@@ -51,13 +53,12 @@ class Target:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     source: str = ""
-    recode: Recode = field(default_factory=Recode)
+    settings: Settings = field(default_factory=Recode)
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata to commit: with it the file tells how far the pack is."""
         this: dict[str, Any] = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
-        if self.recode.changes:
-            this["recode"] = self.recode.to_json()
+        this |= self.settings.entry()
         this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
         data = dict(self.kept)
         if self.classes is not None:
@@ -131,7 +132,8 @@ def open_target(
     schema: Schema,
     labels: Labels | None,
     classes: list[str] | None,
-    recode: Recode,
+    settings: Settings,
+    facts: Mapping[str, Any] | None = None,
 ) -> Target:
     """Open the file of one part and find out where to go on.
 
@@ -142,20 +144,26 @@ def open_target(
         schema: What its records are.
         labels: Its labels for a new file, int64 (N,), or None.
         classes: Class names for a new file, or None.
-        recode: How images are stored.
+        settings: How images are stored.
+        facts: What the metadata shall say of all records; None takes it back.
 
     Raises:
         FastRecordError: the file does not fit the input, or is not in a state for this mode.
         LockedError: it has a writer.
     """
     if mode == "a":
-        return _append(part, listing, schema, recode)
+        return _append(part, listing, schema, settings, facts or {})
     if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
-        return _resume(part, listing, schema, labels, classes, recode)
-    target = Target(None, classes, labels, position=part.start, source=_source(listing), recode=recode)
+        return _resume(part, listing, schema, labels, classes, settings)
+    kept = _with_facts({}, facts or {})
+    target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
     create = "w" if mode == "w" else "x"
     target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
     return target
+
+
+def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (metadata | dict(facts)).items() if value is not None or name not in facts}
 
 
 def _source(listing: Listing) -> str:
@@ -182,7 +190,7 @@ def _removed_without_commit(path: str) -> bool:
     return True
 
 
-def _append(part: Part, listing: Listing, schema: Schema, recode: Recode) -> Target:
+def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, facts: Mapping[str, Any]) -> Target:
     with Reader(part.path) as reader:
         if not reader.complete:
             raise FastRecordError(
@@ -200,26 +208,26 @@ def _append(part: Part, listing: Listing, schema: Schema, recode: Recode) -> Tar
             if key in new:
                 raise FastRecordError(
                     f"{part.path}: {key!r} is in the file already; to give other files of that name keys of their own, "
-                    "name a folder further up as SRC and their paths in a list (`--list`)"
+                    f"{listing.other_keys()}"
                 )
-        records, kept = len(reader), reader.metadata
-    target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), recode=recode)
+        records, kept = len(reader), _with_facts(reader.metadata, facts)
+    target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
     target.writer = _reopen(part.path, records)
     return target
 
 
 def _resume(
-    part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None, recode: Recode
+    part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None, settings: Settings
 ) -> Target:
     with Reader(part.path) as reader:
         _check_schema(reader, schema)
         kept = reader.metadata
         this, skipped = _last_pack(part.path, kept)
-        if this["recode"] != recode:
+        if this["settings"] != settings:
             found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
             raise FastRecordError(
-                f"{part.path}: {found} with other settings: {this['recode']}, where this pack has {recode}: give the "
-                "same, or begin anew with `--overwrite`"
+                f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
+                "give the same, or begin anew with `--overwrite`"
             )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
@@ -231,7 +239,7 @@ def _resume(
         if complete and position < part.stop:
             raise _other_input(reader, f"{listing.keys[position]!r} is not in the file")
     target = Target(
-        None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"], recode
+        None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"], settings
     )
     if not complete:
         target.writer = _reopen(part.path, records)
@@ -243,13 +251,17 @@ def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], lis
     try:
         this = metadata["packs"].pop()
         first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
-        recode = Recode.from_json(this.get("recode", {}))
+        settings = _settings(this)
         rows = metadata["skipped"]
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
         raise FastRecordError(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
-    return {"first_record": first_record, "source": source, "recode": recode}, skipped
+    return {"first_record": first_record, "source": source, "settings": settings}, skipped
+
+
+def _settings(this: dict[str, Any]) -> Settings:
+    return Pairing.from_json(this["pairs"]) if "pairs" in this else Recode.from_json(this.get("recode", {}))
 
 
 def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
@@ -302,9 +314,18 @@ def _reopen(path: str, records: int) -> Writer:
 
 
 def _check_schema(reader: Reader, schema: Schema) -> None:
-    if reader.schema != schema:
-        found, given = (", ".join(f"{name} ({kind.name})" for name, kind in s.items()) for s in (reader.schema, schema))
-        raise SchemaError(f"{reader.path}: the file has the fields {found}; this input gives {given}")
+    found = reader.schema
+    if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
+        texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))
+        raise SchemaError(f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)}")
+
+
+def _holds(found: FieldType, given: FieldType) -> bool:
+    """Return whether all values of a type are values of the one that a file has: its shape may leave open more."""
+    if found.shape is None or given.shape is None or len(found.shape) != len(given.shape):
+        return found == given
+    wide = all(dim is None or dim == other for dim, other in zip(found.shape, given.shape, strict=True))
+    return wide and replace(found, shape=given.shape) == given
 
 
 def _records(reader: Reader, first: int) -> Iterator[tuple[int, str, int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +21,7 @@ _UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", 1)
 }
 _SHOWN = 20
+_STAGES = {"sizes": "looking up sizes", "pack": ""}
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -35,8 +38,26 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 
 
 @click.command()
-@click.argument("src", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("paths", type=click.Path(), nargs=-1, metavar="SRC OUT")
+@click.option(
+    "--pairs",
+    nargs=2,
+    type=click.Path(),
+    metavar="LR_DIR HR_DIR",
+    help="Instead of SRC: pack pairs of images of these two folders, small and large, that have the same path but for "
+    "the ending, or x2, x3, x4 or x8 at the end of the small one's name. Fields are lr, hr and key.",
+)
+@click.option(
+    "--decode",
+    is_flag=True,
+    help="With --pairs: store pixels, arrays uint8 (height, width, 3): nothing is left to decode, at 3 bytes a pixel.",
+)
+@click.option(
+    "--any-scale",
+    is_flag=True,
+    help="With --pairs: take pairs of any sizes. Without it all larger images are as many times, 2 or 3 or so, as high "
+    "and wide as the smaller ones, or the pack is refused before anything is written.",
+)
 @click.option("--append", is_flag=True, help="Add to OUT. Its classes keep their numbers, new ones come behind them.")
 @click.option(
     "--resume",
@@ -125,21 +146,60 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def pack(
-    src: str, out: str, append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
+    paths: tuple[str, ...], append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
 ) -> None:
     """Pack the images below SRC into OUT, byte for byte unless told otherwise.
 
     SRC has one folder a class, as torchvision's ImageFolder wants it: the sorted folder names become labels 0, 1, ...,
     and records lie in ImageFolder's order. Each record holds the image, its label, and its path relative to SRC as its
-    key.
+    key. With --pairs it is two folders of images that belong together: `fastrecord pack --pairs LR_DIR HR_DIR OUT`.
 
     An OUT that exists is refused unless --append, --resume or --overwrite says what to do. A commit every GiB makes
     durable what is packed: after a kill, Ctrl-C or a full disk OUT is readable up to its last commit, marked as
     incomplete, and --resume goes on from there. After an error before the first commit OUT is absent.
     """
+    if append + resume + overwrite > 1:
+        raise click.UsageError(
+            "give one of --append, --resume and --overwrite (--resume goes on with a killed --append)"
+        )
+    if options["shards"] is not None and options["shard_size"] is not None:
+        raise click.UsageError("give --shards or --shard-size, not both")
+    if append and (options["shards"] is not None or options["shard_size"] is not None):
+        raise click.UsageError("--append adds to one file: name it as OUT, without --shards or --shard-size")
+    pairs = options["pairs"] is not None
+    run = _pairs(paths, options) if pairs else _folder(paths, options, append=append)
+    with progress_bar(quiet=quiet, unit=" records") as bar:
+
+        def show(state: PackProgress) -> None:
+            if bar is None:
+                return
+            if bar.total is None or bar.desc != _STAGES[state.stage]:
+                bar.set_description_str(_STAGES[state.stage], refresh=False)
+                bar.reset(total=state.total)
+                bar.initial = bar.n = state.files
+            if state.stage == "pack":
+                seconds = max(bar.format_dict["elapsed"], 1e-9)
+                bar.set_postfix_str(f"{bytes_text(state.bytes / seconds)}/s", refresh=False)
+            bar.update(state.files - bar.n)
+
+        mode: Mode = "a" if append else "resume" if resume else "w" if overwrite else "x"
+        summary = run(mode=mode, progress=show)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+    else:
+        _print(summary, resumed=resume, pairs=pairs)
+
+
+def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) -> Callable[..., PackSummary]:
+    """Return what packs a folder, or the files of a list; options that do not fit are refused."""
     from fastrecord.pack import pack_folder
     from fastrecord.recode import Recode
 
+    src, out = _arguments(paths, "SRC", "OUT")
+    del options["pairs"]
+    for name in ("decode", "any_scale"):
+        if options.pop(name):
+            raise click.UsageError(f"--{name.replace('_', '-')} is for --pairs")
     crop_ready, keep = options.pop("crop_ready"), options.pop("keep")
     if keep is not None and not crop_ready:
         raise click.UsageError("--keep says what --crop-ready keeps: give that too")
@@ -150,40 +210,41 @@ def pack(
         raise click.UsageError(str(err)) from err
     if recode.changes and options["shard_size"] is not None:
         raise click.UsageError("how large images become is known only when they are packed: give --shards")
-    if append + resume + overwrite > 1:
-        raise click.UsageError(
-            "give one of --append, --resume and --overwrite (--resume goes on with a killed --append)"
-        )
-    if options["shards"] is not None and options["shard_size"] is not None:
-        raise click.UsageError("give --shards or --shard-size, not both")
-    if append and (options["shards"] is not None or options["shard_size"] is not None):
-        raise click.UsageError("--append adds to one file: name it as OUT, without --shards or --shard-size")
     if append and options["classes_from"] is not None:
         raise click.UsageError("with --append OUT keeps its own classes: leave --classes-from out")
     if options["list_path"] is not None and options["allow_empty_classes"]:
         raise click.UsageError("--list has no class folders that could be empty: leave --allow-empty-classes out")
-    with progress_bar(quiet=quiet, unit=" records") as bar:
-
-        def show(state: PackProgress) -> None:
-            if bar is not None:
-                if bar.total is None:
-                    bar.reset(total=state.total)
-                    bar.initial = bar.n = state.files
-                seconds = max(bar.format_dict["elapsed"], 1e-9)
-                bar.set_postfix_str(f"{bytes_text(state.bytes / seconds)}/s", refresh=False)
-                bar.update(state.files - bar.n)
-
-        mode: Mode = "a" if append else "resume" if resume else "w" if overwrite else "x"
-        summary = pack_folder(src, out, mode=mode, progress=show, **options)
-    if as_json:
-        click.echo(json.dumps(summary.to_dict()))
-    else:
-        _print(summary, resumed=resume)
+    return partial(pack_folder, src, out, **options)
 
 
-def _print(summary: PackSummary, *, resumed: bool) -> None:
+def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., PackSummary]:
+    """Return what packs pairs of images; options that do not fit are refused."""
+    from fastrecord.pack_pairs import pack_pairs
+
+    (out,) = _arguments(paths, "OUT")
+    low, high = options.pop("pairs")
+    taken = {name: options.pop(name) for name in ("decode", "any_scale", "bad_files", "shards", "shard_size")}
+    given = [name for name, value in options.items() if value]
+    if given:
+        word = "list" if given[0] == "list_path" else given[0].replace("_", "-")
+        raise click.UsageError(f"--{word} is not for --pairs: leave it out")
+    return partial(pack_pairs, low, high, out, **taken)
+
+
+def _arguments(paths: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    if len(paths) < len(names):
+        raise click.UsageError(f"Missing argument '{names[len(paths)]}'.")
+    if len(paths) > len(names):
+        given = " ".join(paths[len(names) :])
+        raise click.UsageError(f"Got unexpected extra argument ({given}): {' '.join(names)} is what is wanted here")
+    return paths
+
+
+def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
     where = summary.paths[0] if len(summary.paths) == 1 else f"{summary.paths[0]} to {summary.paths[-1]}"
     classes = "" if summary.classes is None else f" in {len(summary.classes):,} classes"
+    if summary.scale is not None:
+        classes = f" of scale {summary.scale}"
     if resumed and summary.packed == 0 and summary.written == 0:
         click.echo(f"{where}: complete already, {summary.records:,} records{classes}")
         return
@@ -196,7 +257,8 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
     if summary.recoded is not None:
         click.echo(_recoded_text(summary.recoded))
     if summary.skipped:
-        click.echo(f"skipped {len(summary.skipped):,} files that are no images or can not be read:")
+        what = "without a partner, or not two images" if pairs else "files that are no images or can not be read"
+        click.echo(f"skipped {len(summary.skipped):,} {what}:")
         for key, reason in summary.skipped[:_SHOWN]:
             click.echo(f"  {key}: {reason}")
         if len(summary.skipped) > _SHOWN:

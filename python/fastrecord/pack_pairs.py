@@ -1,0 +1,228 @@
+"""Pack pairs of images, each a scene at two resolutions, as their files or as their pixels."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads
+from fastrecord.listing import name_some
+from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pairs import Pairing, PairListing, common_scale, list_pairs, measure
+from fastrecord.parts import plan
+from fastrecord.schema import FieldType, Schema, array, image, string
+from fastrecord.target import Target, open_target
+
+Pair = tuple[Any, Any]
+
+
+class Stored(NamedTuple):
+    """What is known of a file to append to: its name, and the scale of its pairs if they have one."""
+
+    path: str
+    scale: object
+
+
+def pack_pairs(
+    lr: str | os.PathLike[str],
+    hr: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    mode: Mode = "x",
+    decode: bool = False,
+    any_scale: bool = False,
+    bad_files: BadFiles = "stop",
+    shards: int | None = None,
+    shard_size: int | None = None,
+    commit_bytes: int = 1 << 30,
+    progress: Callable[[PackProgress], None] | None = None,
+) -> PackSummary:
+    """Pack the images of two folders in pairs: those of the same name, as `fastrecord.pairs.list_pairs` matches them.
+
+    A record has the smaller image `lr`, the larger one `hr`, and a key: the path of the larger one below its folder,
+    without its ending. Images are stored as their files, byte for byte, or as arrays, uint8 (height, width, 3), of the
+    very pixels that `fastrecord.decode_image` gives: grey is repeated, alpha is dropped, 16 bits become 8. Arrays have
+    a fixed shape in the schema if all images of that side have one size.
+
+    The sizes of all images are looked up first. Each larger image must be as many whole times as high and as wide as
+    its partner; that number stands under "scale" in the metadata.
+
+    Args:
+        lr: Folder of the smaller images; those in folders below it count too.
+        hr: Folder of the larger ones.
+        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
+        mode: As in `fastrecord.pack.pack_folder`.
+        decode: Store pixels.
+        any_scale: Take pairs of any sizes; "scale" then stands in the metadata only if it is that of all.
+        bad_files: "stop": a file without a partner, one that is no image or can not be read, or a pair of another scale
+            than most, ends the pack. "skip": the pair is left out, and listed in the summary and under "skipped" in the
+            metadata. (Whether an image can be decoded is only known where it is decoded.)
+        shards: Number of files to write, whose numbers of records differ by one at most.
+        shard_size: Size in bytes that no shard shall exceed (unless one record alone does).
+        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        progress: Called a few times a second, with the stage "sizes" first; an exception in it ends the pack.
+
+    Raises:
+        As `fastrecord.pack.pack_folder` does.
+    """
+    started = time.perf_counter()
+    check_options(mode, bad_files, shards, shard_size, commit_bytes)
+    listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
+    target = os.fspath(out)
+    _refuse_inside(target, listing)
+    pairing = Pairing(decode=decode)
+    with ThreadPoolExecutor(default_threads()) as pool:
+        packer = _PairPacker(listing, bad_files, pairing, commit_bytes, progress, started, pool)
+        packer.refuse_unmatched()
+        packer.measure()
+        packer.refuse_bad()
+        packer.check_scale(_stored(target) if mode == "a" else None, any_scale=any_scale)
+        schema = _schema(listing, pairing)
+        facts = {"scale": packer.summary.scale}
+        parts = plan(listing, target, shards=shards, shard_size=shard_size)
+        return packer.run(
+            parts, target, mode, lambda part: open_target(part, mode, listing, schema, None, None, pairing, facts)
+        )
+
+
+class _PairPacker(Packer):
+    """Packs two images of each record."""
+
+    inputs = "pairs is one of two images"
+    listing: PairListing
+
+    def __init__(
+        self,
+        listing: PairListing,
+        bad_files: BadFiles,
+        pairing: Pairing,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        started: float,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        super().__init__(listing, bad_files, commit_bytes, progress, changes=True, started=started)
+        self.pairing, self.pool = pairing, pool
+
+    def refuse_unmatched(self) -> None:
+        """Raise the error for files without a partner, if bad files end the pack."""
+        if self.listing.unmatched and self.bad_files == "stop":
+            by_reason: dict[str, list[str]] = {}
+            for key, reason in self.listing.unmatched.items():
+                by_reason.setdefault(reason, []).append(key)
+            found = "; ".join(f"{reason}: {name_some(keys)}" for reason, keys in by_reason.items())
+            raise FastRecordError(
+                f"{self.listing.lr_source} and {self.listing.source}: {len(self.listing.unmatched):,} of "
+                f"{len(self.listing):,} names have no partner: {found}: add what is missing, or leave these out with "
+                "`--bad-files skip`"
+            )
+
+    def measure(self) -> None:
+        """Look up the sizes of all images."""
+
+        def report(position: int) -> None:
+            if self.progress is not None:
+                self.progress(PackProgress(position, len(self.listing), 0, "sizes"))
+
+        measure(self.listing, report)
+
+    def check_scale(self, stored: Stored | None, *, any_scale: bool) -> None:
+        """Find the scale of the pairs, and leave out, or refuse, those that have another.
+
+        Args:
+            stored: What is known of the file to append to.
+            any_scale: Take them all.
+        """
+        scale, others = common_scale(self.listing)
+        one = scale if len(others) == 0 else None
+        if any_scale:
+            self.summary.scale = one if stored is None or stored.scale == one else None
+            return
+        if stored is not None and stored.scale != scale:
+            raise FastRecordError(
+                f"{stored.path}: its pairs have {_scale_text(stored.scale)}, those to append {_scale_text(scale)}: "
+                "`--any-scale` adds them all the same"
+            )
+        for position in others.tolist():
+            height, width, high, wide = self.listing.sizes[position].tolist()
+            what = "no whole number of" if scale is None else f"not {scale}"
+            swapped = ": are LR_DIR and HR_DIR in the wrong order?" if high < height else ""
+            reason = f"hr is {high} x {wide}, which is {what} times lr, {height} x {width}{swapped}"
+            if self.bad_files == "stop" or scale is None:
+                raise FastRecordError(
+                    f"{self.listing.describe(position)}: {reason}: `--any-scale` takes pairs of any sizes, "
+                    "`--bad-files skip` leaves out those of another scale than most"
+                )
+            self.listing.bad[self.listing.keys[position]] = reason
+        self.summary.scale = scale
+
+    def append(self, positions: range, target: Target, writer: Writer) -> None:
+        keys, bad = self.listing.keys, self.listing.bad
+        reasons = {i: bad[keys[i]] for i in positions if keys[i] in bad}
+        wanted = [i for i in positions if i not in reasons]
+        found = dict(zip(wanted, self._load(wanted), strict=True))
+        reasons |= {i: pair for i, pair in found.items() if isinstance(pair, str)}
+        if reasons and self.bad_files == "stop":
+            raise self.describe_bad(*min(reasons.items()))
+        for i, pair in found.items():
+            if not isinstance(pair, str):
+                writer.append({"lr": pair[0], "hr": pair[1], "key": keys[i]})
+        target.skipped += [(keys[i], reasons[i]) for i in sorted(reasons)]
+
+    def describe_bad(self, position: int, reason: str) -> FastRecordError:
+        return FastRecordError(
+            f"{self.listing.describe(position)}: {reason}: remove the pair, or leave out all that are no pairs of "
+            "images with `--bad-files skip`"
+        )
+
+    def _load(self, positions: Sequence[int]) -> list[Pair | str]:
+        """Return what is stored of each pair, or why nothing is; on all threads."""
+        size = max(1, -(-len(positions) // (4 * default_threads())))
+        runs = [positions[start : start + size] for start in range(0, len(positions), size)]
+        return list(chain.from_iterable(self.pool.map(lambda run: [self._load_one(i) for i in run], runs)))
+
+    def _load_one(self, position: int) -> Pair | str:
+        values: list[Any] = []
+        for side, path in zip(("lr", "hr"), self.listing.paths(position), strict=True):
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    data = file.readall()
+                values.append(decode_image(data) if self.pairing.decode else data)
+            except OSError as err:
+                return f"{side}: {err.strerror or err}"
+            except DecodeError as err:
+                return f"{side}: {err}"
+        return values[0], values[1]
+
+
+def _schema(listing: PairListing, pairing: Pairing) -> Schema:
+    if not pairing.decode:
+        return Schema({"lr": image(), "hr": image(), "key": string()})
+    sizes = listing.sizes[listing.good()]
+    fields: dict[str, FieldType] = {}
+    for name, columns in (("lr", slice(0, 2)), ("hr", slice(2, 4))):
+        distinct = np.unique(sizes[:, columns], axis=0).tolist()
+        fields[name] = array("uint8", (*distinct[0], 3) if len(distinct) == 1 else (None, None, 3))
+    return Schema(fields | {"key": string()})
+
+
+def _stored(path: str) -> Stored:
+    with Reader(path) as reader:
+        return Stored(path, reader.metadata.get("scale"))
+
+
+def _scale_text(scale: object) -> str:
+    return "no one scale" if scale is None else f"the scale {scale}"
+
+
+def _refuse_inside(out: str, listing: PairListing) -> None:
+    place = os.path.realpath(out)
+    for folder in (listing.lr_source, listing.source):
+        if os.path.commonpath([place, os.path.realpath(folder)]) == os.path.realpath(folder):
+            raise FastRecordError(f"{out}: lies in {folder}, of which it is made: choose a place outside")
