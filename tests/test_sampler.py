@@ -285,7 +285,7 @@ def test_a_hundred_million_records_take_no_memory() -> None:
         ({"rank": 0, "world_size": 0}, ValueError, "world_size is at least 1, not 0"),
         ({"tail": "wrap"}, ValueError, "tail is one of 'pad', 'drop', 'exact', not 'wrap'"),
         ({"tail": "pad", "drop_last": True}, ValueError, "drop_last=True is tail='drop', but tail is 'pad'"),
-        ({"drop_last": True, "batch_size": 51}, ValueError, "leaves no batch: the data have 50 records"),
+        ({"drop_last": True, "batch_size": 51}, ValueError, "leaves no batch: an epoch has 50 records"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -137,7 +137,7 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, rank=0, w
         (altered(STATE, batches_done=7), ValueError, "leaves no batch: it has 7 done, an epoch has 7"),
         (altered(STATE, batches_done=-1), ValueError, "batches_done is at least 0, not -1"),
         (altered(STATE, epoch="3"), TypeError, "epoch is an int, not str"),
-        (altered(STATE, version=3), ValueError, "version 3, this fastrecord reads 1 and 2"),
+        (altered(STATE, version=4), ValueError, "version 4, this fastrecord reads 1 to 3"),
         (altered(STATE, snapshots={}), TypeError, "snapshots is a list of dicts"),
         ({"version": 2, "seed": 0}, ValueError, "lacks epoch, batches_done, global_batch_size, shuffle, block_records"),
         ({"version": 1, "seed": 0}, ValueError, "lacks epoch, batches_done, global_batch_size, shuffle, tail"),

@@ -47,11 +47,14 @@ from fastrecord.schema import (
 
 if TYPE_CHECKING:
     from fastrecord import transforms
-    from fastrecord.dataset import FastRecordDataset, collate
+    from fastrecord.collating import collate
+    from fastrecord.dataset import FastRecordDataset
+    from fastrecord.draws import class_weights
     from fastrecord.loader import FastRecordLoader
     from fastrecord.sampler import FastRecordBatchSampler
     from fastrecord.skipping import SkippedRecord
     from fastrecord.stats import LoaderStats
+    from fastrecord.views import concat
 
 # What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
 _LAZY = {
@@ -60,7 +63,9 @@ _LAZY = {
     "FastRecordLoader": "fastrecord.loader",
     "LoaderStats": "fastrecord.stats",
     "SkippedRecord": "fastrecord.skipping",
-    "collate": "fastrecord.dataset",
+    "class_weights": "fastrecord.draws",
+    "collate": "fastrecord.collating",
+    "concat": "fastrecord.views",
 }
 
 __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
@@ -87,9 +92,11 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "bfloat16",
     "bool_",
     "bytes_",
+    "class_weights",
     "collate",
     "complex128",
     "complex64",
+    "concat",
     "decode_image",
     "float16",
     "float32",

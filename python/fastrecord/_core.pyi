@@ -33,7 +33,9 @@ __all__ = [
     "decode_image",
     "decode_records",
     "default_threads",
+    "draw_balanced",
     "draw_crops",
+    "draw_weighted",
     "image_size",
     "open_snapshot",
     "permute",
@@ -55,6 +57,12 @@ _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch
 def default_threads() -> int: ...
 def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]: ...
 def uniform(seed: int, epoch: int, stream: int, positions: NDArray[np.int64], draws: int) -> NDArray[np.float64]: ...
+def draw_balanced(
+    ends: NDArray[np.uint64], seed: int, epoch: int, positions: NDArray[np.int64]
+) -> NDArray[np.int64]: ...
+def draw_weighted(
+    cumulative: NDArray[np.float64], seed: int, epoch: int, positions: NDArray[np.int64]
+) -> NDArray[np.int64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def decode_image(
     data: Buffer, *, truncated: str = "reject", exif_orientation: bool = False, max_pixels: int | None = None

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, UnidentifiedImageError
-from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, SchemaError, decode_records
+from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
 from fastrecord.classes import check_names, map_labels, merge_classes
-from fastrecord.fields import KEY, check_fields, find_image, find_label, has_key, key_suffix
-from fastrecord.shards import Paths, Shards, find_files
+from fastrecord.decoding import decode_native, decode_pil, place
+from fastrecord.fields import KEY, find_image, find_label, has_key, holds_images, key_suffix
+from fastrecord.rows import All
+from fastrecord.selected import check_selection, field_batch, field_sample
+from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one
+from fastrecord.values import read_values
+from fastrecord.views import Views
 
-# What Pillow's plugins raise for broken images.
-_PIL_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 _CHUNK = 4096
 
 
-class FastRecordDataset(Dataset[Any]):
+class FastRecordDataset(Views):
     """Packed images and labels, record by record, as torchvision's `ImageFolder` gives them.
 
     A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an int. It is the image
@@ -42,10 +31,18 @@ class FastRecordDataset(Dataset[Any]):
     batch at once. Pickles as paths and snapshots, whatever the number of records; safe to use from several threads, in
     forked and in spawned workers.
 
+    **Fields mode.** With `fields`, after `select`, and for files without a field that can hold images, a sample is a
+    dict field -> value: numbers as Python has them, arrays as tensors, `str`, `bytes` and JSON as they are, images as
+    `decode` says, labels by the data set's classes. `fastrecord.collate` makes dicts of stacked tensors of the fields'
+    own types, whole batches at once where there is no `transform`.
+
+    **Views.** `subset`, `filter`, `split`, `concat` (or `a + b`) and `select` return data sets over the same open
+    files, with the same settings. They hold and pickle recipes, not records; docs/datasets.md shows them.
+
     Args:
         path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files are one data set, in
             sorted order within a folder or a pattern, else as given.
-        transform: Called with each image (with `bytes` if `decode=None`).
+        transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each sample.
         target_transform: Called with each label.
         decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB, that the core decodes, a
             batch on all CPUs (in a DataLoader's worker process on one); None for the encoded `bytes`. The tensors own
@@ -55,6 +52,7 @@ class FastRecordDataset(Dataset[Any]):
         label_field: The field that holds the labels, int64 or float64; by default "label" if there is such a one.
         extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
             `bytes`.
+        fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
         classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
             numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
         verify: Check the CRC of every payload that is read.
@@ -71,7 +69,7 @@ class FastRecordDataset(Dataset[Any]):
         FastRecordError: a file is incomplete. CorruptFileError: a file is no sound .frec file.
         SchemaError: a field is missing, files have different fields, or their classes can not be matched; with
             `classes`, a file names a class that is not among them, or there are no int64 labels to number.
-        ValueError: an argument has a value that is not allowed.
+        ValueError: an argument has a value that is not allowed, or does not go with `fields`.
     """
 
     def __init__(
@@ -84,6 +82,7 @@ class FastRecordDataset(Dataset[Any]):
         image_field: str | None = None,
         label_field: str | None = None,
         extra_fields: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         verify: bool = True,
         allow_incomplete: bool = False,
@@ -110,26 +109,25 @@ class FastRecordDataset(Dataset[Any]):
                     f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
                     "`fastrecord pack --resume`, or pass allow_incomplete=True"
                 )
-        self._image_field = image_field or find_image(readers[0])
+        if fields is None and not (image_field or holds_images(readers[0])):
+            fields = tuple(readers[0].schema)
+        self._fields = None if fields is None else check_selection(fields)
+        if self._fields is not None and (image_field or extra_fields or target_transform):
+            raise ValueError(
+                "image_field, extra_fields and target_transform do not go with fields, of which a sample is a dict: "
+                "name all fields there, and change labels in transform"
+            )
+        self._image_field = None if self._fields is not None else image_field or find_image(readers[0])
         self._label_field = label_field or find_label(readers[0])
         self._extra_fields = tuple(extra_fields)
-        check_fields(readers, self._image_field, self._label_field, self._extra_fields)
+        self._check_files(readers)
         self._shards = Shards(readers)
-        self._classes: list[str] | None
-        self._classes, tables = merge_classes(readers, self._given_classes)
-        numbered = self._label_field is not None and readers[0].schema[self._label_field].name == "int64"
-        if classes is not None and not numbered:
-            raise SchemaError(f"{readers[0].path}: classes= numbers int64 labels, and the file has no such field")
-        mapped = numbered and any(table is not None for table in tables)
-        # None in the usual case, so that a pickled data set stays small.
-        self._tables = tables if mapped else None
+        self._view = All(len(self._shards))
+        self._number_classes(readers)
         self._targets: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_targets": None, "_classes": None}
-
-    def __len__(self) -> int:
-        return len(self._shards)
 
     def __getitem__(self, index: int) -> Any:
         """Return one sample.
@@ -140,12 +138,17 @@ class FastRecordDataset(Dataset[Any]):
         Raises:
             IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
         """
-        shard, record = self._shards.locate(index)
+        shard, record = self.locate(index)
+        if self._fields is not None:
+            return self._transformed(field_sample(self, shard, record))
         records = np.array([record])
         return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
 
-    def __getitems__(self, indices: ArrayLike) -> list[Any]:
+    def __getitems__(self, indices: ArrayLike) -> Sequence[Any]:
         """Return the samples of a whole batch, in the order given; torch's DataLoader calls this.
+
+        In fields mode without a transform they are views of tensors that are stacked already; `fastrecord.collate`
+        takes those.
 
         Args:
             indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)); repeats are allowed.
@@ -153,14 +156,19 @@ class FastRecordDataset(Dataset[Any]):
         Raises:
             IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
         """
-        rows = self._shards.rows(indices)
+        numbers = normalized(indices, len(self))
+        rows = self._view.take(numbers)
+        changed = type(self).__getitem__ is not FastRecordDataset.__getitem__
+        if self._fields is not None and not changed:
+            batch = field_batch(self, rows)
+            return batch if self.transform is None else [self.transform(sample) for sample in batch]
         parts = list(self._shards.split(rows))
         # The kernel reads the whole batch while its first images are decoded.
-        for shard, _, records in parts:
-            self._shards.readers[shard].prefetch(records, self._image_field)
-        if type(self).__getitem__ is not FastRecordDataset.__getitem__:
+        for shard, _, records in parts if self._fields is None else ():
+            self._shards.readers[shard].prefetch(records, self.image_field)
+        if changed:
             # A subclass that changes __getitem__, as many do with ImageFolder, means batches too.
-            return [self[row] for row in rows.tolist()]
+            return [self[number] for number in numbers.tolist()]
         sources: list[tuple[int, int, Any, Any]] = [(0, 0, None, None)] * len(rows)
         for shard, positions, records in parts:
             values = (records.tolist(), self._label_list(shard, records), self._tensors(shard, records))
@@ -169,39 +177,18 @@ class FastRecordDataset(Dataset[Any]):
         # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
         return [self._sample(*source) for source in sources]
 
-    def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return indices as numbers in [0, len(self)), int64 (N,).
-
-        Raises:
-            IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
-        """
-        return self._shards.rows(indices)
-
     def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
-        """Return the values of fields of records: numpy arrays (N,) of numbers, lists of `str`, `bytes` or None.
+        """Return the values of fields of records: numpy arrays (N, ...) of numbers and arrays, else lists of N values.
 
         Args:
-            rows: Numbers in [0, len(self)), int64 (N,).
+            rows: Numbers over all files, as `rows` returns them, int64 (N,).
             fields: Names.
 
         Raises:
             KeyError: no such field. CorruptFileError: a checksum differs.
         """
-        schema = self._shards.readers[0].schema
-        kinds = {name: schema[name].name for name in fields}
-        found: dict[str, Any] = {
-            name: np.empty(len(rows), kind) if kind in ("int64", "float64") else [None] * len(rows)
-            for name, kind in kinds.items()
-        }
-        for shard, positions, records in self._shards.split(rows):
-            batch = self._shards.readers[shard].read_batch(records, list(fields), verify=self.verify)
-            for name, values in found.items():
-                if isinstance(values, np.ndarray):
-                    values[positions] = batch[name]
-                    continue
-                for position, value in zip(positions.tolist(), batch[name], strict=True):
-                    values[position] = bytes(value) if isinstance(value, memoryview) else value
-        return list(found.values())
+        found = read_values(self._shards, rows, fields, verify=self.verify)
+        return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the labels of some records, int64 (N,) (float64 if the label field is), before `target_transform`.
@@ -209,7 +196,7 @@ class FastRecordDataset(Dataset[Any]):
         Only these records' labels are read.
 
         Args:
-            rows: Record numbers in [0, len(self)), int64 (N,); repeats are allowed.
+            rows: Numbers over all files, as `rows` returns them, int64 (N,); repeats are allowed.
 
         Raises:
             AttributeError: the files have no label field. IndexError: a number is out of range.
@@ -235,21 +222,11 @@ class FastRecordDataset(Dataset[Any]):
         """Return the decoded images of records of one file if the core decodes them, else a None for each."""
         if self.decode != "native":
             return [None] * len(records)
-        reader, field = self._shards.readers[shard], self._image_field
-        threads = None if get_worker_info() is None else 1  # the other CPUs are the other workers'
-        try:
-            images = decode_records(reader, records, field, verify=self.verify, threads=threads)
-        except FastRecordError as error:
-            if len(records) > 1:
-                # Again, one by one, so that the first that fails is reported with its key.
-                return [self._tensors(shard, records[i : i + 1])[0] for i in range(len(records))]
-            kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError
-            raise kind(f"{error}{key_suffix(reader, int(records[0]))}") from None
-        return [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+        return decode_native(self._shards.readers[shard], records, self.image_field, verify=self.verify)
 
     def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
         reader = self._shards.readers[shard]
-        names = self._extra_fields if image is not None else (self._image_field, *self._extra_fields)
+        names = self._extra_fields if image is not None else (self.image_field, *self._extra_fields)
         try:
             # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
             extra = [reader.get(record, name, verify=self.verify) for name in names]
@@ -259,30 +236,18 @@ class FastRecordDataset(Dataset[Any]):
         if image is None:
             payload = extra.pop(0)
             if payload is None:
-                raise DecodeError(f"{self._place(reader, record)}: the record has no image")
-            sample = bytes(payload) if self.decode is None else self._decode(payload, reader, record)
-        if self.transform is not None:
-            sample = self.transform(sample)
-        parts = [sample]
+                raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image")
+            raw = self.decode is None
+            sample = bytes(payload) if raw else decode_pil(payload, reader, record, self.image_field)
+        parts = [self._transformed(sample)]
         if self._label_field is not None:
             parts.append(label if self.target_transform is None else self.target_transform(label))
         # Views of the mapping do not pickle, and torch's workers send samples by pickle.
         parts += [bytes(value) if isinstance(value, memoryview) else value for value in extra]
-        return tuple(parts) if len(parts) > 1 else sample
+        return tuple(parts) if len(parts) > 1 else parts[0]
 
-    def _decode(self, payload: memoryview, reader: Reader, record: int) -> Image.Image:
-        try:
-            # As ImageFolder's loader does it: open, then convert, which loads.
-            with Image.open(io.BytesIO(payload)) as image:
-                return image.convert("RGB")
-        except UnidentifiedImageError:
-            reason = f"no known image type: {len(payload)} bytes that begin with {bytes(payload[:8])!r}"
-        except _PIL_ERRORS as error:
-            reason = f"{type(error).__name__}: {error}"
-        raise DecodeError(f"{self._place(reader, record)}: {reason}")
-
-    def _place(self, reader: Reader, record: int) -> str:
-        return f"{reader.path}: record {record}{key_suffix(reader, record)}, field {self._image_field}"
+    def _transformed(self, sample: Any) -> Any:
+        return sample if self.transform is None else self.transform(sample)
 
     @property
     def classes(self) -> list[str]:
@@ -307,15 +272,7 @@ class FastRecordDataset(Dataset[Any]):
             AttributeError: the files have no label field.
         """
         if self._targets is None:
-            name = self._require_labels()
-            columns = [reader.column(name) for reader in self._shards.readers]
-            if self._tables:
-                readers = self._shards.readers
-                columns = [
-                    map_labels(column, table, reader.path)
-                    for column, table, reader in zip(columns, self._tables, readers, strict=True)
-                ]
-            targets = columns[0] if len(columns) == 1 else np.concatenate(columns)
+            targets = self.column(self._require_labels())
             targets.flags.writeable = False
             self._targets = targets
         return self._targets
@@ -339,13 +296,19 @@ class FastRecordDataset(Dataset[Any]):
 
     @property
     def image_field(self) -> str:
-        """The field that holds the images."""
+        """The field that holds the images.
+
+        Raises:
+            AttributeError: in fields mode.
+        """
+        if self._image_field is None:
+            raise AttributeError(f"samples are dicts of the fields {', '.join(self._fields or ())}: none is the image")
         return self._image_field
 
     @property
     def has_labels(self) -> bool:
-        """Whether samples have a label."""
-        return self._label_field is not None
+        """Whether samples end in a label; not in fields mode."""
+        return self._label_field is not None and self._fields is None
 
     @property
     def extra_fields(self) -> tuple[str, ...]:
@@ -365,7 +328,7 @@ class FastRecordDataset(Dataset[Any]):
         Raises:
             IndexError: out of range. SchemaError: the files have no field "key".
         """
-        shard, record = self._shards.locate(index)
+        shard, record = self.locate(index)
         return str(self._shards.readers[shard].get(record, KEY))
 
     @property
@@ -380,10 +343,11 @@ class FastRecordDataset(Dataset[Any]):
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return where a record lies: its file's position in `paths` and `readers`, and its number in that file."""
-        return self._shards.locate(index)
+        number = np.array([normalized_one(index, len(self))])
+        return self._shards.locate(int(self._view.take(number)[0]))
 
     def close(self) -> None:
-        """Close the files. What was handed out stays valid; reading more raises."""
+        """Close the files, of all views of them. What was handed out stays valid; reading more raises."""
         self._shards.close()
 
     def __repr__(self) -> str:
@@ -395,6 +359,8 @@ class FastRecordDataset(Dataset[Any]):
         ]
         if len(self.paths) > 1:
             lines.append(f"    Number of files: {len(self.paths)}")
+        if self._fields is not None:
+            lines.append(f"    Fields: {', '.join(self._fields)}")
         if self.classes:
             lines.append(f"    Number of classes: {len(self.classes)}")
         for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
@@ -421,50 +387,17 @@ class Samples(Sequence[tuple[str, Any]]):
         """Return one pair, or the list of those in a slice."""
         if isinstance(index, slice):
             return self._pairs(np.arange(len(self))[index])
-        return self._pairs(self._dataset._shards.rows([index]))[0]
+        return self._pairs(normalized([index], len(self)))[0]
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield all pairs, in order."""
         for start in range(0, len(self), _CHUNK):
             yield from self._pairs(np.arange(start, min(start + _CHUNK, len(self))))
 
-    def _pairs(self, rows: NDArray[np.int64]) -> list[tuple[str, Any]]:
-        shards = self._dataset._shards
-        keys = [""] * len(rows)
-        for shard, positions, records in shards.split(rows):
-            batch = shards.readers[shard].read_batch(records, [KEY])
-            for position, key in zip(positions.tolist(), batch[KEY], strict=True):
-                keys[position] = key
-        return list(zip(keys, self._dataset.targets[rows].tolist(), strict=True))
+    def _pairs(self, numbers: NDArray[np.int64]) -> list[tuple[str, Any]]:
+        dataset = self._dataset
+        keys = read_values(dataset._shards, dataset.rows(numbers), [KEY], verify=False)[KEY]
+        return list(zip(keys, dataset.targets[numbers].tolist(), strict=True))
 
     def __repr__(self) -> str:
         return f"<{len(self)} samples (key, label) of {self._dataset.root}>"
-
-
-class FinishedBatch(list[Any]):
-    """A batch whose tensors are already stacked, such as `[images, labels]`; `collate` passes it through."""
-
-
-def collate(batch: Any) -> Any:
-    """Make one batch of samples; for DataLoader's `collate_fn`.
-
-    Works as `torch.utils.data.default_collate`: tensors are stacked (in a worker process straight into shared memory),
-    ints become an int64 tensor, `bytes` and `str` stay in a sequence. Batches that `__getitems__` has finished pass
-    through.
-
-    Args:
-        batch: What `__getitems__` returned, or a list of samples.
-
-    Raises:
-        TypeError: the samples hold PIL images.
-    """
-    if isinstance(batch, FinishedBatch):
-        return list(batch)
-    first = batch[0]
-    for part in first if isinstance(first, (tuple, list)) else (first,):
-        if isinstance(part, Image.Image):
-            raise TypeError(
-                "PIL images can not be stacked to a batch: add a transform that ends in a tensor, such as "
-                "transform=torchvision.transforms.ToTensor()"
-            )
-    return default_collate(batch)

@@ -25,9 +25,15 @@ def find_image(reader: Reader) -> str:
             return names[0]
         if names:
             raise SchemaError(
-                f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field="
+                f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field=, "
+                "or read them as they are with fields="
             )
     raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
+
+
+def holds_images(reader: Reader) -> bool:
+    """Return whether any field can hold images."""
+    return any(field.name in ("image", "bytes") for field in reader.schema.values())
 
 
 def find_label(reader: Reader) -> str | None:
@@ -35,7 +41,7 @@ def find_label(reader: Reader) -> str | None:
     return "label" if "label" in reader.schema and reader.schema["label"].name in _LABEL_TYPES else None
 
 
-def check_fields(readers: Sequence[Reader], image: str, label: str | None, extra: Sequence[str]) -> None:
+def check_fields(readers: Sequence[Reader], image: str | None, label: str | None, extra: Sequence[str]) -> None:
     """Check that every file has the fields, of the types of the first file, and that they can be what they are to be.
 
     Raises:
@@ -44,13 +50,13 @@ def check_fields(readers: Sequence[Reader], image: str, label: str | None, extra
     first = readers[0].schema
     for reader in readers:
         schema = reader.schema
-        for name in (image, *((label,) if label else ()), *extra):
+        for name in (*filter(None, (image, label)), *extra):
             if name not in schema:
                 raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)}")
             if schema[name] != first[name]:
                 kinds = f"{schema[name].name} in {reader.path}, but {first[name].name} in {readers[0].path}"
                 raise SchemaError(f"field {name!r} is {kinds}")
-    if first[image].name not in ("image", "bytes"):
+    if image and first[image].name not in ("image", "bytes"):
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
     if label and first[label].name not in _LABEL_TYPES:
         raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label].name}; labels are int64 or float64")

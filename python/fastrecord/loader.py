@@ -298,7 +298,7 @@ def _requests(
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
         sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
-        return OwnRequests(sampler)
+        return OwnRequests(sampler, dataset._view)
     if shuffle or drop_last:
         raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
@@ -309,7 +309,7 @@ def _requests(
                 f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
                 "make it of this data set"
             )
-        return OwnRequests(batch_sampler)
+        return OwnRequests(batch_sampler, dataset._view)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")

@@ -10,6 +10,7 @@ import numpy as np
 import torch.distributed
 from numpy.typing import NDArray
 
+from fastrecord.rows import All, Rows
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import WORD, integer
 
@@ -31,7 +32,7 @@ class Request:
 
     Attributes:
         seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
-        rows: Numbers of the records, int64 (N,).
+        rows: Numbers of the records over all files, int64 (N,).
         hand_out: To be called when the batch goes to the consumer.
         ahead: Numbers of records of later batches that the kernel is to be asked for, ascending, int64 (N,).
     """
@@ -45,10 +46,16 @@ class Request:
 
 
 class OwnRequests:
-    """Batches of a FastRecordBatchSampler, computed ahead: its state counts those handed out."""
+    """Batches of a FastRecordBatchSampler, computed ahead: its state counts those handed out.
 
-    def __init__(self, sampler: FastRecordBatchSampler) -> None:
+    Args:
+        sampler: Over the records of a data set.
+        view: Which records of the files those are.
+    """
+
+    def __init__(self, sampler: FastRecordBatchSampler, view: Rows) -> None:
         self.sampler = sampler
+        self._view = view
 
     def __iter__(self) -> Iterator[Request]:
         """Begin an iteration of the sampler."""
@@ -60,8 +67,10 @@ class OwnRequests:
             run.done += 1
 
         for batch in range(run.done, len(sampler)):
-            rows = sampler.rows(batch, epoch=run.epoch)
+            rows = self._view.take(sampler.rows(batch, epoch=run.epoch))
             coming = None if ahead is None else ahead.rows(batch)
+            if coming is not None and not isinstance(self._view, All):
+                coming = np.sort(self._view.take(coming))  # the order of the files may be another than the view's
             yield Request(sampler.seed, run.epoch, rows, sampler.positions(batch), hand_out, coming)
 
     def set_epoch(self, epoch: int) -> None:

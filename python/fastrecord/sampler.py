@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch.distributed
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
 from fastrecord import _core
-from fastrecord.ahead import ReadAhead
+from fastrecord.ahead import ReadAhead, default_block_records
+from fastrecord.draws import make_draw
 from fastrecord.sampler_state import MOST, STATE_VERSION, TAILS, WORD, Shuffle, State, Tail, flag, integer, shuffle_kind
 
-# Blocks of 2 to 4 MiB: a disk that reads 200 MB/s and moves its head in 8 ms spends two thirds of its time reading.
-# 128 of them are mixed: at most 512 MiB, and as much again is read ahead.
-_BLOCK_BYTES = 4 << 20
-_BLOCK_RECORDS = 64
+# Of 2 to 4 MiB each: at most 512 MiB are mixed, and as much again is read ahead.
 _WINDOW_BLOCKS = 128
 
 
@@ -83,11 +81,18 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             record comes once over all ranks; the ranks' last batches differ in size, and some ranks may have one batch
             fewer. Default: `"pad"` when shuffling over several ranks, else `"exact"`.
         drop_last: True is `tail="drop"`, under the name that torch uses.
+        weights: Draw records with replacement, each as often as its weight says: at least 0 and finite, (len(data),).
+            Every position of the epoch order is drawn from (seed, epoch, position) alone.
+        balance: Draw as many records of every class: the name of a field such as "label", or the class of each record,
+            (len(data),). Classes come in turns, in random order in each round; a class's records come in random order,
+            and none a second time before all have been.
+        num_samples: With weights or balance: positions of an epoch. Default: `len(data)`.
 
     Raises:
         TypeError: an argument has another type; `data` has no length.
         ValueError: a number is out of range; `data` is empty, or `"drop"` leaves none of it; only one of rank and
-            world_size is given; `drop_last` contradicts `tail`; blocks are described without `shuffle="blocks"`.
+            world_size is given; `drop_last` contradicts `tail`; blocks are described without `shuffle="blocks"`;
+            weights are negative, not finite or all 0. SchemaError: `balance` names no field of classes.
     """
 
     def __init__(
@@ -103,6 +108,9 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         world_size: int | None = None,
         tail: Tail | None = None,
         drop_last: bool = False,
+        weights: ArrayLike | None = None,
+        balance: str | ArrayLike | None = None,
+        num_samples: int | None = None,
     ) -> None:
         if not isinstance(data, Sized):
             raise TypeError(f"data has no len(), which a batch sampler needs: {type(data).__name__}")
@@ -111,11 +119,18 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         self._follows_group = rank is None or world_size is None
         if rank is None or world_size is None:
             rank, world_size = _process_group() or (0, 1)
-        self._n = len(data)
-        if self._n == 0:
+        self._records = len(data)
+        if self._records == 0:
             raise ValueError("data is empty: there is no record to make batches of")
         self._batch_size = integer("batch_size", batch_size, 1)
         self._shuffle = shuffle_kind("shuffle", shuffle)
+        self._draw = make_draw(data, weights, balance)
+        if self._draw is not None and self._shuffle is not True:
+            raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
+        if self._draw is None and num_samples is not None:
+            raise ValueError("num_samples is of draws with replacement: give weights or balance too")
+        # Positions of an epoch.
+        self._n = self._records if num_samples is None else integer("num_samples", num_samples, 1, MOST)
         self._seed = integer("seed", seed, 0, WORD)
         self._world_size = integer("world_size", world_size, 1)
         self._rank = integer("rank", rank, 0, self._world_size)
@@ -129,8 +144,9 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         self._tail: Tail = tail or ("pad" if self._shuffle and self._world_size > 1 else "exact")
         if self._tail == "drop" and self._n < self.global_batch_size:
             size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
-            raise ValueError(f"tail='drop' leaves no batch: the data have {self._n} records, a global batch is {size}")
+            raise ValueError(f"tail='drop' leaves no batch: an epoch has {self._n} records, a global batch is {size}")
         self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
+        self._view: str | None = getattr(data, "fingerprint", None)
         given = {"block_records": block_records, "window_blocks": window_blocks}
         # What was given, a state has to agree with; what was not, it brings.
         self._blocks_given = {k: integer(k, value, 1, MOST) for k, value in given.items() if value is not None}
@@ -138,7 +154,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             raise ValueError(
                 f"{', '.join(self._blocks_given)}: only with shuffle='blocks', not shuffle={self._shuffle}"
             )
-        self._block_records = self._blocks_given.get("block_records", _block_records(self._n, self._snapshots))
+        self._block_records = self._blocks_given.get("block_records", default_block_records(self._snapshots))
         self._window_blocks = self._blocks_given.get("window_blocks", _WINDOW_BLOCKS)
         self._run = _Run(epoch=0, done=0)
 
@@ -213,6 +229,8 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         if self._shuffle is False:
             return positions
         number = self.epoch if epoch is None else integer("epoch", epoch, 0, WORD)
+        if self._draw is not None:
+            return self._draw.rows(self._seed, number, positions)
         if self._shuffle == "blocks":
             return self._block_order(number).rows(positions)
         return _core.permute(self._n, self._seed, number, positions)
@@ -243,6 +261,11 @@ class FastRecordBatchSampler(Sampler[list[int]]):
     @property
     def records(self) -> int:
         """Records of the data."""
+        return self._records
+
+    @property
+    def num_samples(self) -> int:
+        """Positions of an epoch: the records of the data, unless draws with replacement are given another number."""
         return self._n
 
     @property
@@ -320,7 +343,10 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             "block_records": self.block_records,
             "window_blocks": self.window_blocks,
             "tail": self._tail,
-            "records": self._n,
+            "records": self._records,
+            "samples": self._n,
+            "draw": None if self._draw is None else self._draw.recipe(),
+            "view": self._view,
             "snapshots": [{key: file[key] for key in ("file_id", "commit", "records")} for file in self._snapshots],
         }
 
@@ -336,7 +362,8 @@ class FastRecordBatchSampler(Sampler[list[int]]):
                 were given. Then nothing has changed.
         """
         loaded = State.parse(state)
-        loaded.check_data(self._snapshots, self._n)
+        loaded.check_data(self._snapshots, self._records, self._view)
+        loaded.check_draw(None if self._draw is None else self._draw.recipe(), self._n)
         if loaded.global_batch_size != self.global_batch_size:
             here = f"here {self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
             fitting, rest = divmod(loaded.global_batch_size, self._world_size)
@@ -380,11 +407,3 @@ def _process_group() -> tuple[int, int] | None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-
-def _block_records(n: int, snapshots: Sequence[Mapping[str, Any]]) -> int:
-    """Return the largest power of two of records that are, on average, no more than a block's bytes together."""
-    size: int = sum(file.get("bytes", 0) for file in snapshots)
-    if size == 0:
-        return _BLOCK_RECORDS
-    return 1 << max(0, (_BLOCK_BYTES * n // size).bit_length() - 1)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 Shuffle: TypeAlias = bool | Literal["blocks"]
 Tail = Literal["pad", "drop", "exact"]
 
 TAILS: tuple[str, ...] = get_args(Tail)
-STATE_VERSION = 2
+STATE_VERSION = 3
 WORD = 1 << 64
 MOST = 1 << 63
-_READABLE = (1, STATE_VERSION)
+_READABLE = (1, 2, STATE_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,9 @@ class State:
     window_blocks: int | None
     tail: Tail
     records: int
+    samples: int
+    draw: Mapping[str, Any] | None
+    view: str | None
     snapshots: list[Mapping[str, Any]]
 
     @classmethod
@@ -44,12 +51,15 @@ class State:
         version = state.get("version")
         if isinstance(version, bool) or version not in _READABLE:
             raise ValueError(
-                f"the state has version {version!r}, this fastrecord reads {_READABLE[0]} and {_READABLE[1]}"
+                f"the state has version {version!r}, this fastrecord reads {_READABLE[0]} to {_READABLE[-1]}"
             )
         if version == 1:
             # Before there were blocks.
             flag("state: shuffle", state.get("shuffle", False))
             state = {**state, "block_records": None, "window_blocks": None}
+        if version < STATE_VERSION:
+            # Before there were views and draws.
+            state = {**state, "samples": state.get("records"), "draw": None, "view": None}
         missing = [name for name in cls.__slots__ if name not in state]
         if missing:
             raise ValueError(f"the state lacks {', '.join(missing)}: it is none of FastRecordBatchSampler.state_dict()")
@@ -59,6 +69,9 @@ class State:
         if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
             raise TypeError(f"state: snapshots is a list of dicts, not {snapshots!r}")
         kind = shuffle_kind("state: shuffle", state["shuffle"])
+        draw, view = state["draw"], state["view"]
+        if not (draw is None or isinstance(draw, Mapping)) or not (view is None or isinstance(view, str)):
+            raise TypeError(f"state: draw is a dict and view a str, if there are any, not {draw!r} and {view!r}")
         names = ("block_records", "window_blocks")
         if kind != "blocks" and any(state[name] is not None for name in names):
             raise ValueError(f"state: {names[0]} and {names[1]} belong to shuffle='blocks', but shuffle is {kind}")
@@ -73,15 +86,19 @@ class State:
             window_blocks=group[1],
             tail=state["tail"],
             records=integer("state: records", state["records"], 1),
+            samples=integer("state: samples", state["samples"], 1),
+            draw=draw,
+            view=view,
             snapshots=snapshots,
         )
 
-    def check_data(self, snapshots: Sequence[Mapping[str, Any]], records: int) -> None:
+    def check_data(self, snapshots: Sequence[Mapping[str, Any]], records: int, view: str | None) -> None:
         """Refuse data other than those of the state.
 
         Args:
             snapshots: What of each file is read; empty if that is not known.
             records: Number of records.
+            view: The fingerprint of a view of the files, None for all their records.
 
         Raises:
             ValueError: they are others.
@@ -98,8 +115,37 @@ class State:
                         f"file {number} of the data ({now.get('path', 'path unknown')}) is {_describe(now)}, but the "
                         f"state was saved with {_describe(then)}: {advice}"
                     )
+            if self.view != view:
+                whole = "all records of the files"
+                ours, theirs = (whole if one is None else f"view {one} of them" for one in (self.view, view))
+                raise ValueError(
+                    f"the state is of {ours}, the data are {theirs}: make the same view (by the same subset, filter, "
+                    "split and concat, in the same order), or start without the state"
+                )
         if self.records != records:
             raise ValueError(f"the state is of {self.records} records, the data have {records}: {advice}")
+
+    def check_draw(self, draw: Mapping[str, Any] | None, samples: int) -> None:
+        """Refuse to go on with records drawn by another rule.
+
+        Args:
+            draw: The recipe of the sampler's rule, None if it draws none with replacement.
+            samples: Positions of an epoch.
+
+        Raises:
+            ValueError: it is another rule, or another number of samples.
+        """
+        if self.draw != draw:
+            then, now = ((one or {}).get("kind", "neither weights nor balance") for one in (self.draw, draw))
+            which = f"{then}, this sampler {now}" if then != now else f"other {then} than this sampler has"
+            raise ValueError(f"the state was saved with {which}: make them equal, or start without the state")
+        if self.samples != samples:
+            raise ValueError(f"the state has num_samples={self.samples}, this sampler {samples}: make them equal")
+
+
+def digest(array: NDArray[Any]) -> str:
+    """Return a short digest of an array's values."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
 
 
 def _describe(file: Mapping[str, Any]) -> str:

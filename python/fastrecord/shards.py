@@ -53,6 +53,36 @@ def _find(path: str | os.PathLike[str]) -> list[str]:
     return [name]
 
 
+def normalized(indices: ArrayLike, total: int) -> NDArray[np.int64]:
+    """Return indices into `total` records as numbers in [0, total), int64 (N,).
+
+    Raises:
+        IndexError: one is not in [-total, total). TypeError: not a 1-D sequence of integers.
+    """
+    array = np.asarray(indices)
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"record numbers are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
+    outside = (array < -total) | (array >= total)
+    if outside.any():
+        raise IndexError(f"record {array[outside][0]} is out of range: the data set has {total}")
+    rows = array.astype(np.int64, copy=False)
+    return np.where(rows < 0, rows + total, rows)
+
+
+def normalized_one(index: int, total: int) -> int:
+    """Return an index into `total` records as a number in [0, total).
+
+    Raises:
+        IndexError: it is not in [-total, total). TypeError: not an integer.
+    """
+    row = operator.index(index)
+    if not -total <= row < total:
+        raise IndexError(f"record {row} is out of range: the data set has {total}")
+    return row % total
+
+
 class Shards:
     """Files read as one: record i of the whole is a record of one of them.
 
@@ -66,14 +96,36 @@ class Shards:
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._readers: tuple[Reader, ...] | None = tuple(readers)
         self._snapshots: list[tuple[Any, ...]] = []
+        self._members: tuple[Shards, ...] = ()
         self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
 
+    @classmethod
+    def joined(cls, several: Sequence[Shards]) -> tuple[Shards, list[int]]:
+        """Return files of several as one run, and where in it the records of each begin; the same files come once."""
+        members: list[Shards] = []
+        starts: list[int] = []
+        for shards in several:
+            own = list(shards._members or [shards])
+            runs = (i for i in range(len(members)) if _are_same(members[i : i + len(own)], own))
+            at = next(runs, len(members))
+            if at == len(members):
+                members += own
+            starts.append(sum(len(member) for member in members[:at]))
+        if len(members) == 1:
+            return members[0], starts
+        made = cls([reader for member in members for reader in member.readers])
+        made._members = tuple(members)
+        return made, starts
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"snapshots": self._reduced(), "ends": self.ends.tolist()}
+        # What views share is sent once, and opened once.
+        contents = {"members": self._members} if self._members else {"snapshots": self._reduced()}
+        return {**contents, "ends": self.ends.tolist()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._readers = None
-        self._snapshots = state["snapshots"]
+        self._snapshots = state.get("snapshots", [])
+        self._members = state.get("members", ())
         self.ends = np.array(state["ends"], np.int64)
 
     def _reduced(self) -> list[tuple[Any, ...]]:
@@ -87,7 +139,10 @@ class Shards:
             FastRecordError: a file was replaced since the pickled snapshot. FileNotFoundError: it is gone.
         """
         if self._readers is None:
-            self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
+            if self._members:
+                self._readers = tuple(reader for member in self._members for reader in member.readers)
+            else:
+                self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
         return self._readers
 
     def __len__(self) -> int:
@@ -102,11 +157,7 @@ class Shards:
         Raises:
             IndexError: out of range. TypeError: not an integer.
         """
-        row = operator.index(index)
-        total = len(self)
-        if not -total <= row < total:
-            raise IndexError(f"record {row} is out of range: the data set has {total}")
-        row %= total
+        row = normalized_one(index, len(self))
         shard = int(np.searchsorted(self.ends, row, side="right"))
         return shard, row - (int(self.ends[shard - 1]) if shard else 0)
 
@@ -116,17 +167,7 @@ class Shards:
         Raises:
             IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
         """
-        array = np.asarray(indices)
-        if array.size == 0:
-            return np.empty(0, np.int64)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"record numbers are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
-        total = len(self)
-        outside = (array < -total) | (array >= total)
-        if outside.any():
-            raise IndexError(f"record {array[outside][0]} is out of range: the data set has {total}")
-        rows = array.astype(np.int64, copy=False)
-        return np.where(rows < 0, rows + total, rows)
+        return normalized(indices, len(self))
 
     def split(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Group rows by file.
@@ -166,3 +207,8 @@ class Shards:
         """Close the readers; views that were handed out stay valid."""
         for reader in self._readers or ():
             reader.close()
+
+
+def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(a is b or a._reduced() == b._reduced() for a, b in pairs)

@@ -55,7 +55,7 @@ class Skipper:
         """Return the positions in a batch that stay, int64 (at least 1,).
 
         Args:
-            rows: The batch, int64 (N,).
+            rows: The batch, numbers over all files, int64 (N,).
             failures: Positions in it, and why they have no image.
 
         Raises:
@@ -77,7 +77,7 @@ class Skipper:
         return np.delete(np.arange(len(rows)), [position for position, _ in failures])
 
     def _describe(self, row: int, failure: Exception) -> tuple[Exception, SkippedRecord]:
-        shard, number = self._dataset.locate(row)
+        shard, number = self._dataset._shards.locate(row)
         reader = self._dataset.readers[shard]
         key = read_key(reader, number)
         named = "" if key is None else f", key {key!r}"

@@ -29,6 +29,7 @@ mod block_order;
 mod buffer;
 mod chunks;
 mod commit;
+mod draw;
 mod dtype;
 mod error;
 mod filling;
@@ -57,6 +58,7 @@ mod work;
 mod writer;
 
 pub use block_order::{BlockOrder, Blocks};
+pub use draw::{BalancedDraw, WeightedDraw};
 pub use dtype::{ArrayType, DType, MAX_DIMS, shape_text};
 pub use error::{Error, Result};
 pub use filling::{BatchBuffer, Spares};

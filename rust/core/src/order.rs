@@ -20,7 +20,7 @@ pub(crate) const ROUNDS: usize = 8;
 const MIN_BITS: u32 = 4;
 
 /// The increment of `SplitMix64`: 2^64 divided by the golden ratio, made odd.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// One epoch's permutation of `[0, n)`.
 ///
@@ -92,10 +92,12 @@ impl Order {
 
 /// One key a round, each drawn from all of the words.
 pub(crate) fn keys_of(words: &[u64]) -> [u64; ROUNDS] {
-    std::array::from_fn(|round| {
-        let start = mix(GOLDEN.wrapping_mul(round as u64 + 1));
-        words.iter().fold(start, |key, &word| extended(key, word))
-    })
+    std::array::from_fn(|round| key_of(round as u64 + 1, words))
+}
+
+/// The key of a number, drawn from all of the words.
+pub(crate) fn key_of(number: u64, words: &[u64]) -> u64 {
+    words.iter().fold(mix(GOLDEN.wrapping_mul(number)), |key, &word| extended(key, word))
 }
 
 /// A key that further depends on `word`.
@@ -112,7 +114,7 @@ fn stir(word: u64) -> u64 {
 }
 
 /// The output function of `SplitMix64`, a bijection of the 64-bit words.
-fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let word = stir(word);
     word ^ word >> 31
 }

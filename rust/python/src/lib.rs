@@ -7,6 +7,7 @@ mod arrays;
 mod batch;
 mod block_order;
 mod convert;
+mod draw;
 mod error;
 mod export;
 mod held;
@@ -60,6 +61,8 @@ mod _core {
     use crate::batch::{Batch, Payloads};
     #[pymodule_export]
     use crate::block_order::BlockOrder;
+    #[pymodule_export]
+    use crate::draw::{draw_balanced, draw_weighted};
     #[pymodule_export]
     use crate::error::{
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,

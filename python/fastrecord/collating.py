@@ -1,0 +1,85 @@
+"""Batches as data sets and torch's DataLoader hand them to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from PIL import Image
+from torch.utils.data import default_collate
+
+
+class FinishedBatch(list[Any]):
+    """A batch whose tensors are already stacked, such as `[images, labels]`; `collate` passes it through."""
+
+
+class FieldBatch(Sequence[dict[str, Any]]):
+    """A batch of fields: a sequence of samples, each a dict field -> value, made from tensors that are stacked already.
+
+    Args:
+        columns: Field -> tensor (N, ...) or list of N values.
+        numbers: Fields whose values are Python numbers in a sample.
+        records: N.
+    """
+
+    def __init__(self, columns: dict[str, Any], numbers: frozenset[str], records: int) -> None:
+        self.columns, self._numbers, self._records = columns, numbers, records
+
+    def __len__(self) -> int:
+        return self._records
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return one sample, or the list of those in a slice; their tensors are views of the batch's."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(self._records)[index]]
+        number = range(self._records)[index]
+        return {
+            name: values[number].item() if name in self._numbers else values[number]
+            for name, values in self.columns.items()
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every sample."""
+        listed = {name: v.tolist() if name in self._numbers else v for name, v in self.columns.items()}
+        for number in range(self._records):
+            yield {name: values[number] for name, values in listed.items()}
+
+
+def collate(batch: Any) -> Any:
+    """Make one batch of samples; for DataLoader's `collate_fn`.
+
+    Works as `torch.utils.data.default_collate`: tensors are stacked (in a worker process straight into shared memory),
+    ints become an int64 tensor, `bytes` and `str` stay in a sequence. Batches that `__getitems__` has finished pass
+    through: of a data set in fields mode they are dicts of stacked tensors of the fields' own types, and lists where
+    values are no tensors of one shape.
+
+    Args:
+        batch: What `__getitems__` returned, or a list of samples.
+
+    Raises:
+        TypeError: the samples hold PIL images.
+    """
+    if isinstance(batch, FinishedBatch):
+        return list(batch)
+    if isinstance(batch, FieldBatch):
+        for values in batch.columns.values():
+            if isinstance(values, list) and values:
+                _refuse_pictures(values[0])
+        return batch.columns
+    first = batch[0]
+    parts = first.values() if isinstance(first, Mapping) else first if isinstance(first, (tuple, list)) else (first,)
+    for part in parts:
+        _refuse_pictures(part)
+    return default_collate(batch)
+
+
+def _refuse_pictures(value: Any) -> None:
+    if isinstance(value, Image.Image):
+        raise TypeError(
+            "PIL images can not be stacked to a batch: add a transform that ends in a tensor, such as "
+            "transform=torchvision.transforms.ToTensor()"
+        )
