@@ -14,7 +14,7 @@ from fastrecord._core import Reader, SchemaError
 from fastrecord.classes import Table, map_labels
 from fastrecord.sampler_state import digest
 from fastrecord.shards import Shards
-from fastrecord.values import NUMBERS
+from fastrecord.values import is_number
 
 Where = slice | NDArray[np.int64]
 
@@ -109,6 +109,8 @@ class Columns:
                 f"field {field!r} holds {kind}, which {op} does not compare: give a callable that takes its column "
                 "and returns a mask, or filter by another field"
             )
+        if op not in ("==", "!=", *_MEMBER) and "complex" in (self._dtype(field), type(value).__name__):
+            raise TypeError(f"field {field!r}, {op} {value!r}: complex numbers have no order")
         if op not in _MEMBER:
             return Condition(field, op, _scalar(field, kind, value))
         if isinstance(value, (str, bytes)) or not np.iterable(value):
@@ -144,7 +146,9 @@ class Columns:
         return np.concatenate(found) if found else np.empty(0, np.bool_)
 
     def values(self, field: str, where: Where) -> NDArray[Any]:
-        """Return values of a field, (N,); an array of objects if they are str. Of one whole file it is a mapped view.
+        """Return values of a field, (N, ...): objects if they are str, float32 in the place of bfloat16.
+
+        Of one whole file they are a mapped view, if numpy has the type.
 
         Args:
             field: A field, or an index column such as "image.width".
@@ -173,6 +177,8 @@ class Columns:
             column = reader.column(field)
         except (KeyError, TypeError) as error:
             raise SchemaError(f"{reader.path}: field {field!r} has no column: {error}") from error
+        if field in reader.schema and reader.schema[field].dtype == "bfloat16":
+            return (column.astype(np.uint32) << 16).view(np.float32)
         if field == self._label and self._tables:
             return map_labels(column, self._tables[number], reader.path)
         return column
@@ -189,6 +195,10 @@ class Columns:
                     values[position] = value
             yield values
 
+    def _dtype(self, field: str) -> str:
+        kind = self._shards.readers[0].schema.get(field)
+        return "" if kind is None or kind.dtype is None else kind.dtype.rstrip("0123456789")
+
     def _kind(self, field: str) -> str:
         """Return "number" or "string", or the type's name if it is neither."""
         reader = self._shards.readers[0]
@@ -198,8 +208,7 @@ class Columns:
             if part in ("width", "height") and base in schema and schema[base].name == "image":
                 return "number"
             raise SchemaError(f"{reader.path}: no field {field!r}: it has {', '.join(schema)}")
-        name = schema[field].name
-        return "number" if name in NUMBERS else name
+        return "number" if is_number(schema[field]) else schema[field].name
 
 
 def _scalar(field: str, kind: str, value: Any) -> Any:

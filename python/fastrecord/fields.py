@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastrecord._core import CorruptFileError, Reader, SchemaError
+from fastrecord.schema import FieldType
 
 KEY = "key"
 _LABEL_TYPES = ("int64", "float64")
@@ -53,13 +55,19 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
         for name in (*filter(None, (image, label)), *extra):
             if name not in schema:
                 raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)}")
-            if schema[name] != first[name]:
-                kinds = f"{schema[name].name} in {reader.path}, but {first[name].name} in {readers[0].path}"
+            if plain(schema[name]) != plain(first[name]):
+                kinds = f"{schema[name]} in {reader.path}, but {first[name]} in {readers[0].path}"
                 raise SchemaError(f"field {name!r} is {kinds}")
     if image and first[image].name not in ("image", "bytes"):
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
     if label and first[label].name not in _LABEL_TYPES:
         raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label].name}; labels are int64 or float64")
+
+
+def plain(kind: FieldType) -> FieldType:
+    """Return a type without what makes no difference to its values: how they are compressed."""
+    item = None if kind.item is None else plain(kind.item)
+    return replace(kind, item=item, compression=None)
 
 
 def has_key(reader: Reader) -> bool:

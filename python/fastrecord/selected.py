@@ -14,7 +14,7 @@ from fastrecord.classes import map_labels
 from fastrecord.collating import FieldBatch
 from fastrecord.decoding import decode_native, decode_pil, place
 from fastrecord.fields import key_suffix
-from fastrecord.values import NUMBERS, as_tensors, read_values, sample_value
+from fastrecord.values import as_tensors, is_number, read_values, sample_value
 
 if TYPE_CHECKING:
     from fastrecord.views import Views
@@ -88,7 +88,7 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
             for position, image in zip(positions.tolist(), found, strict=True):
                 values[name][position] = image
     columns = {name: as_tensors(values[name], schema[name]) for name in names}
-    return FieldBatch(columns, frozenset(name for name in names if schema[name].name in NUMBERS), len(rows))
+    return FieldBatch(columns, frozenset(name for name in names if is_number(schema[name])), len(rows))
 
 
 def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:

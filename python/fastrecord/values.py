@@ -13,11 +13,10 @@ from fastrecord._core import Reader
 from fastrecord.schema import FieldType
 from fastrecord.shards import Shards
 
-# Of fixed width in the file: one number a record.
-NUMBERS = frozenset(
-    ["bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-)
+
+def is_number(kind: FieldType) -> bool:
+    """Return whether values of a type are single numbers, as Python has them."""
+    return kind.dtype == kind.name
 
 
 def read_values(shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool) -> dict[str, Any]:
@@ -80,18 +79,11 @@ def as_tensors(value: Any, kind: FieldType) -> Any:
 
 
 def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
-    if _element(kind) == "bfloat16":
+    while kind.item is not None:
+        kind = kind.item
+    if kind.dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
-
-
-def _element(kind: FieldType) -> str | None:
-    """Return the type of one number of a field's values."""
-    item = getattr(kind, "item", None)
-    if item is not None:
-        return _element(item)
-    dtype: str | None = getattr(kind, "dtype", None)
-    return dtype or kind.name
 
 
 def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool) -> Any:

@@ -63,11 +63,11 @@ class Views(Dataset[Any]):
         """Return a field's value of every record, (N,); labels by the data set's classes.
 
         Args:
-            field: A field of numbers, or of str (which come as an array of objects, each read from the file); or the
-                size of images, such as "image.width".
+            field: A field of numbers, of arrays of at most 64 bytes, or of str (an array of objects, each read from the
+                file); or the size of images, such as "image.width". bfloat16 comes as float32.
 
         Returns:
-            For all records of one file its own mapped column, read-only; else a copy.
+            For all records or a slice of one file its own mapped column, read-only; else a copy.
 
         Raises:
             SchemaError: no such field, or one that has no column. CorruptFileError: a checksum differs.
