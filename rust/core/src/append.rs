@@ -6,7 +6,7 @@ use std::mem;
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::layout::{Extent, PAGE, align};
-use crate::schema::FieldType;
+use crate::schema::{Field, FieldType};
 use crate::storage::Storage;
 use crate::writer::{Value, Writer};
 
@@ -27,7 +27,7 @@ impl Writer {
     /// # Errors
     /// A value does not fit its field (nothing is appended then), or a failed write.
     pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
-        self.check_usable()?;
+        self.check_appendable()?;
         let sizes = self.check_values(values)?;
         let record = self.records;
         let appended = self.append_checked(values, &sizes);
@@ -56,79 +56,69 @@ impl Writer {
         payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
     }
 
-    /// Checks all values before any of them is written; returns the sizes of images.
+    /// Checks all values before any of them is written; returns for each the size of its image, or zeros.
     fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
         let fields = self.document.schema.fields();
         if values.len() != fields.len() {
             return Err(Error::Schema(format!("{} values for {} fields", values.len(), fields.len())));
         }
-        let mut sizes = Vec::new();
-        for (field, value) in fields.iter().zip(values) {
-            match (&field.kind, value) {
-                (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
-                | (FieldType::String | FieldType::Json, Value::Str(_))
-                | (FieldType::Scalar(DType::Int64), Value::Int(_))
-                | (FieldType::Scalar(DType::Float64), Value::Float(_)) => {}
-                (FieldType::Bytes, Value::Image { .. }) => {
-                    return Err(self.bad_value(&field.name, "only images have side bytes".to_owned()));
-                }
-                (FieldType::Image, Value::Image { side, .. }) if u32::try_from(side.len()).is_err() => {
-                    return Err(self.bad_value(&field.name, format!("{} side bytes", side.len())));
-                }
-                (FieldType::Image, Value::Image { size, .. }) => sizes.push(*size),
-                (FieldType::Image, Value::Bytes(data)) => {
-                    let size = crate::probe::image_size(data);
-                    sizes.push(size.map_err(|detail| self.bad_value(&field.name, detail))?);
-                }
-                (FieldType::Scalar(dtype), Value::Number(bytes)) => {
-                    check_number(*dtype, bytes).map_err(|detail| self.bad_value(&field.name, detail))?;
-                }
-                (FieldType::Array(array), Value::Array { data, shape }) => {
-                    check_array(array, data, shape).map_err(|detail| self.bad_value(&field.name, detail))?;
-                }
-                (kind, _) => return Err(self.bad_value(&field.name, format!("the value is not {kind}"))),
-            }
-        }
-        Ok(sizes)
+        let check = |(field, value): (&Field, _)| {
+            check_value(&field.kind, value).map_err(|detail| self.bad_value(self.records, &field.name, detail))
+        };
+        fields.iter().zip(values).map(check).collect()
     }
 
-    pub(crate) fn bad_value(&self, field: &str, detail: String) -> Error {
-        Error::BadValue { path: self.path.clone(), record: self.records, field: field.to_owned(), detail }
+    pub(crate) fn bad_value(&self, record: u64, field: &str, detail: String) -> Error {
+        Error::BadValue { path: self.path.clone(), record, field: field.to_owned(), detail }
     }
 
     fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
-        let (mut column, mut sizes) = (0, sizes.iter());
-        for value in values {
-            let main = &mut self.columns[column];
-            let (next, alignment) = (column + main.parts, main.alignment);
-            match *value {
-                Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
-                Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
-                Value::Number(bytes) => main.pending.extend_from_slice(bytes),
-                Value::Str(text) => {
-                    // The offset is relative to the heap until the heap is written.
-                    let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
-                    let crc = crc32c::crc32c(text.as_bytes());
-                    main.pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
-                    self.heap.extend_from_slice(text.as_bytes());
-                }
-                Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
-                Value::Array { data, shape } => {
-                    self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
-                    self.append_dims(column, shape);
-                }
-                Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?,
-                Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
-            }
-            // A field of bytes takes images, too, and has no columns for their sizes.
-            if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
-                let (width, height) = sizes.next().copied().unwrap_or_default();
-                self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
-                self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
-            }
-            column = next;
+        let mut column = 0;
+        for (value, &size) in values.iter().zip(sizes) {
+            column = self.append_value(column, value, size)?;
         }
-        if self.heap.len() >= HEAP { self.flush_heap() } else { Ok(()) }
+        if self.heap_is_full() { self.flush_heap() } else { Ok(()) }
+    }
+
+    /// Appends a checked value to its field's columns, of which `column` is the first; returns the first one of the next field.
+    pub(crate) fn append_value(
+        &mut self,
+        column: usize,
+        value: &Value<'_>,
+        (width, height): (u32, u32),
+    ) -> Result<usize> {
+        let main = &mut self.columns[column];
+        let (next, alignment) = (column + main.parts, main.alignment);
+        match *value {
+            Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+            Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+            Value::Number(bytes) => main.pending.extend_from_slice(bytes),
+            Value::Str(text) => {
+                // The offset is relative to the heap until the heap is written.
+                let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
+                let crc = crc32c::crc32c(text.as_bytes());
+                main.pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
+                self.heap.extend_from_slice(text.as_bytes());
+            }
+            Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
+            Value::Array { data, shape } => {
+                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
+                self.append_dims(column, shape);
+            }
+            Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?,
+            Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
+        }
+        // A field of bytes takes images, too, and has no columns for their sizes.
+        if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
+            self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
+            self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
+        }
+        Ok(next)
+    }
+
+    /// Whether the gathered texts are to be written.
+    pub(crate) fn heap_is_full(&self) -> bool {
+        self.heap.len() >= HEAP
     }
 
     /// Appends the variable dimensions of an array, if they do not follow from its bytes.
@@ -221,6 +211,28 @@ impl Writer {
 
     pub(crate) fn sync(&self) -> Result<()> {
         self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
+    }
+}
+
+/// The size of a value's image, or zeros if it is none.
+///
+/// # Errors
+/// It does not fit the type of its field, as text.
+pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
+    match (kind, value) {
+        (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
+        | (FieldType::String | FieldType::Json, Value::Str(_))
+        | (FieldType::Scalar(DType::Int64), Value::Int(_))
+        | (FieldType::Scalar(DType::Float64), Value::Float(_)) => Ok((0, 0)),
+        (FieldType::Bytes, Value::Image { .. }) => Err("only images have side bytes".to_owned()),
+        (FieldType::Image, Value::Image { side, .. }) if u32::try_from(side.len()).is_err() => {
+            Err(format!("{} side bytes", side.len()))
+        }
+        (FieldType::Image, Value::Image { size, .. }) => Ok(*size),
+        (FieldType::Image, Value::Bytes(data)) => crate::probe::image_size(data),
+        (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
+        (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
+        (kind, _) => Err(format!("the value is not {kind}")),
     }
 }
 

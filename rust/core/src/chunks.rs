@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, CHUNK_ALIGN, Chunk, Encoding, Part, u32_at, u64_at};
-use crate::schema::Schema;
+use crate::schema::{Field, Schema};
 use crate::writer::Writer;
 
 /// Chunks below this many bytes are merged as in a binary counter, so that many small commits leave few of them.
@@ -16,7 +16,7 @@ const LARGE: u64 = 32 << 20;
 /// One column of the file that is being written.
 #[derive(Debug)]
 pub(crate) struct ColumnBuffer {
-    field: u32,
+    pub(crate) field: u32,
     part: Part,
     /// How many columns the field has, this one and those that follow it.
     pub(crate) parts: usize,
@@ -38,25 +38,28 @@ pub(crate) struct ColumnBuffer {
 
 impl ColumnBuffer {
     pub(crate) fn for_schema(schema: &Schema) -> Vec<Self> {
+        schema.fields().iter().flat_map(Self::for_field).collect()
+    }
+
+    /// The columns of one field.
+    pub(crate) fn for_field(field: &Field) -> Vec<Self> {
         let mut columns = Vec::new();
-        for field in schema.fields() {
-            let parts = field.kind.parts();
-            for part in (0..parts).map(Part) {
-                let Some((encoding, width)) = field.kind.column(part) else { continue };
-                columns.push(Self {
-                    field: field.id,
-                    part,
-                    parts: (parts - part.0).into(),
-                    alignment: field.kind.alignment(),
-                    heaped: field.kind.holds_text(),
-                    shape: field.kind.payload_array().map_or_else(|| [].into(), |array| array.shape().into()),
-                    encoding,
-                    width,
-                    chunks: Vec::new(),
-                    pending: Vec::new(),
-                    unplaced: 0,
-                });
-            }
+        let parts = field.kind.parts();
+        for part in (0..parts).map(Part) {
+            let Some((encoding, width)) = field.kind.column(part) else { continue };
+            columns.push(Self {
+                field: field.id,
+                part,
+                parts: (parts - part.0).into(),
+                alignment: field.kind.alignment(),
+                heaped: field.kind.holds_text(),
+                shape: field.kind.payload_array().map_or_else(|| [].into(), |array| array.shape().into()),
+                encoding,
+                width,
+                chunks: Vec::new(),
+                pending: Vec::new(),
+                unplaced: 0,
+            });
         }
         columns
     }
@@ -157,22 +160,30 @@ impl Writer {
         let pending = std::mem::take(&mut column.pending);
         column.unplaced = 0;
         let merged = column.chunks.split_off(from.unwrap_or(column.chunks.len()));
-        match self.write_chunk(number, &merged, &pending) {
+        match self.write_chunk(number, &merged, &pending, self.records) {
             // A damaged chunk stays where it is and is an error for those who read it; appending goes on behind it. What was
             // copied of it so far is never named by a directory.
             Err(Error::Corrupt { .. }) => {
                 self.columns[number].chunks.extend(merged);
-                if pending.is_empty() { Ok(()) } else { self.write_chunk(number, &[], &pending) }
+                if pending.is_empty() { Ok(()) } else { self.write_chunk(number, &[], &pending, self.records) }
             }
             other => other,
         }
     }
 
-    fn write_chunk(&mut self, number: usize, merged: &[Chunk], pending: &[u8]) -> Result<()> {
+    /// Writes a column's pending entries, the last one that of record `end - 1`, as a chunk of their own.
+    pub(crate) fn write_pending(&mut self, number: usize, end: u64) -> Result<()> {
+        let column = &mut self.columns[number];
+        let pending = std::mem::take(&mut column.pending);
+        column.unplaced = 0;
+        if pending.is_empty() { Ok(()) } else { self.write_chunk(number, &[], &pending, end) }
+    }
+
+    fn write_chunk(&mut self, number: usize, merged: &[Chunk], pending: &[u8], end: u64) -> Result<()> {
         let column = &self.columns[number];
         let (field, part, encoding, width) = (column.field, column.part, column.encoding, column.width);
         let pending_count = (pending.len() / usize::from(width)) as u64;
-        let first = merged.first().map_or(self.records - pending_count, |chunk| chunk.first);
+        let first = merged.first().map_or(end - pending_count, |chunk| chunk.first);
         self.pad(CHUNK_ALIGN)?;
         let offset = self.position();
         let mut table = Table::default();

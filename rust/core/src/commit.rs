@@ -19,21 +19,23 @@ impl Writer {
     pub(crate) fn commit_changes(&mut self, last: bool) -> Result<u64> {
         let committed = self.committed();
         let session_bytes = self.position() - self.session_start;
-        let merges = self.columns.iter().any(|c| c.merge_from(last, session_bytes, committed).is_some());
+        let merges =
+            self.columns[..self.named_columns()].iter().any(|c| c.merge_from(last, session_bytes, committed).is_some());
         if let Some(footer) = self.footer {
             if self.records == committed && !self.document_changed && !(last && merges) {
                 return Ok(footer.commit);
             }
         }
         self.flush_heap()?;
-        for column in 0..self.columns.len() {
+        let named = self.named_columns();
+        for column in 0..named {
             self.write_column(column, last)?;
         }
         if self.document_changed || self.footer.is_none() {
             let bytes = self.document.encode();
             self.metadata = self.put_checked(&bytes)?;
         }
-        let mut chunks: Vec<&Chunk> = self.columns.iter().flat_map(|c| &c.chunks).collect();
+        let mut chunks: Vec<&Chunk> = self.columns[..named].iter().flat_map(|c| &c.chunks).collect();
         chunks.sort_by_key(|c| (c.field, c.part, c.first));
         let bytes: Vec<u8> = chunks.iter().flat_map(|c| c.encode()).collect();
         let directory = self.put_checked(&bytes)?;

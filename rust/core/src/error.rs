@@ -65,6 +65,19 @@ pub enum Error {
     #[error("{path}: record {record}, field {field}: {detail}", path = path.display())]
     BadValue { path: PathBuf, record: u64, field: String, detail: String },
 
+    #[error("{path}: field {field:?} cannot be added: {detail}", path = path.display())]
+    AddField { path: PathBuf, field: String, detail: String },
+
+    #[error(
+        "{path}: field {field:?} was not added: {missing} of the {records} records have no value: give one for each, in record order",
+        path = path.display(),
+        missing = records - filled
+    )]
+    Unfilled { path: PathBuf, field: String, filled: u64, records: u64 },
+
+    #[error("{path}: field {field:?} is being added: commit or drop it first", path = path.display())]
+    Filling { path: PathBuf, field: String },
+
     #[error("{path}: the file's schema is {found}, not {given}: leave the schema out to append", path = path.display())]
     SchemaMismatch { path: PathBuf, found: String, given: String },
 

@@ -373,6 +373,20 @@ impl Schema {
         &self.fields
     }
 
+    /// The same fields and one more.
+    ///
+    /// # Errors
+    /// As [`Schema::new`], as text.
+    pub(crate) fn with(&self, field: &Field) -> std::result::Result<Self, String> {
+        let schema = Self { fields: self.fields.iter().chain([field]).cloned().collect() };
+        schema.check()?;
+        Ok(schema)
+    }
+
+    pub(crate) fn remove(&mut self, position: usize) -> Field {
+        self.fields.remove(position)
+    }
+
     /// The position of a field.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|f| f.name == name)
@@ -408,13 +422,30 @@ impl Document {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.other.clone();
-        let next = self.schema.fields.iter().map(|f| u64::from(f.id)).max().unwrap_or(0) + 1;
-        let next = out.get("next_field_id").and_then(Value::as_u64).unwrap_or(0).max(next);
         out.insert("schema".to_owned(), self.schema.to_value());
-        out.insert("next_field_id".to_owned(), json!(next));
+        out.insert("next_field_id".to_owned(), json!(self.next_id()));
         out.insert("complete".to_owned(), json!(self.complete));
         out.insert("metadata".to_owned(), Value::Object(self.user.clone()));
         Value::Object(out).to_string().into_bytes()
+    }
+
+    fn next_id(&self) -> u64 {
+        let above = self.schema.fields.iter().map(|f| u64::from(f.id)).max().unwrap_or(0) + 1;
+        self.other.get("next_field_id").and_then(Value::as_u64).unwrap_or(0).max(above)
+    }
+
+    /// An id that no field of the file has ever had.
+    ///
+    /// # Errors
+    /// There is none left, as text.
+    pub(crate) fn free_id(&self) -> std::result::Result<u32, String> {
+        u32::try_from(self.next_id()).map_err(|_| "the file's field ids are used up".to_owned())
+    }
+
+    /// Keeps an id from being given to another field.
+    pub(crate) fn use_id(&mut self, id: u32) {
+        let next = self.next_id().max(u64::from(id) + 1);
+        self.other.insert("next_field_id".to_owned(), json!(next));
     }
 
     pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json};
 use crate::append::BUFFER;
 use crate::chunks::ColumnBuffer;
 use crate::error::{Error, Result};
+use crate::fill::Filling;
 use crate::index::decode_directory;
 use crate::layout::{CheckedRange, FileId, Footer, PAGE, encode_superblock};
 use crate::lock;
@@ -99,7 +100,10 @@ pub struct Writer {
     pub(crate) document: Document,
     pub(crate) document_changed: bool,
     pub(crate) metadata: CheckedRange,
+    /// Of the schema's fields, then of those that are being added.
     pub(crate) columns: Vec<ColumnBuffer>,
+    /// Fields that are being added.
+    pub(crate) fillings: Vec<Filling>,
     pub(crate) heap: Vec<u8>,
     pub(crate) footer: Option<Footer>,
     pub(crate) records: u64,
@@ -253,6 +257,7 @@ impl Writer {
             columns: ColumnBuffer::for_schema(&document.schema),
             document,
             document_changed: true,
+            fillings: Vec::new(),
             metadata: CheckedRange::default(),
             heap: Vec::new(),
             footer: None,
@@ -328,14 +333,19 @@ impl Writer {
     /// Commits, makes it durable and releases the lock. Closing twice is allowed.
     ///
     /// # Errors
-    /// As [`Writer::commit`]; the lock is released all the same.
+    /// As [`Writer::commit`], and [`Error::Unfilled`] for a new field that some records have no value of: the rest is committed
+    /// then, unless the file was to replace another. The lock is released all the same.
     pub fn close(&mut self) -> Result<()> {
         if self.storage.is_none() && self.failed.is_none() {
             return Ok(());
         }
         let closed = self.check_usable().and_then(|()| {
+            let filled = self.end_fillings();
+            if filled.is_err() && (self.failed.is_some() || self.temporary.is_some()) {
+                return filled;
+            }
             let closed = self.commit_and_take_place();
-            self.guard(closed)
+            self.guard(closed).and(filled)
         });
         match closed {
             Ok(()) => self.release(),

@@ -2,6 +2,8 @@
 //! from docs/format.md alone.
 #![allow(dead_code)] // every test crate uses a part of it
 
+pub mod tape;
+
 use std::path::Path;
 
 use fastrecord_core::{
@@ -107,7 +109,7 @@ pub fn random_row(rng: &mut Rng, schema: &Schema, most: u64) -> Row {
     kinds.into_iter().map(|kind| cell(rng, kind)).collect()
 }
 
-fn value(cell: &Cell) -> Value<'_> {
+pub fn value(cell: &Cell) -> Value<'_> {
     match cell {
         Cell::Image(data, _) | Cell::Bytes(data) => Value::Bytes(data),
         Cell::Text(text) => Value::Str(text),

@@ -1,0 +1,201 @@
+//! A tape that takes the place of the disk: it records every write, so that each moment of a session can be played again as
+//! the disk may have it after a crash there.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use fastrecord_core::{Access, Error, Reader, Storage};
+
+use super::{Rng, Row, read_by_batch};
+
+const SECTOR: usize = 512;
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Write(usize, Vec<u8>),
+    SetLen(usize),
+    Sync,
+    /// What was not durable may or may not become so, and no later sync changes that.
+    FailedSync,
+    /// A promise to the caller: this commit is durable.
+    Promise(u64),
+}
+
+/// What fails, and on which call of its kind.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// This write, counted from 0, writes a part of its bytes and says that the disk is full; all later ones write nothing.
+    pub write: Option<usize>,
+    pub sync: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the running system sees.
+    live: Vec<u8>,
+    ops: Vec<Op>,
+    faults: Faults,
+    writes: usize,
+    syncs: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Tape(Arc<Mutex<State>>);
+
+impl Tape {
+    pub fn holding(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(State { live: bytes, ..State::default() })))
+    }
+
+    pub fn live(&self) -> Vec<u8> {
+        self.0.lock().unwrap().live.clone()
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.0.lock().unwrap().ops.clone()
+    }
+
+    pub fn break_next(&self, faults: Faults) {
+        let mut state = self.0.lock().unwrap();
+        (state.faults, state.writes, state.syncs) = (faults, 0, 0);
+    }
+
+    pub fn promise(&self, commit: u64) {
+        self.0.lock().unwrap().ops.push(Op::Promise(commit));
+    }
+}
+
+fn apply(disk: &mut Vec<u8>, op: &Op) {
+    match op {
+        Op::Write(at, bytes) => {
+            disk.resize(disk.len().max(at + bytes.len()), 0);
+            disk[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        Op::SetLen(length) => disk.resize(*length, 0),
+        Op::Sync | Op::FailedSync | Op::Promise(_) => {}
+    }
+}
+
+impl Storage for Tape {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let number = state.writes;
+        state.writes += 1;
+        let full = state.faults.write.is_some_and(|first| number >= first);
+        let written = match state.faults.write {
+            Some(first) if number == first => bytes.len() * 2 / 3,
+            Some(first) if number > first => 0,
+            _ => bytes.len(),
+        };
+        let op = Op::Write(offset as usize, bytes[..written].to_vec());
+        apply(&mut state.live, &op);
+        state.ops.push(op);
+        if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let state = self.0.lock().unwrap();
+        let from = state.live.get(offset as usize..offset as usize + bytes.len());
+        bytes.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let number = state.syncs;
+        state.syncs += 1;
+        let fails = state.faults.sync == Some(number);
+        state.ops.push(if fails { Op::FailedSync } else { Op::Sync });
+        if fails { Err(io::Error::other("the disk lost it")) } else { Ok(()) }
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let op = Op::SetLen(length as usize);
+        apply(&mut state.live, &op);
+        state.ops.push(op);
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().live.len() as u64)
+    }
+}
+
+/// The disk after a crash behind `ops`, and the commit that must be there.
+pub fn crash(ops: &[Op], rng: &mut Rng) -> (Vec<u8>, u64) {
+    let (mut disk, mut pending, mut promised) = (Vec::new(), Vec::new(), 0);
+    for op in ops {
+        match op {
+            Op::Promise(commit) => promised = *commit,
+            Op::Sync => {
+                for op in pending.drain(..) {
+                    apply(&mut disk, op);
+                }
+            }
+            Op::FailedSync => lose_some(&mut disk, std::mem::take(&mut pending), rng),
+            op => pending.push(op),
+        }
+    }
+    lose_some(&mut disk, pending, rng);
+    (disk, promised)
+}
+
+/// Brings any part of some operations to the disk.
+fn lose_some(disk: &mut Vec<u8>, mut ops: Vec<&Op>, rng: &mut Rng) {
+    if rng.chance(30) {
+        rng.shuffle(&mut ops);
+    }
+    let style = rng.below(4);
+    for op in ops {
+        match op {
+            Op::Write(at, bytes) => match if style == 3 { rng.below(4) } else { style } {
+                0 => {}
+                1 => apply(disk, op),
+                _ => torn(disk, *at, bytes, rng),
+            },
+            op => {
+                if rng.chance(70) {
+                    apply(disk, op);
+                }
+            }
+        }
+    }
+}
+
+/// Any of a write's sectors. The file may have grown over those that were lost: they hold zeros, or what was there before.
+fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], rng: &mut Rng) {
+    let keep = rng.below(101);
+    let junk = rng.chance(20);
+    let mut start = at;
+    while start < at + bytes.len() {
+        let end = (start / SECTOR * SECTOR + SECTOR).min(at + bytes.len());
+        if rng.chance(keep) {
+            apply(disk, &Op::Write(start, bytes[start - at..end - at].to_vec()));
+        } else if end > disk.len() && rng.chance(50) {
+            let lost = if junk { rng.bytes(end - disk.len()) } else { vec![0; end - disk.len()] };
+            disk.extend(lost);
+        }
+        start = end;
+    }
+}
+
+/// The number of the newest commit in an undamaged file, whose last page is its footer.
+pub fn newest(bytes: &[u8]) -> Option<u64> {
+    let at = (bytes.len() as u64).checked_sub(4096)?;
+    (bytes.get(at as usize..at as usize + 8) == Some(b"FRECEND\n")).then(|| super::u64_at(bytes, at + 40))
+}
+
+/// What there is to find in a file after a crash: the number of its commit and its records, or none.
+pub fn recovered(path: &Path) -> Option<(u64, Vec<Row>)> {
+    match Reader::open(path, Access::Mmap, Some(1)) {
+        Ok(reader) => {
+            let report = reader.verify(|_| false).unwrap();
+            assert!(report.errors.is_empty(), "{:?}", report.errors);
+            Some((reader.snapshot().commit, read_by_batch(&reader).unwrap()))
+        }
+        Err(Error::NoCommit { .. } | Error::NotFrec { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
