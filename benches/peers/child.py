@@ -1,8 +1,8 @@
 """Run one contender in a process of its own: `python -m benches.peers.child NAME ROOT RECORDS THREADS BATCH`.
 
 Reads commands from standard input, a line each, and answers each with a line of JSON: `epoch N` runs an epoch;
-`check N` runs one and looks at what came; `files` makes the contender's files. What loaders print goes to standard
-error.
+`check N` runs one and looks at what came; `memory N` runs one and looks at what the process and its workers have for
+themselves; `files` makes the contender's files. What loaders print goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from benches.peers import Data, Epochs, Options
+from benches.peers import Data, Epochs, Options, arrays
+
+LOOKS = 20  # how often an epoch's memory is looked at
 
 
 def cpu() -> float:
@@ -28,15 +31,30 @@ def cpu() -> float:
     return float(sum(time.user + time.system for time in times) + ended)
 
 
-def run(epochs: Epochs, number: int) -> dict[str, Any]:
-    """Take all batches of an epoch and drop them."""
+def memory() -> int:
+    """Bytes of this process and its workers that the system cannot take back; pages that they share count once."""
+    process = psutil.Process()
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()[1:])
+        total += sum(int(lines[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
+    return total
+
+
+def most_memory(epochs: Callable[[int], Iterable[Any]], number: int, batches: int) -> int:
+    """Run an epoch; give the most memory of some looks at it."""
+    every = max(1, batches // LOOKS)
+    return max(memory() for at, _ in enumerate(epochs(number)) if at % every == every - 1)
+
+
+def run(epochs: Epochs, number: int) -> int:
+    """Take all batches of an epoch and drop them; give the number of images that came."""
     images = 0
-    before = cpu()
     for batch, labels in epochs(number):
         images += len(batch)
         if len(labels) != len(batch):
             raise ValueError(f"{len(batch)} images, {len(labels)} labels")
-    return {"images": images, "cpu_seconds": cpu() - before}
+    return images
 
 
 def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str, Any]:
@@ -57,7 +75,7 @@ def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str,
         means.append(batch.float().mean().item() * len(labels))
     if sorted(seen) != list(range(data.records)):
         raise ValueError(f"{len(seen)} images came, {len(set(seen))} different ones; there are {data.records}")
-    return {"images": len(seen), "mean": sum(means) / len(seen), "first": seen[:4]}
+    return {"records": len(seen), "mean": sum(means) / len(seen), "first": seen[:4]}
 
 
 def main() -> int:
@@ -77,16 +95,26 @@ def main() -> int:
         print(json.dumps({"missing": str(error)}), file=answers, flush=True)
         return 0
     print(json.dumps({"version": contender.version()}), file=answers, flush=True)
-    epochs: Epochs | None = None
+    # What an epoch is made of, and what is right about it, is another matter for arrays than for images.
+    runs, checks = (arrays.run, arrays.check) if module.startswith("arrays_") else (run, check)
+    epochs: Any = None
+    without = 0
     for line in sys.stdin:
-        command, _, number = line.partition(" ")
+        command, _, number = line.strip().partition(" ")
         answer: dict[str, Any] = {}
-        if command.strip() == "files":
+        if epochs is None and command != "files":
+            without = memory()
+            epochs = contender.epochs(data, options)
+        if command == "files":
             contender.prepare(data, variant)
+        elif command == "check":
+            answer = checks(epochs, int(number), data, options.batch)
+        elif command == "memory":
+            most = most_memory(epochs, int(number), -(-data.records // options.batch))
+            answer = {"most_bytes": most, "without_bytes": without}
         else:
-            if epochs is None:
-                epochs = contender.epochs(data, options)
-            answer = run(epochs, int(number)) if command == "epoch" else check(epochs, int(number), data, options.batch)
+            before = cpu()
+            answer = {"records": runs(epochs, int(number)), "cpu_seconds": cpu() - before}
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

@@ -21,6 +21,8 @@ SHARED = ("torch", "torchvision", "numpy", "pillow")
 # Name -> what pip is called with, call by call.
 PEERS: dict[str, list[list[str]]] = {
     "webdataset": [["webdataset==1.0.2"]],  # BSD-3-Clause
+    "lmdb": [["lmdb==3.0.0", "lz4==4.4.5"]],  # OpenLDAP Public License; BSD-3-Clause
+    "hdf5": [["h5py==3.16.0"]],  # BSD-3-Clause
     "litdata": [["litdata==0.2.76"]],  # Apache-2.0
     # Apache-2.0, parts that it needs under NVIDIA's own licences; runs without a GPU.
     "nvidia-dali": [["nvidia-dali-cuda130==2.4.0"]],

@@ -34,7 +34,7 @@ class Contender:
         self.name = name
         self.missing: str | None = None
         self.version = ""
-        self.log = data.root / f"{name.replace(':', '-')}-{threads}.log"
+        self.log = data.root / f"{name.replace(':', '-')}-{threads}-{batch}.log"
         arguments = [name, str(data.root), str(data.records), str(threads), str(batch)]
         # Its package lies in this Python's environment: which version of it is measured is not the other's choice.
         path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])

@@ -1,0 +1,84 @@
+"""Small batches of arrays against other formats: pairs of 32 x 32 and 128 x 128 patches, uint8, in random order.
+
+Each contender has a process of its own, bound to as many cores as it may use threads or workers; one epoch each in
+turn, over and over. Environment: FASTRECORD_BENCH_PAIRS, pairs an epoch; FASTRECORD_BENCH_ROUNDS;
+FASTRECORD_BENCH_PYTHON, a Python that has the peers. Those that it lacks are left out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benches.conftest import note
+from benches.contest import ROUNDS, against, contest
+from benches.pairs import make_pairs
+from benches.peers import Data
+
+pytestmark = pytest.mark.timeout(3600)
+
+PAIRS = int(os.environ.get("FASTRECORD_BENCH_PAIRS", "20000"))
+THREADS = min(2, len(os.sched_getaffinity(0)))
+BATCHES = [8, 128]
+
+OURS = "fastrecord"
+OURS_LZ4 = "fastrecord, lz4"
+MEMMAP = "numpy memmap, whole batches, no workers"
+LMDB_ALONE = "LMDB, DataLoader without workers"
+# Behind a DataLoader with two workers, or webdataset's own pipeline in one.
+WORKERS = {
+    "LMDB, lz4": "arrays_lmdb:lz4",
+    "LMDB": "arrays_lmdb",
+    "HDF5": "arrays_hdf5",
+    "HDF5, a chunk for each record": "arrays_hdf5:chunked",
+    "webdataset": "arrays_webdataset",
+    "webdataset, .npy members": "arrays_webdataset:npy",
+    ".npy memmap": "arrays_npy",
+    ".npy memmap, new workers each epoch": "arrays_npy:fresh",
+    ".npy memmap, whole batches": "arrays_npy:batches",
+}
+CONTENDERS = {
+    OURS: "arrays_ours",
+    OURS_LZ4: "arrays_ours:lz4",
+    MEMMAP: "arrays_npy:batches+no-workers",
+    LMDB_ALONE: "arrays_lmdb:no-workers",
+    **WORKERS,
+}
+
+
+@pytest.fixture(scope="session")
+def pairs(folder: Path) -> Data:
+    """The pairs, and where each contender's files go."""
+    data = Data(folder / "arrays", PAIRS)
+    data.root.mkdir(exist_ok=True)
+    make_pairs(data.root, PAIRS)
+    return data
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_pairs_against_other_formats(pairs: Data, benchmark: Any, batch: int) -> None:
+    """Uncompressed against what has workers: 20 times as fast as the best of them in batches of 8."""
+    names = {name: (module, THREADS, batch) for name, module in CONTENDERS.items()}
+    seconds = contest(benchmark, names, pairs, unit="pairs", memory=True)
+    what = f"batches of {batch}, us a pair"
+    measured = [name for name in WORKERS if name in seconds]
+    if measured:
+        best = min(measured, key=seconds.__getitem__)
+        against(what, OURS, best, seconds, 20 if batch == 8 else 1, records=PAIRS)
+    for name in (MEMMAP, LMDB_ALONE, *measured):
+        against(what, OURS, name, seconds, 1, records=PAIRS)
+    against(what, OURS_LZ4, "LMDB, lz4", seconds, 1, records=PAIRS)
+
+
+def test_pairs_against_memmap(pairs: Data, benchmark: Any) -> None:
+    """Both sizes against whole batches of a memmap, and against each other, in many rounds, as all are quick."""
+    names = {f"{name}, {batch}": (CONTENDERS[name], THREADS, batch) for name in (OURS, MEMMAP) for batch in BATCHES}
+    seconds = contest(benchmark, names, pairs, rounds=10 * ROUNDS, unit="pairs")
+    for batch in BATCHES:
+        against("us a pair", f"{OURS}, {batch}", f"{MEMMAP}, {batch}", seconds, 1, records=PAIRS)
+    scale = 1e6 / PAIRS
+    small, large = (seconds[f"{OURS}, {batch}"] * scale for batch in BATCHES)
+    note("us a pair: batches of 8", "batches of 128", small, large, 1.3, "cost")
