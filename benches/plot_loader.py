@@ -234,6 +234,20 @@ def machine(info: dict[str, Any]) -> str:
     return f"{cpu}, {info['cores']} cores, {memory}, {system}, CPython {info['python_version']}"
 
 
+def put(page: Path, lines: list[str], begin: str = BEGIN, end: str = END) -> None:
+    """Replace what a page has between two marks.
+
+    Raises:
+        ValueError: the page does not have each of them once.
+    """
+    text = page.read_text()
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"{page}: the marks {begin} and {end} are to be there once")
+    head, tail = text.split(begin)[0], text.split(end)[1]
+    page.write_text("\n".join([f"{head}{begin}", *lines, f"{end}{tail}"]))
+    print(page)
+
+
 def main() -> None:
     """Draw all that the results hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -268,12 +282,7 @@ def main() -> None:
         lines += show("memory over an epoch of a file that is larger than the limit", "loader-memory.svg")
     lines += left_out(benchmarks)
     if arguments.page:
-        text = arguments.page.read_text()
-        if text.count(BEGIN) != 1 or text.count(END) != 1:
-            raise ValueError(f"{arguments.page}: the marks {BEGIN} and {END} are to be there once")
-        head, tail = text.split(BEGIN)[0], text.split(END)[1]
-        arguments.page.write_text("\n".join([f"{head}{BEGIN}", *lines, f"{END}{tail}"]))
-        print(arguments.page)
+        put(arguments.page, lines)
     else:
         print("\n".join(lines))
 

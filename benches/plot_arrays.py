@@ -1,0 +1,185 @@
+"""Draw what bench_arrays_peers.py measured, and write the tables of arrays in docs/performance.md.
+
+`python -m pytest benches/bench_arrays.py benches/bench_arrays_peers.py --benchmark-json arrays.json`, then
+`python -m benches.plot_arrays arrays.json docs/img --page docs/performance.md`. Several files may be given: a later
+one's results replace an earlier one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, save
+
+AGAINST_OTHERS = "test_pairs_against_other_formats["
+AGAINST_MEMMAP = "test_pairs_against_memmap"
+BEGIN, END = "<!-- arrays: begin -->", "<!-- arrays: end -->"
+FIGURE = "arrays.svg"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one contender did.
+
+    Attributes:
+        version, threads: What it is.
+        seconds, low, high: Of an epoch: the rounds' median, the quickest, the slowest.
+        cpu: Seconds of CPU time an epoch, median.
+        memory: Bytes that loading adds to what the process has.
+    """
+
+    version: str
+    threads: int
+    seconds: float
+    low: float
+    high: float
+    cpu: float
+    memory: int
+
+
+def epochs(benchmark: dict[str, Any]) -> dict[str, Epoch]:
+    """The contenders of one benchmark."""
+    return {
+        name: Epoch(
+            values["version"],
+            values["threads"],
+            statistics.median(values["seconds"]),
+            min(values["seconds"]),
+            max(values["seconds"]),
+            statistics.median(values["cpu_seconds"]),
+            values.get("most_bytes", 0) - values.get("without_bytes", 0),
+        )
+        for name, values in benchmark["extra_info"]["contenders"].items()
+    }
+
+
+def in_order(by_batch: dict[int, dict[str, Epoch]]) -> list[str]:
+    """Names of the contenders, the quickest with the smallest batches first."""
+    smallest = by_batch[min(by_batch)]
+    return sorted(smallest, key=lambda name: smallest[name].seconds)
+
+
+def draw(by_batch: dict[int, dict[str, Epoch]], pairs: int, path: Path) -> None:
+    """A row for each contender, a dot for each size of batch, seconds an epoch on a logarithmic axis."""
+    names = in_order(by_batch)[::-1]
+    figure = Figure(figsize=(8, 1 + 0.32 * len(names)))
+    panel: Axes = figure.subplots()
+    for count, (batch, found) in enumerate(sorted(by_batch.items())):
+        colour, marker = [(OURS, "o"), (MARK, "D")][count % 2]
+        rows = [row for row, name in enumerate(names) if name in found]
+        times = [found[names[row]] for row in rows]
+        panel.hlines(rows, [time.low for time in times], [time.high for time in times], color=colour, linewidth=1)
+        panel.plot([time.seconds for time in times], rows, marker, color=colour, label=f"batches of {batch}")
+    for row, name in enumerate(names):
+        seconds = [found[name].seconds for found in by_batch.values() if name in found]
+        panel.hlines(row, min(seconds), max(seconds), color=OTHERS, linewidth=3, alpha=0.4, zorder=0)
+        # One label for both where the dots are close, or else each would cover the other's.
+        label = " / ".join(f"{found[name].seconds:.2f}" for _, found in sorted(by_batch.items()) if name in found)
+        last = max(found[name].high for found in by_batch.values() if name in found)
+        panel.annotate(f"{label} s", (last, row), (8, 0), textcoords="offset points", va="center", fontsize=9)
+    panel.set_yticks(range(len(names)), names)
+    for text in panel.get_yticklabels():
+        if text.get_text().startswith("fastrecord"):
+            text.set_fontweight("bold")
+    panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    panel.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
+    panel.set_xlabel(f"seconds an epoch of {pairs:,} pairs, logarithmic (left is better)")
+    panel.xaxis.grid(visible=True, which="major", color="#dddddd")
+    panel.set_axisbelow(True)
+    panel.legend(loc="lower left", frameon=False)
+    save(figure, path)
+
+
+def table(by_batch: dict[int, dict[str, Epoch]]) -> Iterator[str]:
+    """Rows of Markdown: each contender, with each size of batch."""
+    batches = sorted(by_batch)
+    heads = [f"batches of {batch}, s an epoch | fastrecord is" for batch in batches]
+    small = f"batches of {batches[0]}"
+    yield f"| what | measured | {' | '.join(heads)} | CPU time, {small} | memory, {small} |"
+    yield "|---|---|" + "---:|---:|" * len(batches) + "---:|---:|"
+    for name in in_order(by_batch):
+        cells = []
+        for batch in batches:
+            found = by_batch[batch]
+            if name not in found:
+                cells.append("|")
+                continue
+            ratio = found[name].seconds / found["fastrecord"].seconds
+            cells.append(f"{found[name].seconds:.3f} | {f'{ratio:.1f} x as fast' if name != 'fastrecord' else ''}")
+        smallest = by_batch[batches[0]][name]
+        own = f"{smallest.cpu:.2f} s | {smallest.memory / 1e6:.0f} MB"
+        yield f"| {name} | {smallest.version} | {' | '.join(cells)} | {own} |"
+
+
+def memmap(benchmark: dict[str, Any]) -> Iterator[str]:
+    """Rows of Markdown: ours and whole batches of a memmap, in many rounds."""
+    found = epochs(benchmark)
+    mine, theirs = (
+        {name: found[name] for name in found if name.startswith("fastrecord") is ours} for ours in (True, False)
+    )
+    for (name, ours), (other, epoch) in zip(mine.items(), theirs.items(), strict=True):
+        ratio = epoch.seconds / ours.seconds
+        yield f"| {name}, s an epoch | {ours.seconds:.3f} | {other}: {epoch.seconds:.3f} | {ratio:.2f} x as fast |"
+    (name, small), (other, large) = list(mine.items())[:2]
+    ratio = small.seconds / large.seconds
+    yield f"| {name}, s an epoch | {small.seconds:.3f} | {other}: {large.seconds:.3f} | {ratio:.2f} |"
+
+
+def others(benchmarks: dict[str, Any]) -> Iterator[str]:
+    """Rows of Markdown: benchmarks that time a peer in the same process."""
+    for name, benchmark in benchmarks.items():
+        for peer, values in benchmark["extra_info"].items():
+            if isinstance(values, dict) and values.keys() >= {"seconds", "ratio", "kind"}:
+                what = name.removeprefix("test_").replace("_", " ")
+                mine, theirs = (f"{s * 1e3:.3g} ms" for s in (benchmark["stats"]["median"], values["seconds"]))
+                ratio = f"{values['ratio']:.2f}{' x as fast' if values['kind'] == 'speedup' else ''}"
+                yield f"| {what} | {mine} | {peer}: {theirs} | {ratio} |"
+
+
+def main() -> None:
+    """Draw all that the results hold."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("results", nargs="+", type=Path, help="what --benchmark-json wrote")
+    parser.add_argument("folder", type=Path, help="where the plot goes")
+    parser.add_argument("--page", type=Path, help="a page whose numbers, between two marks, are replaced")
+    arguments = parser.parse_args()
+    benchmarks: dict[str, Any] = {}
+    for path in arguments.results:
+        results = json.loads(path.read_text())
+        benchmarks |= {benchmark["name"]: benchmark for benchmark in results["benchmarks"]}
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    by_batch = {
+        int(name.removeprefix(AGAINST_OTHERS).rstrip("]")): benchmark
+        for name, benchmark in benchmarks.items()
+        if name.startswith(AGAINST_OTHERS)
+    }
+    lines = [f"Measured on: {machine(results['machine_info'])}.", ""]
+    if by_batch:
+        found = {batch: epochs(benchmark) for batch, benchmark in by_batch.items()}
+        pairs = next(iter(by_batch.values()))["extra_info"]["pairs"]
+        draw(found, pairs, arguments.folder / FIGURE)
+        at = os.path.relpath(arguments.folder / FIGURE, arguments.page.parent if arguments.page else Path())
+        lines += [f"![seconds an epoch of pairs of patches]({at})", "", *table(found), ""]
+    rows = [*memmap(benchmarks[AGAINST_MEMMAP])] if AGAINST_MEMMAP in benchmarks else []
+    if rows := [*rows, *others(benchmarks)]:
+        lines += ["| what | fastrecord | against | ratio |", "|---|---|---|---:|", *rows, ""]
+    lines += left_out(benchmarks)
+    if arguments.page:
+        put(arguments.page, lines, BEGIN, END)
+    else:
+        print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
