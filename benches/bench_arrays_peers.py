@@ -26,18 +26,19 @@ BATCHES = [8, 128]
 
 OURS = "fastrecord"
 OURS_LZ4 = "fastrecord, lz4"
-MEMMAP = "numpy memmap, whole batches, no workers"
-# Behind a DataLoader with two workers.
+MEMMAP = ".npy memmap, whole batches, no workers"
+# Behind a DataLoader with worker processes, as many as ours has threads.
+BY_WORKERS = f"{THREADS} worker{'s' if THREADS > 1 else ''}"
 WORKERS = {
-    "LMDB, lz4": "arrays_lmdb:lz4",
-    "LMDB": "arrays_lmdb",
-    "HDF5": "arrays_hdf5",
-    "HDF5, a chunk for each record": "arrays_hdf5:chunked",
-    "webdataset": "arrays_webdataset",
-    "webdataset, .npy members": "arrays_webdataset:npy",
-    ".npy memmap": "arrays_npy",
-    ".npy memmap, new workers each epoch": "arrays_npy:fresh",
-    ".npy memmap, whole batches": "arrays_npy:batches",
+    f"LMDB, lz4, {BY_WORKERS}": "arrays_lmdb:lz4",
+    f"LMDB, {BY_WORKERS}": "arrays_lmdb",
+    f"HDF5, {BY_WORKERS}": "arrays_hdf5",
+    f"HDF5, a chunk for each record, {BY_WORKERS}": "arrays_hdf5:chunked",
+    f"webdataset, {BY_WORKERS}": "arrays_webdataset",
+    f"webdataset, .npy members, {BY_WORKERS}": "arrays_webdataset:npy",
+    f".npy memmap, {BY_WORKERS}": "arrays_npy",
+    f".npy memmap, {BY_WORKERS}, new ones each epoch": "arrays_npy:fresh",
+    f".npy memmap, whole batches, {BY_WORKERS}": "arrays_npy:batches",
 }
 # In the process that trains, which then waits while they read.
 ALONE = {
@@ -70,7 +71,7 @@ def test_pairs_against_other_formats(pairs: Data, benchmark: Any, batch: int) ->
         against(what, OURS, best, seconds, 20 if batch == 8 else 1, records=PAIRS)
     for name in (*ALONE, *measured):
         against(what, OURS, name, seconds, 1, records=PAIRS)
-    against(what, OURS_LZ4, "LMDB, lz4", seconds, 1, records=PAIRS)
+    against(what, OURS_LZ4, f"LMDB, lz4, {BY_WORKERS}", seconds, 1, records=PAIRS)
 
 
 def test_pairs_against_memmap(pairs: Data, benchmark: Any) -> None:

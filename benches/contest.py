@@ -19,8 +19,12 @@ MEAN_DIFFERS = 4.0  # of 255: of an epoch's pixels, other crops being drawn; an 
 
 
 @contextmanager
-def started(names: dict[str, tuple[str, int, int]], data: Data) -> Iterator[dict[str, Contender]]:
+def started(
+    names: dict[str, tuple[str, int, int]], data: Data, *, memory: bool = False
+) -> Iterator[dict[str, Contender]]:
     """Contenders by what they are called: module, threads, batch. Each has made its files and run an epoch.
+
+    With `memory` that is the second one, and the first one's memory was looked at, since checking takes some too.
 
     One that cannot be measured is left out, which the summary tells; the first one has to run.
 
@@ -42,6 +46,7 @@ def started(names: dict[str, tuple[str, int, int]], data: Data) -> Iterator[dict
                 contender.wait()
                 if contender.missing is None:
                     contender.ask("files")
+                    contender.memory = contender.ask("memory 0") if memory else {}
                     means[name] = contender.ask("check 0")["mean"]
                     ready[name] = contender
                     continue
@@ -74,11 +79,11 @@ def contest(
         data: What they load.
         rounds: Epochs of each.
         unit: What an epoch is made of.
-        memory: Whether each runs a further epoch, in which its memory is looked at.
+        memory: Whether each runs an epoch in which its memory is looked at.
     Returns:
         The median seconds of each.
     """
-    with started(names, data) as contenders:
+    with started(names, data, memory=memory) as contenders:
         first, *others = contenders
         seconds: dict[str, list[float]] = {name: [] for name in others}
         cpu: dict[str, list[float]] = {name: [] for name in contenders}
@@ -107,7 +112,7 @@ def contest(
                 "seconds": seconds[name],
                 "cpu_seconds": cpu[name],
             }
-            | (contender.ask("memory 0") if memory else {})
+            | contender.memory
             for name, contender in contenders.items()
         }
         return {name: statistics.median(times) for name, times in seconds.items()}

@@ -18,6 +18,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, save
 
@@ -92,6 +93,9 @@ def draw(by_batch: dict[int, dict[str, Epoch]], pairs: int, path: Path) -> None:
         if text.get_text().startswith("fastrecord"):
             text.set_fontweight("bold")
     panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
     low, high = panel.get_xlim()
     panel.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
     panel.set_xlabel(f"seconds an epoch of {pairs:,} pairs, logarithmic (left is better)")

@@ -27,6 +27,7 @@ class Contender:
     Attributes:
         missing: Why it cannot run, None if it can.
         version: What is measured.
+        memory: What it answered when it was asked for its memory.
     """
 
     def __init__(self, name: str, data: Data, *, threads: int, batch: int) -> None:
@@ -34,6 +35,7 @@ class Contender:
         self.name = name
         self.missing: str | None = None
         self.version = ""
+        self.memory: dict[str, int] = {}
         self.log = data.root / f"{name.replace(':', '-')}-{threads}-{batch}.log"
         arguments = [name, str(data.root), str(data.records), str(threads), str(batch)]
         # Its package lies in this Python's environment: which version of it is measured is not the other's choice.
