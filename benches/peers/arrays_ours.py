@@ -9,8 +9,6 @@ import fastrecord as fr
 from benches.peers import Data, Options
 from benches.peers.arrays import FIELDS, Batch, Epochs, pairs, words
 
-AT_ONCE = 1000  # records a call
-
 
 def version() -> str:
     """What is measured."""
@@ -30,8 +28,8 @@ def prepare(data: Data, variant: str) -> None:
     compression = "lz4" if "lz4" in words(variant) else None
     schema = fr.Schema({name: fr.array("uint8", shape, compression=compression) for name, shape in FIELDS.items()})
     with fr.Writer(path, schema) as writer:
-        for start in range(0, data.records, AT_ONCE):
-            writer.extend({name: array[start : start + AT_ONCE] for name, array in arrays.items()})
+        for number in range(data.records):
+            writer.append({name: array[number] for name, array in arrays.items()})
 
 
 def epochs(data: Data, options: Options) -> Epochs:
