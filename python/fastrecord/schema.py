@@ -269,7 +269,7 @@ def _dtype_name(dtype: Any) -> str:
         return text
     import numpy as np
 
-    name = np.dtype(dtype).newbyteorder("=").name
+    name = str(np.dtype(dtype).newbyteorder("=").name)
     if name not in _SIZES:
         raise TypeError(f"an array of {np.dtype(dtype)}: arrays are of {', '.join(_SIZES)}")
     return name
