@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 from fastrecord.schema import FieldType, Schema
 
 __all__ = [
+    "ArrayPlan",
     "Batch",
     "BlockOrder",
     "CorruptFileError",
@@ -228,13 +229,26 @@ class ImagePlan:
     def counters(self) -> list[int]: ...
 
 @final
+class ArrayPlan:
+    def __new__(
+        cls,
+        files: Sequence[tuple[Reader, Sequence[str]]],
+        row_bytes: Sequence[int],
+        *,
+        verify: bool = True,
+        spares: int = 4,
+    ) -> Self: ...
+    def start(self, threads: int) -> Loading: ...
+    def counters(self) -> list[int]: ...
+
+@final
 class Loading:
     def submit(
         self,
         seed: int,
         epoch: int,
         rows: NDArray[np.int64],
-        positions: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
         memory: Sequence[Buffer | NDArray[Any]] | None = None,
         ahead: NDArray[np.int64] | None = None,
     ) -> Load: ...

@@ -268,7 +268,14 @@ impl Reader {
     }
 
     #[inline]
-    fn copy_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8], verify: bool) -> Result<()> {
+    pub(crate) fn copy_one(
+        &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: bool,
+    ) -> Result<()> {
         match &self.inner.random {
             Source::Mapped(map) => {
                 let start = extent.offset as usize;

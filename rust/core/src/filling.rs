@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -164,10 +165,14 @@ impl Spares {
     }
 }
 
-/// Buffers of equally many parts, which threads claim and fill.
+/// Buffers of equally many rows, of which threads claim and fill parts: runs of a few rows, the same ones of each buffer.
 #[derive(Debug)]
 pub(crate) struct Parts {
+    rows: usize,
+    /// Rows in a part; the last one may have fewer.
+    run: usize,
     count: usize,
+    /// Of each buffer: where it begins, and the bytes of a row.
     starts: Vec<(Address, usize)>,
     next: AtomicUsize,
     done: AtomicUsize,
@@ -186,20 +191,22 @@ unsafe impl Sync for Address {}
 /// One part of each buffer, of which no other thread has any. Dropping it says that it is filled.
 pub(crate) struct Part<'a> {
     parts: &'a Parts,
-    pub(crate) number: usize,
+    /// Places in the batch.
+    pub(crate) rows: Range<usize>,
+    /// The bytes of these rows in each buffer.
     pub(crate) bytes: Vec<&'a mut [u8]>,
 }
 
 impl Parts {
-    /// Splits each buffer into `count` equal parts.
+    /// Splits buffers of `rows` rows each into parts of `run` rows.
     ///
     /// # Panics
-    /// If a buffer's length is not a multiple of `count`.
-    pub(crate) fn new(buffers: Vec<BatchBuffer>, count: usize) -> Self {
-        assert!(count > 0 && buffers.iter().all(|b| b.len().is_multiple_of(count)), "buffers of {count} equal parts");
-        let starts = buffers.iter().map(|b| (Address(b.as_ptr()), b.len() / count)).collect();
+    /// If a buffer's length is not a multiple of `rows`, or `rows` or `run` is 0.
+    pub(crate) fn new(buffers: Vec<BatchBuffer>, rows: usize, run: usize) -> Self {
+        assert!(rows > 0 && run > 0 && buffers.iter().all(|b| b.len().is_multiple_of(rows)), "buffers of {rows} rows");
+        let starts = buffers.iter().map(|b| (Address(b.as_ptr()), b.len() / rows)).collect();
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { count, starts, next, done, buffers: Mutex::new(buffers) }
+        Self { rows, run, count: rows.div_ceil(run), starts, next, done, buffers: Mutex::new(buffers) }
     }
 
     /// The next part that nobody has claimed.
@@ -211,13 +218,16 @@ impl Parts {
         if number >= self.count {
             return None;
         }
+        let first = number * self.run;
+        let rows = first..self.rows.min(first + self.run);
         let slice = |&(start, len): &(Address, usize)| {
-            // SAFETY: part `number` lies within its buffer, which is `count * len` bytes (see `new`). No two claims get the
-            // same number, and parts do not overlap. The buffer is not given away before all parts are dropped (see
-            // `take`), and lives as long as `self` until then.
-            unsafe { std::slice::from_raw_parts_mut(start.0.add(number * len), len) }
+            // SAFETY: the rows lie within the buffer, which is `rows * len` bytes (see `new`). No two claims get the same
+            // number, and parts do not overlap. The buffer is not given away before all parts are dropped (see `take`), and
+            // lives as long as `self` until then.
+            unsafe { std::slice::from_raw_parts_mut(start.0.add(first * len), rows.len() * len) }
         };
-        Some(Part { parts: self, number, bytes: self.starts.iter().map(slice).collect() })
+        let bytes = self.starts.iter().map(slice).collect();
+        Some(Part { parts: self, rows, bytes })
     }
 
     pub(crate) fn all_claimed(&self) -> bool {
@@ -235,6 +245,16 @@ impl Parts {
     }
 }
 
+impl Part<'_> {
+    /// Makes the bytes of a row zero, in each buffer.
+    pub(crate) fn clear(&mut self, row: usize) {
+        let at = row - self.rows.start;
+        for (bytes, (_, len)) in self.bytes.iter_mut().zip(&self.parts.starts) {
+            bytes[at * len..][..*len].fill(0);
+        }
+    }
+}
+
 impl Drop for Part<'_> {
     fn drop(&mut self) {
         self.bytes.clear();
@@ -249,13 +269,13 @@ mod tests {
     #[test]
     fn each_part_is_claimed_once_and_the_buffer_is_whole_in_the_end() {
         let spares = Spares::new(2);
-        let parts = Parts::new(vec![spares.take(7 * 100).unwrap(), spares.take(100).unwrap()], 100);
+        let parts = Parts::new(vec![spares.take(7 * 100).unwrap(), spares.take(100).unwrap()], 100, 1);
         assert!(parts.take().is_empty(), "nothing is filled yet");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while let Some(mut part) = parts.claim() {
-                        let number = u8::try_from(part.number).unwrap();
+                        let number = u8::try_from(part.rows.start).unwrap();
                         part.bytes[0].fill(number);
                         part.bytes[1][0] = number;
                     }
@@ -268,6 +288,24 @@ mod tests {
         // SAFETY: nobody else has the buffer, and all of it was written.
         let bytes = unsafe { std::slice::from_raw_parts(buffers[0].as_ptr(), buffers[0].len()) };
         assert!(bytes.chunks(7).enumerate().all(|(i, part)| part.iter().all(|&b| usize::from(b) == i)));
+    }
+
+    #[test]
+    fn parts_of_several_rows_are_neighbours_and_the_last_one_has_the_rest() {
+        let spares = Spares::new(2);
+        let parts = Parts::new(vec![spares.take(3 * 10).unwrap(), spares.take(0).unwrap()], 10, 4);
+        let mut claimed = Vec::new();
+        while let Some(mut part) = parts.claim() {
+            assert_eq!((part.bytes[0].len(), part.bytes[1].len()), (3 * part.rows.len(), 0));
+            part.bytes[0].fill(9);
+            part.clear(part.rows.end - 1);
+            assert!(part.bytes[0].iter().rev().take(3).all(|&byte| byte == 0));
+            assert_eq!(part.bytes[0].iter().filter(|&&byte| byte == 9).count(), 3 * (part.rows.len() - 1));
+            assert!(!parts.all_filled());
+            claimed.push(part.rows.clone());
+        }
+        assert_eq!(claimed, [0..4, 4..8, 8..10]);
+        assert_eq!((parts.all_filled(), parts.take().len()), (true, 2));
     }
 
     #[test]
@@ -291,7 +329,7 @@ mod tests {
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
         // SAFETY: the array outlives the buffer, and is not used meanwhile.
         let buffer = unsafe { BatchBuffer::lent(start, 8, Box::new(Arc::clone(&owner))) };
-        let parts = Parts::new(vec![buffer], 2);
+        let parts = Parts::new(vec![buffer], 2, 1);
         parts.claim().unwrap().bytes[0].fill(1);
         parts.claim().unwrap().bytes[0].fill(2);
         assert_eq!(Arc::strong_count(&owner), 2);

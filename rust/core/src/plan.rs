@@ -1,37 +1,29 @@
 //! What a loader does with each record: which images of it become which pixels.
 
+use std::sync::atomic::AtomicBool;
+
 use crate::error::{Error, Result};
 use crate::image::{Crop, DecodeError, DecodeOptions, Geometry, Rect};
 use crate::layout::Extent;
-use crate::reader::Reader;
-use crate::sys;
-
-/// A file, and its fields that hold the images, one for each output.
-#[derive(Debug, Clone)]
-pub struct LoadSource {
-    /// The file.
-    pub reader: Reader,
-    /// Positions in its schema.
-    pub fields: Vec<usize>,
-}
+use crate::sources::{LoadSource, Sources};
 
 /// What is made of each record.
 #[derive(Debug)]
 pub struct LoadPlan {
-    sources: Vec<LoadSource>,
-    /// Records up to the end of each file.
-    ends: Vec<u64>,
+    pub(crate) sources: Sources,
     pub(crate) outputs: Vec<Geometry>,
     /// The output whose crop is drawn; the others follow it.
     pub(crate) leader: usize,
     pub(crate) flip: bool,
     pub(crate) decode: DecodeOptions,
     pub(crate) verify: bool,
+    /// Some payload was pixels as they are: it is worth to look for more of them in the mapping.
+    pub(crate) raw: AtomicBool,
 }
 
 /// Where the images of one record lie.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     pub(crate) source: usize,
     pub(crate) record: u64,
     pub(crate) extents: Vec<Extent>,
@@ -70,21 +62,11 @@ impl LoadPlan {
         if let Some(detail) = outputs.iter().find_map(|geometry| geometry.check().err()) {
             return bad(detail);
         }
-        let mut end = 0;
-        let ends = sources.iter().map(|source| {
-            end += source.reader.len();
-            end
-        });
-        let ends = ends.collect();
         // Whole pixels of the smallest output are whole pixels of the larger ones.
         let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
-        Ok(Self { sources, ends, outputs, leader, flip, decode, verify })
-    }
-
-    /// Rows of all files together.
-    pub fn rows(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
+        let (sources, raw) = (Sources::new(sources), AtomicBool::new(false));
+        Ok(Self { sources, outputs, leader, flip, decode, verify, raw })
     }
 
     /// Bytes of one image of each output.
@@ -93,26 +75,11 @@ impl LoadPlan {
         self.outputs.iter().map(bytes).collect()
     }
 
-    pub(crate) fn source(&self, place: &Place) -> &LoadSource {
-        &self.sources[place.source]
-    }
-
-    /// The file and the record number in it.
-    fn locate(&self, row: u64) -> (usize, u64) {
-        let source = self.ends.partition_point(|&end| end <= row);
-        (source, row - source.checked_sub(1).map_or(0, |before| self.ends[before]))
-    }
-
     /// Looks up where the images of rows lie, and asks the kernel for them.
     pub(crate) fn places(&self, rows: &[u64]) -> Vec<Result<Place>> {
-        let located: Vec<(usize, u64)> = rows.iter().map(|&row| self.locate(row)).collect();
         let mut places: Vec<Option<Result<Place>>> = rows.iter().map(|_| None).collect();
-        for (number, source) in self.sources.iter().enumerate() {
-            let mine: Vec<usize> = (0..rows.len()).filter(|&i| located[i].0 == number).collect();
-            let records: Vec<u64> = mine.iter().map(|&i| located[i].1).collect();
-            if records.is_empty() {
-                continue;
-            }
+        for (number, mine, records) in self.sources.split(rows) {
+            let source = &self.sources[number];
             let found = source.extents(&records).inspect(|all| source.ask(all));
             for (k, &i) in mine.iter().enumerate() {
                 let record = records[k];
@@ -127,59 +94,8 @@ impl LoadPlan {
                 places[i] = Some(extents.map(|extents| Place { source: number, record, extents }));
             }
         }
-        places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| Err(self.no_row(row)))).collect()
-    }
-
-    /// Asks the kernel for the images of ascending rows whose turn comes later, until `stop` says true.
-    ///
-    /// A queue that is full makes it wait. What is wrong with an index entry is said when its record is made.
-    pub(crate) fn ask_ahead(&self, rows: &[u64], stop: impl Fn() -> bool) {
-        const AT_ONCE: usize = 64;
-        for run in rows.chunk_by(|&a, &b| self.locate(a).0 == self.locate(b).0) {
-            let source = self.locate(run[0]).0;
-            for rows in run.chunks(AT_ONCE) {
-                if stop() {
-                    return;
-                }
-                let records: Vec<u64> = rows.iter().map(|&row| self.locate(row).1).collect();
-                if let Ok(all) = self.sources[source].extents(&records) {
-                    self.sources[source].ask(&all);
-                }
-            }
-        }
-    }
-
-    pub(crate) fn no_row(&self, row: u64) -> Error {
-        Error::Plan(format!("row {row} is out of range: the files have {} records", self.rows()))
-    }
-}
-
-impl LoadSource {
-    /// For each field the extents of the records.
-    fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
-        self.fields.iter().map(|&field| self.reader.extents(field, records)).collect()
-    }
-
-    fn present(&self, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {
-        match extents.iter().position(|extent| extent.missing) {
-            Some(at) => Err(self.reader.missing(self.fields[at], record)),
-            None => Ok(extents),
-        }
-    }
-
-    /// Asks the kernel for payloads, neighbours by one call.
-    fn ask(&self, extents: &[Vec<Extent>]) {
-        let mut ranges: Vec<(u64, u64)> =
-            extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();
-        ranges.sort_unstable();
-        let inner = &self.reader.inner;
-        let mut ranges = ranges.into_iter().peekable();
-        while let Some((start, mut end)) = ranges.next() {
-            while let Some((_, next)) = ranges.next_if(|&(next, _)| next <= end + crate::layout::PAGE) {
-                end = end.max(next);
-            }
-            sys::will_need(&inner.file, start, end - start, inner.advice);
-        }
+        let no_row = |row| Err(self.sources.no_row(row));
+        places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| no_row(row))).collect()
     }
 }
 

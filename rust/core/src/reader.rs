@@ -285,7 +285,7 @@ impl Reader {
         self.schema().fields().get(field).map_or_else(String::new, |f| f.name.clone())
     }
 
-    fn bad_extent(&self, field: usize, record: u64, detail: String) -> Error {
+    pub(crate) fn bad_extent(&self, field: usize, record: u64, detail: String) -> Error {
         Error::BadExtent { path: self.path().to_owned(), record, field: self.name_of(field), detail }
     }
 

@@ -1,38 +1,20 @@
-//! What a thread of a loader does: look batches up and ask the kernel for them, then make one image after the other.
+//! What a thread of a loader does: look batches up and ask the kernel for them, then make one part after the other.
 
-use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::filling::Part;
-use crate::image::{Decoder, Random, raw_pixels};
-use crate::layout::Extent;
-use crate::loader::{Job, Shared, add, lock};
-use crate::plan::{Lead, Place, follow};
-use crate::reader::Reader;
+use crate::loader::{Job, Making, Recipe, Shared, lock};
 
-/// Payloads of up to so many bytes leave their memory to the next one.
-const KEEP: usize = 16 << 20;
-/// How pixels that are stored as they are begin.
-const RAW: &[u8] = b"P6";
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// One thread and its tools.
+pub(crate) struct Worker<'a, R: Recipe> {
+    shared: &'a Shared<R>,
+    tools: R::Tools,
 }
 
-/// One thread: its decoder, and memory for one encoded image.
-pub(crate) struct Worker<'a> {
-    shared: &'a Shared,
-    decoder: Decoder,
-    payload: Vec<u8>,
-}
-
-impl<'a> Worker<'a> {
-    pub(crate) fn new(shared: &'a Shared) -> Self {
-        Self { shared, decoder: Decoder::new(shared.plan.decode), payload: Vec::new() }
+impl<'a, R: Recipe> Worker<'a, R> {
+    pub(crate) fn new(shared: &'a Shared<R>) -> Self {
+        Self { shared, tools: shared.recipe.tools() }
     }
 
     fn closed(&self) -> bool {
@@ -50,15 +32,15 @@ impl<'a> Worker<'a> {
                 let at = queue.ready.partition_point(|(other, _)| *other < number);
                 queue.ready.insert(at, (number, Arc::clone(&job)));
                 self.shared.work.notify_all();
-                if !job.ahead.is_empty() {
+                if !job.batch.ahead.is_empty() {
                     drop(queue);
-                    self.shared.plan.ask_ahead(&job.ahead, || self.closed());
+                    self.shared.recipe.ask_ahead(&job.batch.ahead, &|| self.closed());
                     drop(job);
                     queue = lock(&self.shared.queue);
                 }
                 continue;
             }
-            while queue.ready.front().is_some_and(|(_, job)| job.parts.all_claimed()) {
+            while queue.ready.front().is_some_and(|(_, job)| job.batch.parts.all_claimed()) {
                 queue.ready.pop_front();
             }
             if let Some((_, job)) = queue.ready.front() {
@@ -73,136 +55,37 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn look_up(&self, job: &Job) {
-        let found = catch_unwind(AssertUnwindSafe(|| self.shared.plan.places(&job.rows)));
-        let places = found.unwrap_or_else(|panic| {
-            lock(&job.outcome).panic.get_or_insert(panic);
-            Vec::new()
-        });
-        let places = places.into_iter().enumerate().map(|(i, place)| match place {
-            Ok(place) => Some(place),
-            Err(error) => {
-                job.fail(i, error, &self.shared.counters);
-                None
+    fn look_up(&self, job: &Job<R::Found>) {
+        let batch = &job.batch;
+        let mut fail = |place, error| batch.fail(place, error, &self.shared.counters);
+        match catch_unwind(AssertUnwindSafe(|| self.shared.recipe.look_up(&batch.rows, &mut fail))) {
+            Ok(found) => {
+                let _ = job.found.set(found); // once a job
             }
-        });
-        let _ = job.places.set(places.collect());
-    }
-
-    /// Makes images of a batch until all are taken, or something more urgent is to do.
-    fn work(&mut self, job: &Job) {
-        while !self.closed() && !self.shared.fresh.load(Ordering::Relaxed) {
-            let Some(mut part) = job.parts.claim() else { return };
-            let number = part.number;
-            let place = job.places.get().and_then(|places| places.get(number)).and_then(Option::as_ref);
-            let made = match place {
-                Some(place) => catch_unwind(AssertUnwindSafe(|| self.make(job, place, &mut part))),
-                None => Ok(Ok(())),
-            };
-            if place.is_none() || !matches!(made, Ok(Ok(()))) {
-                part.bytes.iter_mut().for_each(|bytes| bytes.fill(0));
-            }
-            match made {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => job.fail(number, error, &self.shared.counters),
-                Err(panic) => {
-                    self.decoder = Decoder::new(self.shared.plan.decode); // it may be in any state
-                    lock(&job.outcome).panic.get_or_insert(panic);
-                }
-            }
-            drop(part);
-            if job.parts.all_filled() {
-                job.announce();
+            Err(panic) => {
+                lock(&batch.outcome).panic.get_or_insert(panic);
             }
         }
     }
 
-    /// Reads, checks, decodes, crops and resizes the images of one record, each into its part.
-    fn make(&mut self, job: &Job, place: &Place, part: &mut Part<'_>) -> Result<()> {
-        let shared = self.shared;
-        let plan = &*shared.plan;
-        let source = plan.source(place);
-        let random = Random::new(job.seed, job.epoch, job.positions[part.number]);
-        let mut lead: Option<Lead> = None;
-        let others = (0..plan.outputs.len()).filter(|&output| output != plan.leader);
-        for output in std::iter::once(plan.leader).chain(others) {
-            let geometry = &plan.outputs[output];
-            let mut unfit = None;
-            let mut draw = |width, height| {
-                let drawn = match &lead {
-                    None => geometry.draw(width, height, plan.flip, random.clone()),
-                    Some(lead) => {
-                        follow(lead, &plan.outputs[plan.leader], (width, height), geometry).unwrap_or_else(|error| {
-                            unfit = Some(error);
-                            geometry.draw(width, height, false, random.clone())
-                        })
-                    }
-                };
-                if lead.is_none() {
-                    lead = Some(((width, height), drawn.0, drawn.1));
+    /// Makes parts of a batch until all are taken, or something more urgent is to do.
+    fn work(&mut self, job: &Job<R::Found>) {
+        let (shared, batch) = (self.shared, &*job.batch);
+        while !self.closed() && !shared.fresh.load(Ordering::Relaxed) {
+            let Some(part) = batch.parts.claim() else { return };
+            if let Some(found) = job.found.get() {
+                let mut making = Making { batch, found, part, counters: &shared.counters };
+                let made = catch_unwind(AssertUnwindSafe(|| shared.recipe.make(&mut self.tools, &mut making)));
+                if let Err(panic) = made {
+                    self.tools = shared.recipe.tools(); // the old ones may be in any state
+                    lock(&batch.outcome).panic.get_or_insert(panic);
                 }
-                drawn
-            };
-            let stored = read(shared, &mut self.payload, place, output)?;
-            let (data, side) = stored.split_at(place.extents[output].length() as usize);
-            let out = &mut *part.bytes[output];
-            let made = match raw_pixels(data) {
-                Some(image) => {
-                    let (crop, flip) = draw(image.width, image.height);
-                    self.decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
-                }
-                None => self.decoder.crop_resize_side(data, side, geometry.size(), out, draw),
-            };
-            let timings = match (made, unfit) {
-                (Ok(timings), None) => timings,
-                (Err(cause), None) | (_, Some(cause)) => {
-                    let (path, field) = (source.reader.path().to_owned(), source.reader.name_of(source.fields[output]));
-                    return Err(Error::Decode { path, record: place.record, field, source: cause });
-                }
-            };
-            add(&shared.counters.decode_nanos, nanos(timings.decode));
-            add(&shared.counters.resize_nanos, nanos(timings.resize));
+            } else {
+                drop(part); // the look-up panicked, which the batch's consumer is told
+            }
+            if batch.parts.all_filled() {
+                batch.announce();
+            }
         }
-        add(&shared.counters.images, 1);
-        Ok(())
     }
-}
-
-/// Reads and checks a payload. By a system call, to the thread's memory: 20 us beside some 1000 us of decoding, without
-/// page faults, and a file that was cut short is an error and no signal. Pixels that need no decoding are taken from the
-/// mapping, if there is one: copied twice, they would take half as long again.
-fn read<'a>(shared: &'a Shared, memory: &'a mut Vec<u8>, place: &Place, output: usize) -> Result<&'a [u8]> {
-    let start = Instant::now();
-    let source = shared.plan.source(place);
-    let (reader, field, extent) = (&source.reader, source.fields[output], &place.extents[output]);
-    let length = extent.stored as usize;
-    let mapped = shared.raw.load(Ordering::Relaxed).then(|| mapped_pixels(reader, extent)).flatten();
-    let bytes = if let Some(bytes) = mapped {
-        bytes
-    } else {
-        if memory.len() < length || memory.len() > KEEP {
-            *memory = Vec::new();
-            memory.try_reserve_exact(length).map_err(|_| Error::Memory { bytes: extent.stored })?;
-            memory.resize(length, 0);
-        }
-        let bytes = &mut memory[..length];
-        reader.inner.file.read_exact_at(bytes, extent.offset).map_err(|e| Error::io(reader.path(), e))?;
-        if bytes.starts_with(RAW) {
-            shared.raw.store(true, Ordering::Relaxed);
-        }
-        bytes
-    };
-    if shared.plan.verify {
-        reader.check_crc(field, place.record, extent, bytes)?;
-    }
-    add(&shared.counters.reads, 1);
-    add(&shared.counters.bytes, extent.stored);
-    add(&shared.counters.read_nanos, nanos(start.elapsed()));
-    Ok(bytes)
-}
-
-fn mapped_pixels<'a>(reader: &'a Reader, extent: &Extent) -> Option<&'a [u8]> {
-    let start = extent.offset as usize;
-    let bytes = reader.random_mapping()?.bytes().get(start..start + extent.stored as usize)?;
-    bytes.starts_with(RAW).then_some(bytes)
 }

@@ -43,7 +43,7 @@ fn plan(paths: &[PathBuf]) -> Arc<LoadPlan> {
     Arc::new(LoadPlan::new(sources, vec![geometry], true, DecodeOptions::default(), true).unwrap())
 }
 
-fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader {
+fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader<LoadPlan> {
     Loader::start(Arc::clone(plan), Arc::default(), threads).unwrap()
 }
 
@@ -164,7 +164,7 @@ fn dropping_a_loader_with_work_queued_ends_its_threads_and_whoever_waits() {
             drop(loader);
             assert!(matches!(waiter.join().unwrap(), Err(Error::LoaderClosed)));
         });
-        let made = counters.images.load(Ordering::Relaxed);
+        let made = counters.records.load(Ordering::Relaxed);
         assert!(made < 100 * 40);
         // The threads have ended: nobody but we has the plan's counters, and nothing is made any more.
         assert_eq!(Arc::strong_count(&counters), 1);

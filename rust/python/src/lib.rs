@@ -71,7 +71,7 @@ mod _core {
     #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops};
     #[pymodule_export]
-    use crate::loader::{ImagePlan, Load, Loading};
+    use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
     #[pymodule_export]
     use crate::random::uniform;
     #[pymodule_export]

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::image::{DecodeOptions, Geometry};
-use fastrecord_core::{Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Spares, Workload};
+use fastrecord_core::{
+    Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Result as CoreResult, Spares, StackPlan,
+    Workload,
+};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -37,6 +40,45 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
     })
 }
 
+/// A reader of each file, and the positions of its fields of these names.
+fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSource>> {
+    let source = |(reader, names): (PyRef<'_, Reader>, Vec<String>)| {
+        let reader = reader.state()?.reader.clone();
+        let fields = names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?;
+        Ok(LoadSource { reader, fields })
+    };
+    files.into_iter().map(source).collect()
+}
+
+/// What outlives the iterations over a plan: how much was done, and memory for the batches to come.
+struct Kept {
+    counters: Arc<LoadCounters>,
+    blocks: usize,
+    spares: Mutex<Arc<Spares>>,
+}
+
+impl Kept {
+    fn new(blocks: usize) -> Self {
+        Self { counters: Arc::default(), blocks, spares: Mutex::new(Spares::new(blocks)) }
+    }
+
+    /// The memory of this process.
+    fn spares(&self) -> Arc<Spares> {
+        // Held for a moment only, and never without the GIL: no fork finds it locked.
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        if !spares.is_ours() {
+            *spares = Spares::new(self.blocks);
+        }
+        Arc::clone(&spares)
+    }
+
+    fn counts(&self) -> [u64; 7] {
+        let LoadCounters { records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos } = &*self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos].map(get)
+    }
+}
+
 /// What is done to each record: which of its images become which pixels.
 ///
 /// Args:
@@ -54,9 +96,7 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ImagePlan {
     plan: Arc<LoadPlan>,
-    counters: Arc<LoadCounters>,
-    keep: usize,
-    spares: Mutex<Arc<Spares>>,
+    kept: Kept,
 }
 
 #[pymethods]
@@ -78,41 +118,87 @@ impl ImagePlan {
         spares: usize,
         region: bool,
     ) -> PyResult<Self> {
-        let mut sources = Vec::new();
-        for (reader, names) in files {
-            let reader = reader.state()?.reader.clone();
-            let fields = names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?;
-            sources.push(LoadSource { reader, fields });
-        }
         let decode = DecodeOptions { region, ..options_from(truncated, exif_orientation, max_pixels)? };
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
-        let plan = LoadPlan::new(sources, outputs, flip, decode, verify).map_err(to_py)?;
-        let (plan, counters) = (Arc::new(plan), Arc::default());
-        Ok(Self { plan, counters, keep: spares, spares: Mutex::new(Spares::new(spares)) })
+        let plan = LoadPlan::new(sources(files)?, outputs, flip, decode, verify).map_err(to_py)?;
+        Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
     /// Start `threads` threads, at least 1, that make batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
-        let spares = {
-            // Held for a moment only, and never without the GIL: no fork finds it locked.
-            let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-            if !spares.is_ours() {
-                *spares = Spares::new(self.keep);
-            }
-            Arc::clone(&spares)
-        };
-        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.counters));
-        let loader = py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py)?;
-        let image_bytes = self.plan.image_bytes();
-        Ok(Loading { rows: self.plan.rows(), image_bytes, spares, loader: Mutex::new(Some(loader)) })
+        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
+        let threads = py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py)?;
+        Ok(Loading::new(&self.kept, Threads::Images(threads)))
     }
 
-    /// Return what all threads have done since the plan was made: images, failures, reads, bytes, and nanoseconds of reading,
+    /// Return what all threads have done since the plan was made: records, failures, reads, bytes, and nanoseconds of reading,
     /// decoding and resizing.
     fn counters(&self) -> [u64; 7] {
-        let LoadCounters { images, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos } = &*self.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [images, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos].map(get)
+        self.kept.counts()
+    }
+}
+
+/// Arrays of one size to be stacked.
+///
+/// Args:
+///     files: Readers, each with the names of its fields, one for each output.
+///     row_bytes: Bytes of each value of each output.
+///     verify: Check payloads against their CRC.
+///     spares: Batches' memory that is kept for later ones.
+/// Raises:
+///     KeyError, TypeError: a field that is not there, or whose values are not of one size.
+#[pyclass(module = "fastrecord._core", frozen)]
+pub(crate) struct ArrayPlan {
+    plan: Arc<StackPlan>,
+    kept: Kept,
+}
+
+#[pymethods]
+impl ArrayPlan {
+    #[new]
+    #[pyo3(signature = (files, row_bytes, *, verify = true, spares = 4))]
+    fn new(
+        files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
+        row_bytes: Vec<usize>,
+        verify: bool,
+        spares: usize,
+    ) -> PyResult<Self> {
+        let plan = StackPlan::new(sources(files)?, row_bytes, verify).map_err(to_py)?;
+        Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
+    }
+
+    /// Start `threads` threads, at least 1, that make batches until they are closed.
+    fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
+        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
+        let threads = py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py)?;
+        Ok(Loading::new(&self.kept, Threads::Arrays(threads)))
+    }
+
+    /// Return what all threads have done since the plan was made, as of `ImagePlan`.
+    fn counters(&self) -> [u64; 7] {
+        self.kept.counts()
+    }
+}
+
+/// The core's threads, of either kind.
+enum Threads {
+    Images(Loader<LoadPlan>),
+    Arrays(Loader<StackPlan>),
+}
+
+impl Threads {
+    fn submit(&self, load: Workload) -> CoreResult<CoreLoad> {
+        match self {
+            Self::Images(loader) => loader.submit(load),
+            Self::Arrays(loader) => loader.submit(load),
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Images(loader) => loader.threads(),
+            Self::Arrays(loader) => loader.threads(),
+        }
     }
 }
 
@@ -120,9 +206,19 @@ impl ImagePlan {
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Loading {
     rows: u64,
-    image_bytes: Vec<usize>,
+    row_bytes: Vec<usize>,
     spares: Arc<Spares>,
-    loader: Mutex<Option<Loader>>,
+    loader: Mutex<Option<Threads>>,
+}
+
+impl Loading {
+    fn new(kept: &Kept, threads: Threads) -> Self {
+        let (rows, row_bytes) = match &threads {
+            Threads::Images(loader) => (loader.rows(), loader.row_bytes()),
+            Threads::Arrays(loader) => (loader.rows(), loader.row_bytes()),
+        };
+        Self { rows, row_bytes, spares: kept.spares(), loader: Mutex::new(Some(threads)) }
+    }
 }
 
 #[pymethods]
@@ -132,11 +228,11 @@ impl Loading {
     /// Args:
     ///     seed, epoch: Decide the crops, with the positions.
     ///     rows: Record numbers over all files, int64 (N,).
-    ///     positions: Positions in the epoch order, int64 (N,).
+    ///     positions: Positions in the epoch order, int64 (N,); None for arrays, in which nothing is random.
     ///     memory: A writable buffer for each output to be used instead of memory of our own, such as a pinned one; nobody
     ///         else may use it before the batch is whole.
     ///     ahead: Record numbers of later batches for which the kernel is asked too, ascending, int64 (N,).
-    #[pyo3(signature = (seed, epoch, rows, positions, memory = None, ahead = None))]
+    #[pyo3(signature = (seed, epoch, rows, positions = None, memory = None, ahead = None))]
     #[allow(clippy::too_many_arguments)] // those of a batch
     fn submit(
         &self,
@@ -144,16 +240,19 @@ impl Loading {
         seed: u64,
         epoch: u64,
         rows: PyReadonlyArray1<'_, i64>,
-        positions: PyReadonlyArray1<'_, i64>,
+        positions: Option<PyReadonlyArray1<'_, i64>>,
         memory: Option<Vec<Bound<'_, PyAny>>>,
         ahead: Option<PyReadonlyArray1<'_, i64>>,
     ) -> PyResult<Load> {
         release_lent(py);
         let lent = memory.is_some();
-        let (rows, positions) = (numbers(&rows, self.rows)?, numbers(&positions, u64::MAX)?);
-        let ahead = ahead.map_or_else(|| Ok(Vec::new()), |rows| numbers(&rows, self.rows))?;
+        let given = |array: Option<PyReadonlyArray1<'_, i64>>, limit| {
+            array.map_or_else(|| Ok(Vec::new()), |array| numbers(&array, limit))
+        };
+        let rows = numbers(&rows, self.rows)?;
+        let (positions, ahead) = (given(positions, u64::MAX)?, given(ahead, self.rows)?);
         let own = || {
-            let lengths = self.image_bytes.iter().map(|image| image * rows.len());
+            let lengths = self.row_bytes.iter().map(|row| row * rows.len());
             py.detach(|| lengths.map(|length| self.spares.take(length)).collect::<Result<Vec<_>, _>>()).map_err(to_py)
         };
         let buffers = memory.map_or_else(own, |memory| memory.iter().map(lend).collect())?;
@@ -174,7 +273,7 @@ impl Loading {
     #[getter]
     fn threads(&self) -> usize {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        loader.as_ref().map_or(0, Loader::threads)
+        loader.as_ref().map_or(0, Threads::count)
     }
 }
 
@@ -202,8 +301,8 @@ impl Load {
     /// Wait until the batch is whole, once.
     ///
     /// Returns:
-    ///     Memory for each output, uint8 (N x height x width x 3,), writable, if none was given to `submit`; and the records without an image: (position in
-    ///     the batch, exception), in order. Their places are black.
+    ///     Memory for each output, uint8 (N x bytes of a row,), writable, if none was given to `submit`; and the records that failed: (position in
+    ///     the batch, exception), in order. Their places are zeros.
     /// Raises:
     ///     KeyboardInterrupt or what else a signal handler raises; the batch may be waited for again then. RuntimeError: the
     ///     threads are closed, or in another process.
