@@ -233,7 +233,6 @@ class ArrayPlan:
     def __new__(
         cls,
         files: Sequence[tuple[Reader, Sequence[str]]],
-        row_bytes: Sequence[int],
         *,
         verify: bool = True,
         spares: int = 4,

@@ -7,6 +7,7 @@ use crate::decoding::nanos;
 use crate::error::{Error, Result};
 use crate::layout::Extent;
 use crate::loader::{Making, Recipe, add};
+use crate::schema::FieldType;
 use crate::sources::{LoadSource, Sources};
 use crate::sys;
 
@@ -15,10 +16,18 @@ const RUN_BYTES: usize = 128 << 10;
 /// And no more rows than this, however small they are.
 const RUN_ROWS: usize = 4096;
 
-/// Values of one size, to be stacked row by row: of each field one buffer.
+/// Values of fixed size, to be stacked row by row: a buffer for each field.
 #[derive(Debug)]
 pub struct StackPlan {
+    /// Each file with the fields whose values are payloads.
     sources: Sources,
+    /// The buffers that these go to.
+    payloads: Vec<usize>,
+    /// The buffers whose values lie in columns.
+    values: Vec<usize>,
+    /// Of each file the fields of all buffers.
+    fields: Vec<Vec<usize>>,
+    /// Bytes of a row in each buffer.
     row_bytes: Vec<usize>,
     verify: bool,
     /// Blocks that this process had read from disks when a batch was last looked up.
@@ -30,25 +39,41 @@ pub struct StackPlan {
 pub struct Found {
     /// Of each row the number of its file and that of the record there; None if it failed.
     rows: Vec<Option<(usize, u64)>>,
-    /// Of each field the extents of the rows; those of failed rows are of no meaning.
+    /// Of each field with payloads the extents of the rows; those of failed rows are of no meaning.
     extents: Vec<Vec<Extent>>,
 }
 
 impl StackPlan {
-    /// Plans to stack the values of fields; all files' records are one run of rows.
+    /// Plans to stack the values of fields, one buffer for each; all files' records are one run of rows.
     ///
     /// # Errors
-    /// No file or field, or a file without a field for each of `row_bytes`.
-    pub fn new(sources: Vec<LoadSource>, row_bytes: Vec<usize>, verify: bool) -> Result<Self> {
-        if sources.is_empty() || row_bytes.is_empty() {
-            return Err(Error::Plan("there must be a file and a field".to_owned()));
-        }
+    /// No file, files with different numbers of fields, or a field whose values are not of one size, in all files.
+    pub fn new(mut sources: Vec<LoadSource>, verify: bool) -> Result<Self> {
+        let Some(first) = sources.first() else { return Err(Error::Plan("there must be a file".to_owned())) };
+        let count = first.fields.len();
+        let mut sizes: Vec<Vec<usize>> = Vec::with_capacity(sources.len());
         for source in &sources {
-            if source.fields.len() != row_bytes.len() {
-                return Err(Error::Plan(format!("{} fields for {} outputs", source.fields.len(), row_bytes.len())));
+            if source.fields.len() != count {
+                return Err(Error::Plan(format!("{} fields for {count} buffers", source.fields.len())));
+            }
+            sizes.push(source.fields.iter().map(|&field| value_bytes(source, field)).collect::<Result<_>>()?);
+        }
+        let row_bytes = sizes.swap_remove(0);
+        for (source, sizes) in sources[1..].iter().zip(&sizes) {
+            if let Some(at) = (0..count).find(|&at| sizes[at] != row_bytes[at]) {
+                let expected = format!("in the first file its values have {} bytes each", row_bytes[at]);
+                return Err(source.reader.wrong_type(source.fields[at], &expected));
             }
         }
-        Ok(Self { sources: Sources::new(sources), row_bytes, verify, blocks_seen: AtomicI64::new(-1) })
+        let kind =
+            |at: &usize| sources[0].reader.field_at(sources[0].fields[*at]).map(|field| field.kind.has_payloads());
+        let (payloads, values): (Vec<usize>, Vec<usize>) = (0..count).partition(|at| matches!(kind(at), Ok(true)));
+        let fields: Vec<Vec<usize>> = sources.iter().map(|source| source.fields.clone()).collect();
+        for source in &mut sources {
+            source.fields = Vec::from_iter(payloads.iter().map(|&at| source.fields[at]));
+        }
+        let (sources, blocks_seen) = (Sources::new(sources), AtomicI64::new(-1));
+        Ok(Self { sources, payloads, values, fields, row_bytes, verify, blocks_seen })
     }
 
     /// Whether anything was read from a disk since this was last asked; yes, the first time.
@@ -57,29 +82,66 @@ impl StackPlan {
         self.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
-    /// The extents of one record, of the sizes that they are to have.
-    fn fitting(&self, source: &LoadSource, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {
-        let extents = source.present(record, extents)?;
-        let unfit = |&at: &usize| extents[at].length() != self.row_bytes[at] as u64;
-        match (0..extents.len()).find(unfit) {
-            Some(at) => {
-                let detail = format!("{} bytes, where each value has {}", extents[at].length(), self.row_bytes[at]);
-                Err(source.reader.bad_extent(source.fields[at], record, detail))
+    /// Copies what lies in columns, a run of records of one file at a time; tells which rows are still to be made.
+    fn copy_values(&self, making: &mut Making<'_, Found>) -> Vec<usize> {
+        let found = making.found;
+        let (first, mut good) = (making.part.rows.start, Vec::with_capacity(making.part.rows.len()));
+        for row in making.part.rows.clone() {
+            match found.rows[row] {
+                Some(_) => good.push(row),
+                None => making.part.clear(row),
             }
-            None => Ok(extents),
         }
+        let place = |row: usize| found.rows[row].unwrap_or_default();
+        for &output in &self.values {
+            let (len, mut failed) = (self.row_bytes[output], Vec::new());
+            for run in good.chunk_by(|&a, &b| a + 1 == b && place(a).0 == place(b).0) {
+                let (file, start) = (place(run[0]).0, run[0] - first);
+                let (reader, field) = (&self.sources[file].reader, self.fields[file][output]);
+                let records: Vec<u64> = run.iter().map(|&row| place(row).1).collect();
+                let out = &mut making.part.bytes[output][start * len..][..run.len() * len];
+                if reader.values_into(field, &records, out).is_ok() {
+                    continue;
+                }
+                // One damaged block must not spoil the records of others.
+                for ((&row, &record), out) in run.iter().zip(&records).zip(out.chunks_exact_mut(len)) {
+                    if let Err(error) = reader.values_into(field, &[record], out) {
+                        failed.push((row, error));
+                    }
+                }
+            }
+            for (row, error) in failed {
+                making.fail(row, error);
+                good.retain(|&other| other != row);
+            }
+        }
+        good
     }
 
-    fn copy_row(&self, making: &mut Making<'_, Found>, row: usize, (file, record): (usize, u64)) -> Result<()> {
+    /// Copies the payloads of one row, tells their bytes in the file.
+    fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize) -> Result<u64> {
+        let (found, at) = (making.found, row - making.part.rows.start);
+        let Some((file, record)) = found.rows[row] else { return Ok(0) };
         let source = &self.sources[file];
-        let at = row - making.part.rows.start;
-        for (output, &len) in self.row_bytes.iter().enumerate() {
-            let extent = &making.found.extents[output][row];
+        let mut stored = 0;
+        for ((&output, &field), extents) in self.payloads.iter().zip(&source.fields).zip(&found.extents) {
+            let len = self.row_bytes[output];
             let out = &mut making.part.bytes[output][at * len..][..len];
-            source.reader.copy_one(source.fields[output], record, extent, out, self.verify)?;
+            source.reader.copy_one(field, record, &extents[row], out, self.verify)?;
+            stored += extents[row].stored;
         }
-        Ok(())
+        Ok(stored)
     }
+}
+
+/// Bytes of each value of a field.
+fn value_bytes(source: &LoadSource, field: usize) -> Result<usize> {
+    let bytes = match &source.reader.field_at(field)?.kind {
+        FieldType::Scalar(dtype) => Some(dtype.size()),
+        FieldType::Array(array) => array.nbytes().and_then(|bytes| usize::try_from(bytes).ok()),
+        _ => None,
+    };
+    bytes.ok_or_else(|| source.reader.wrong_type(field, "its values are not all of one size, and cannot be stacked"))
 }
 
 impl Recipe for StackPlan {
@@ -106,11 +168,11 @@ impl Recipe for StackPlan {
     fn tools(&self) {}
 
     fn look_up(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Found {
-        let cold = self.disk_was_read();
-        let mut found = Found {
-            rows: vec![None; rows.len()],
-            extents: self.row_bytes.iter().map(|_| vec![Extent::default(); rows.len()]).collect(),
-        };
+        let cold = !self.payloads.is_empty() && self.disk_was_read();
+        let mut found = Found { rows: vec![None; rows.len()], extents: Vec::new() };
+        for _ in &self.payloads {
+            found.extents.push(vec![Extent::default(); rows.len()]);
+        }
         for (file, places, records) in self.sources.split(rows) {
             let source = &self.sources[file];
             let all = source.extents(&records);
@@ -118,18 +180,22 @@ impl Recipe for StackPlan {
                 source.ask(all);
             }
             for (i, (&place, &record)) in places.iter().zip(&records).enumerate() {
-                let extents = match &all {
-                    Ok(all) => Ok(all.iter().map(|extents| extents[i]).collect()),
-                    // One damaged entry must not spoil the records beside it: each by itself.
-                    Err(_) => source.extents(&[record]).map(|all| all.into_iter().flatten().collect()),
-                };
-                match extents.and_then(|extents| self.fitting(source, record, extents)) {
-                    Ok(extents) => {
-                        found.rows[place] = Some((file, record));
-                        for (field, extent) in extents.into_iter().enumerate() {
-                            found.extents[field][place] = extent;
-                        }
+                let mut set = |all: &[Vec<Extent>], i: usize| {
+                    for (into, extents) in found.extents.iter_mut().zip(all) {
+                        into[place] = extents[i];
                     }
+                    match all.iter().position(|extents| extents[i].missing) {
+                        Some(at) => Err(source.reader.missing(source.fields[at], record)),
+                        None => Ok(()),
+                    }
+                };
+                let set = match &all {
+                    Ok(all) => set(all, i),
+                    // One damaged entry must not spoil the records beside it: each by itself.
+                    Err(_) => source.extents(&[record]).and_then(|all| set(&all, 0)),
+                };
+                match set {
+                    Ok(()) => found.rows[place] = Some((file, record)),
                     Err(error) => fail(place, error),
                 }
             }
@@ -143,23 +209,20 @@ impl Recipe for StackPlan {
 
     fn make(&self, (): &mut (), making: &mut Making<'_, Found>) {
         let start = Instant::now();
-        let (mut made, mut stored) = (0, 0);
-        for row in making.part.rows.clone() {
-            let Some(place) = making.found.rows[row] else {
-                making.part.clear(row);
-                continue;
-            };
-            match self.copy_row(making, row, place) {
-                Ok(()) => {
+        let (mut made, mut bytes) = (0, 0);
+        for row in self.copy_values(making) {
+            match self.copy_payloads(making, row) {
+                Ok(stored) => {
                     made += 1;
-                    stored += making.found.extents.iter().map(|extents| extents[row].stored).sum::<u64>();
+                    bytes += stored;
                 }
                 Err(error) => making.fail(row, error),
             }
         }
+        let width: usize = self.values.iter().map(|&output| self.row_bytes[output]).sum();
         add(&making.counters.records, made);
-        add(&making.counters.reads, made * self.row_bytes.len() as u64);
-        add(&making.counters.bytes, stored);
+        add(&making.counters.reads, made * self.payloads.len() as u64);
+        add(&making.counters.bytes, bytes + made * width as u64);
         add(&making.counters.read_nanos, nanos(start.elapsed()));
     }
 }

@@ -138,11 +138,10 @@ impl ImagePlan {
     }
 }
 
-/// Arrays of one size to be stacked.
+/// Values of fixed size to be stacked: scalars, and arrays of a fixed shape.
 ///
 /// Args:
 ///     files: Readers, each with the names of its fields, one for each output.
-///     row_bytes: Bytes of each value of each output.
 ///     verify: Check payloads against their CRC.
 ///     spares: Batches' memory that is kept for later ones.
 /// Raises:
@@ -156,14 +155,9 @@ pub(crate) struct ArrayPlan {
 #[pymethods]
 impl ArrayPlan {
     #[new]
-    #[pyo3(signature = (files, row_bytes, *, verify = true, spares = 4))]
-    fn new(
-        files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
-        row_bytes: Vec<usize>,
-        verify: bool,
-        spares: usize,
-    ) -> PyResult<Self> {
-        let plan = StackPlan::new(sources(files)?, row_bytes, verify).map_err(to_py)?;
+    #[pyo3(signature = (files, *, verify = true, spares = 4))]
+    fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: bool, spares: usize) -> PyResult<Self> {
+        let plan = StackPlan::new(sources(files)?, verify).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
