@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import (
+    Arrays,
     Batch,
     CorruptFileError,
     DecodeError,
@@ -69,6 +70,7 @@ _LAZY = {
 }
 
 __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
+    "Arrays",
     "Batch",
     "Compression",
     "CorruptFileError",

@@ -30,13 +30,19 @@ impl Writer {
         self.check_appendable()?;
         let sizes = self.check_values(values)?;
         let record = self.records;
-        let appended = self.append_checked(values, &sizes);
+        self.append_row(values, &sizes)?;
+        Ok(record)
+    }
+
+    /// Appends a record whose values have been checked.
+    pub(crate) fn append_row(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
+        let appended = self.append_checked(values, sizes);
         self.guard(appended)?;
-        self.records = record + 1;
+        self.records += 1;
         if self.commit_is_due(0) {
             self.commit()?;
         }
-        Ok(record)
+        Ok(())
     }
 
     /// Whether appending so many bytes may write to the file, or commit: it then takes long enough to let others work meanwhile.

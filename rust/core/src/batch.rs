@@ -10,6 +10,7 @@ use crate::index::Source;
 use crate::layout::Extent;
 use crate::pool::Pool;
 use crate::reader::Reader;
+use crate::schema::FieldType;
 use crate::sys;
 
 /// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
@@ -28,7 +29,60 @@ const PIECE: usize = 16 << 10;
 /// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
 const TOUCHED: u64 = 512;
 
+/// Runs of neighbouring positions of about [`GROUP`] bytes each.
+pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut first = 0;
+    for next in 1..starts.len() {
+        if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
+            groups.push(first..next);
+            first = next;
+        }
+    }
+    groups
+}
+
+/// The payloads of a batch, for work that needs each of them as a whole.
+pub(crate) struct PayloadSource {
+    reader: Reader,
+    field: usize,
+    records: Vec<u64>,
+    extents: Vec<Extent>,
+}
+
+impl PayloadSource {
+    /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
+    pub(crate) fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
+        if let Source::Mapped(map) = &reader.inner.random {
+            let start = extent.offset as usize;
+            let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
+                return Err(Error::corrupt(reader.path(), "index", "an extent lies outside of the mapping"));
+            };
+            if verify {
+                reader.check_crc(self.field, record, extent, stored)?;
+            }
+            return Ok(work(&stored[..extent.length() as usize]));
+        }
+        let mut bytes = vec![0; extent.length() as usize];
+        reader.copy_one(self.field, record, extent, &mut bytes, verify)?;
+        Ok(work(&bytes))
+    }
+}
+
 impl Reader {
+    /// Looks up where the payloads of records lie, and asks the kernel for them if they may not be in memory.
+    pub(crate) fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
+        let extents = self.extents(field, records)?;
+        if let Some(i) = extents.iter().position(|e| e.missing) {
+            return Err(self.missing(field, records[i]));
+        }
+        if self.disk_was_read() {
+            self.ask_all(&extents);
+        }
+        Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
+    }
+
     /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
     fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
         let mut starts = Vec::with_capacity(extents.len() + 1);
@@ -41,24 +95,16 @@ impl Reader {
         Some(starts)
     }
 
-    /// Runs of neighbouring positions of about [`GROUP`] bytes each.
-    fn groups(starts: &[u64]) -> Vec<Range<usize>> {
-        let mut groups = Vec::new();
-        let mut first = 0;
-        for next in 1..starts.len() {
-            if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
-                groups.push(first..next);
-                first = next;
-            }
-        }
-        groups
-    }
-
     /// Bytes of each record's value; a missing one has none.
     ///
     /// # Errors
-    /// A damaged index, or a field without payloads.
+    /// A damaged index, or a field of single numbers.
     pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        if let FieldType::Array(array) = &self.field_at(field)?.kind {
+            if let Some(bytes) = array.nbytes() {
+                return Ok(vec![bytes; records.len()]);
+            }
+        }
         Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
     }
 
@@ -98,7 +144,7 @@ impl Reader {
         self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
-    /// Copies the payloads of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
+    /// Copies the values of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
     ///
     /// # Errors
     /// [`Error::BufferTooSmall`] before anything is written; damage (with `verify`, of payloads too), a record without a value,
@@ -111,6 +157,12 @@ impl Reader {
         verify: bool,
         interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<u64>> {
+        if let FieldType::Array(array) = &self.field_at(field)?.kind {
+            if let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads()) {
+                self.values_into(field, records, out)?;
+                return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
+            }
+        }
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
         self.copy(field, records, extents, &starts, out, verify, interrupted)?;
@@ -171,7 +223,7 @@ impl Reader {
         if total < ALONE || self.threads() == 1 {
             self.copy_alone(field, records, &extents, starts, out, (verify, ahead), interrupted)
         } else {
-            let groups = Self::groups(starts);
+            let groups = groups_of(starts);
             if ahead {
                 self.ask_first(&extents, &groups);
             }
@@ -313,7 +365,7 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
-        let groups = Self::groups(&starts);
+        let groups = groups_of(&starts);
         self.ask_first(&extents, &groups);
         let (this, records) = (self.clone(), records.to_vec());
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {

@@ -25,7 +25,7 @@ const KINDS: [FieldType; 5] = [
 
 fn schema_of(kinds: &[FieldType]) -> Schema {
     let names: Vec<String> = (0..kinds.len()).map(|i| format!("field {i} é")).collect();
-    Schema::new(names.iter().map(String::as_str).zip(kinds.iter().copied())).unwrap()
+    Schema::new(names.iter().map(String::as_str).zip(kinds.iter().cloned())).unwrap()
 }
 
 fn two_fields() -> Schema {

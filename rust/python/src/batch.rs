@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fastrecord_core::FieldType;
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyString};
@@ -15,14 +16,15 @@ use crate::state::State;
 pub(crate) enum Values {
     /// A `Payloads` or a numpy array.
     Ready(Py<PyAny>),
-    /// Texts, made when first asked for.
+    /// Texts or what they say as JSON, made when first asked for.
     Texts(usize, OnceLock<Py<PyAny>>),
 }
 
 /// Records read by one call: a mapping of field name to its values.
 ///
-/// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep the mapping alive; fields of
-/// fixed width are numpy arrays of shape (N,) that own their memory; strings are a list of N str.
+/// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep the mapping alive; scalars are
+/// numpy arrays (N,) and arrays of a fixed shape are stacked (N, *shape), which own their memory; arrays of a variable shape are
+/// `Arrays`; strings are a list of N str, and JSON values a list of N objects.
 #[pyclass(module = "fastrecord", frozen, mapping)]
 pub(crate) struct Batch {
     pub(crate) state: Arc<State>,
@@ -50,7 +52,16 @@ impl Batch {
                     return Ok(list.clone_ref(py));
                 }
                 let texts = py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py)?;
-                let list = PyList::new(py, texts)?.into_any().unbind();
+                let list = if self.state.reader.schema().fields()[*position].kind == FieldType::Json {
+                    let parse = |(text, &record): (Option<String>, &u64)| match text {
+                        Some(text) => self.state.parsed(py, *position, record, &text),
+                        None => Ok(py.None().into_bound(py)),
+                    };
+                    let values: Vec<_> = texts.into_iter().zip(&self.records).map(parse).collect::<PyResult<_>>()?;
+                    PyList::new(py, values)?.into_any().unbind()
+                } else {
+                    PyList::new(py, texts)?.into_any().unbind()
+                };
                 Ok(cell.get_or_init(|| list).clone_ref(py))
             }
         }

@@ -124,6 +124,34 @@ fn check_kept(value: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
+/// The JSON text of any Python value that JSON has; NaN and keys that would become text are refused.
+pub(crate) fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let py = value.py();
+    let options = PyDict::new(py);
+    options.set_item("allow_nan", false)?;
+    options.set_item("ensure_ascii", false)?;
+    options.set_item("separators", (",", ":"))?;
+    let text = py.import("json")?.call_method("dumps", (value,), Some(&options))?;
+    check_keys(value)?; // after the writer, which finds circles
+    Ok(text.cast::<PyString>()?.to_str()?.to_owned())
+}
+
+fn check_keys(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if let Ok(dict) = value.cast::<PyDict>() {
+        for (key, value) in dict {
+            if !key.is_instance_of::<PyString>() {
+                return Err(PyTypeError::new_err(format!("keys are str, not {}", key.repr()?)));
+            }
+            check_keys(&value)?;
+        }
+    } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        for item in value.try_iter()? {
+            check_keys(&item?)?;
+        }
+    }
+    Ok(())
+}
+
 /// A Python object from JSON text.
 pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (text,))

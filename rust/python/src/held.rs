@@ -1,13 +1,14 @@
 //! Values taken from Python records, checked against their fields' types.
 
-use fastrecord_core::{ArrayType, DType, FieldType, Value, shape_text};
+use fastrecord_core::{ArrayType, Column, DType, FieldType, Value, shape_text};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyString};
 
-use crate::arrays::{to_bfloat, to_half};
+use crate::arrays::{dtype_of, to_bfloat, to_half};
+use crate::convert::json_text;
 use crate::export::array_bytes;
 
 /// A value taken from a Python record, kept alive while it is appended.
@@ -69,6 +70,7 @@ pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, S
         },
         FieldType::Scalar(dtype) => hold_number(value, *dtype),
         FieldType::Array(array) => hold_array(value, array),
+        FieldType::Json => json_text(value).map(Held::Text).map_err(|e| format!("no JSON: {}", e.value(py))),
         other => Err(format!("a field of type {other} cannot be written")),
     }
 }
@@ -150,6 +152,77 @@ fn complex(value: &Bound<'_, PyAny>) -> Result<(f64, f64), String> {
     }
 }
 
+/// Many records' values of one field.
+pub(crate) enum HeldColumn {
+    /// Numbers or arrays of one shape, in one array.
+    Block(Py<PyUntypedArray>, Vec<u64>),
+    Values(Vec<Held>),
+}
+
+impl HeldColumn {
+    pub(crate) fn column<'a>(&'a self, py: Python<'a>) -> Column<'a> {
+        match self {
+            Self::Block(array, shape) => Column::Block { data: array_bytes(py, array), shape },
+            Self::Values(values) => Column::Values(values.iter().map(|held| held.value(py)).collect()),
+        }
+    }
+}
+
+/// Takes a field's values of many records; what does not fit is named by its position, 0 for all of them.
+pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResult<Result<HeldColumn, (u64, String)>> {
+    let (wanted, scalar) = match kind {
+        FieldType::Scalar(dtype) => (Some(ArrayType::scalar(*dtype)), true),
+        FieldType::Array(array) => (Some(array.clone()), false),
+        _ => (None, false),
+    };
+    if let Some(wanted) = wanted {
+        let tensor = values.hasattr("__torch_function__")? && values.hasattr("detach")?;
+        if tensor || values.is_instance_of::<PyUntypedArray>() {
+            return Ok(hold_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
+        }
+    }
+    let mut held = Vec::with_capacity(values.len().unwrap_or_default());
+    for (i, value) in values.try_iter()?.enumerate() {
+        match hold(&value?, kind) {
+            Ok(value) => held.push(value),
+            Err(detail) => return Ok(Err((i as u64, detail))),
+        }
+    }
+    Ok(Ok(HeldColumn::Values(held)))
+}
+
+fn hold_block(values: &Bound<'_, PyAny>, wanted: &ArrayType, scalar: bool) -> Result<HeldColumn, String> {
+    let (array, bfloat) = array_from(values, wanted)?;
+    let shape: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
+    let Some((_, each)) = shape.split_first().filter(|(_, each)| wanted.nbytes_of(each).is_some()) else {
+        let values = if scalar { "numbers".to_owned() } else { wanted.to_string() };
+        return Err(format!("an array of shape {}, where one of N {values} is wanted", shape_text(&shape)));
+    };
+    let array = if scalar { widened(array, wanted.dtype(), bfloat)? } else { array };
+    let array = in_c_order(array, wanted.dtype(), bfloat)?;
+    Ok(HeldColumn::Block(array.unbind(), each.to_vec()))
+}
+
+/// Numbers as those of a type that holds every one of them, as single numbers are taken; others as they are.
+fn widened<'py>(
+    array: Bound<'py, PyUntypedArray>,
+    wanted: DType,
+    bfloat: bool,
+) -> Result<Bound<'py, PyUntypedArray>, String> {
+    if is_of(&array.dtype(), wanted, bfloat) || bfloat || wanted == DType::BFloat16 {
+        return Ok(array);
+    }
+    let py = array.py();
+    let cast = || -> PyResult<Bound<'py, PyUntypedArray>> {
+        let (numpy, dtype) = (py.import("numpy")?, dtype_of(py, wanted)?);
+        if !numpy.call_method1("can_cast", (array.dtype(), &dtype, "safe"))?.extract::<bool>()? {
+            return Ok(array.clone());
+        }
+        Ok(array.call_method1("astype", (dtype,))?.cast_into::<PyUntypedArray>()?)
+    };
+    cast().map_err(|error| error.value(py).to_string())
+}
+
 /// An array in the machine's byte order and in C order, of the type that a field has; its shape is the core's to check.
 fn hold_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<Held, String> {
     let (array, bfloat) = array_from(value, wanted)?;
@@ -192,14 +265,19 @@ pub(crate) fn array_from<'py>(
     array.cast_into::<PyUntypedArray>().map(|array| (array, false)).map_err(|e| fail(e.into()))
 }
 
+/// The bytes of a Python number as one of a type.
+pub(crate) fn number_bytes(value: &Bound<'_, PyAny>, dtype: DType) -> Result<Vec<u8>, String> {
+    match hold_number(value, dtype)? {
+        Held::Int(number) => Ok(number.to_le_bytes().to_vec()),
+        Held::Float(number) => Ok(number.to_le_bytes().to_vec()),
+        Held::Number(bytes, length) => Ok(bytes[..length].to_vec()),
+        _ => Err(not_wanted(value, "a number")),
+    }
+}
+
 fn number_array<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Result<Bound<'py, PyUntypedArray>, String> {
     let py = value.py();
-    let bytes = match hold_number(value, dtype)? {
-        Held::Int(number) => number.to_le_bytes().to_vec(),
-        Held::Float(number) => number.to_le_bytes().to_vec(),
-        Held::Number(bytes, length) => bytes[..length].to_vec(),
-        _ => return Err(not_wanted(value, "a number")),
-    };
+    let bytes = number_bytes(value, dtype)?;
     let array = crate::arrays::array_of(py, &bytes, dtype, []);
     let array = array.and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?));
     array.map_err(|e| wrong(value, "a number", &e))
@@ -255,7 +333,7 @@ fn in_c_order<'py>(
 }
 
 /// Whether a numpy dtype is the one of a field, in whatever byte order.
-fn is_of(dtype: &Bound<'_, PyArrayDescr>, wanted: DType, bfloat: bool) -> bool {
+pub(crate) fn is_of(dtype: &Bound<'_, PyArrayDescr>, wanted: DType, bfloat: bool) -> bool {
     let kind = match wanted {
         DType::Bool => b'b',
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => b'i',
@@ -279,7 +357,7 @@ pub(crate) enum Owned {
 }
 
 /// One column of values for `append_files`.
-pub(crate) enum Column {
+pub(crate) enum FileColumn {
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Texts(Vec<String>),
@@ -287,7 +365,7 @@ pub(crate) enum Column {
     Others(Vec<Owned>),
 }
 
-impl Column {
+impl FileColumn {
     pub(crate) fn new(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResult<Self> {
         let py = values.py();
         let array = |dtype: &str, kinds: &str| {

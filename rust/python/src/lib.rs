@@ -13,6 +13,7 @@ mod export;
 mod held;
 mod image;
 mod loader;
+mod ragged;
 mod random;
 mod reader;
 mod state;
@@ -72,6 +73,8 @@ mod _core {
     use crate::image::{crop_image, decode_image, decode_records, draw_crops};
     #[pymodule_export]
     use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
+    #[pymodule_export]
+    use crate::ragged::Arrays;
     #[pymodule_export]
     use crate::random::uniform;
     #[pymodule_export]

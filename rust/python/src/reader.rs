@@ -4,7 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, SnapshotId, from_hex, hex};
+use fastrecord_core::{
+    Access, ColumnBytes, Error, FieldType, Reader as CoreReader, SnapshotId, from_hex, hex, shape_text,
+};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -14,6 +17,7 @@ use crate::batch::Batch;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{to_py, without_gil};
 use crate::export::{Bytes, export, with_writable};
+use crate::held::{is_of, tensor_array};
 use crate::state::{State, value, values_of};
 
 /// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
@@ -84,7 +88,7 @@ impl Reader {
 
     /// Return one record as a dict of field name to value; negative numbers count from the end.
     ///
-    /// Images and bytes are read-only memoryviews of the mapping. Strings are checked against their CRC, payloads are not:
+    /// Images and bytes are read-only memoryviews of the mapping, arrays are read-only numpy arrays over it. Strings are checked against their CRC, payloads are not:
     /// `get(.., verify=True)` and `read_batch(.., verify=True)` do that.
     fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
@@ -116,8 +120,8 @@ impl Reader {
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify)
     }
 
-    /// Return all values of a fixed-width field, shape (N,), read-only: int64 or float64; "image.width" and "image.height"
-    /// are uint32.
+    /// Return all values of a scalar field, shape (N,), or of arrays of at most 64 bytes, (N, *shape); read-only.
+    /// "image.width" and "image.height" are uint32.
     ///
     /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else a copy, made once.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -132,7 +136,8 @@ impl Reader {
         array_over(view.bind(py), offset, kind.dtype(), stacked(state.reader.len() as usize, &kind))
     }
 
-    /// Return the bytes of each record's payload, int64 (N,), without reading any payload; all records if no numbers are given.
+    /// Return the bytes of each record's value, int64 (N,), without reading any; all records if no numbers are given. Single
+    /// numbers have no lengths.
     #[pyo3(signature = (field, indices = None))]
     fn lengths<'py>(
         &self,
@@ -184,17 +189,18 @@ impl Reader {
         Ok(Batch { state, records, fields: values })
     }
 
-    /// Copy the payloads of many records, one behind the other, into a writable buffer, on all threads and without the GIL.
+    /// Copy the values of many records, one behind the other, into a writable buffer, on all threads and without the GIL.
     ///
     /// Args:
     ///     indices: As for `read_batch`.
-    ///     field: A field of type image, bytes or string.
-    ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call.
+    ///     field: A field of any type but single numbers; of a string, a JSON value or a list the bytes that are stored.
+    ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call. For
+    ///         arrays of a fixed shape an array or tensor (N, *shape) of their dtype, or flat memory.
     ///     verify: Check each payload against its CRC.
     /// Returns:
     ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
     /// Raises:
-    ///     ValueError: the buffer is too small; nothing was written. BufferError: it is read-only or not contiguous.
+    ///     ValueError: the buffer is too small, or of another dtype or shape; nothing was written. BufferError: it is read-only or not contiguous.
     ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may have been written.
     #[pyo3(signature = (indices, field, out, verify = true))]
     fn read_batch_into<'py>(
@@ -209,6 +215,7 @@ impl Reader {
         let reader = &state.reader;
         let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
         let field = reader.field(field).map_err(to_py)?;
+        check_out(out, &reader.schema().fields()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
             without_gil(py, |interrupted| reader.read_batch_into(field, &records, bytes, verify, interrupted))
         })?;
@@ -370,6 +377,32 @@ impl Reader {
     fn tail_bytes(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.tail_bytes())
     }
+}
+
+/// Refuses an array that is to hold a batch of fixed arrays, and is of another dtype or shape.
+fn check_out(out: &Bound<'_, PyAny>, kind: &FieldType, records: usize) -> PyResult<()> {
+    let array = match kind {
+        FieldType::Array(array) if array.nbytes().is_some() => array,
+        _ => return Ok(()),
+    };
+    let wanted = stacked(records, array);
+    let (found, bfloat) = match out.cast::<PyUntypedArray>() {
+        Ok(found) => (found.clone(), false),
+        Err(_) if out.hasattr("__torch_function__")? => tensor_array(out)?,
+        Err(_) => return Ok(()), // plain memory
+    };
+    let (shape, dtype) = (found.shape(), found.dtype());
+    let same_type = is_of(&dtype, array.dtype(), bfloat) && dtype.is_native_byteorder().unwrap_or(true);
+    let flat = shape.len() == 1 && (same_type || dtype.itemsize() == 1);
+    if flat || (same_type && shape.iter().map(|&dim| dim as u64).eq(wanted.iter().copied())) {
+        return Ok(());
+    }
+    let (name, wanted) = (array.dtype(), shape_text(&wanted));
+    let shape: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
+    Err(PyValueError::new_err(format!(
+        "an array of {name} of shape {wanted} is wanted, not of {dtype} and {}: nothing was written",
+        shape_text(&shape)
+    )))
 }
 
 #[pyclass(module = "fastrecord._core")]

@@ -9,8 +9,10 @@ use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::arrays::{array_of, array_over, new_array, number, stacked};
 use crate::batch::{Payloads, Values};
-use crate::error::{to_py, without_gil};
+use crate::convert::from_json;
+use crate::error::{CorruptFileError, to_py, without_gil};
 use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
+use crate::ragged::Arrays;
 
 /// A core reader with the memoryviews that all views are slices of.
 pub(crate) struct State {
@@ -34,10 +36,30 @@ impl State {
         Ok(Arc::new(Self { reader, view, random, spares }))
     }
 
+    /// The memoryview that views of batches in random order are slices of; None if nothing is mapped.
+    pub(crate) fn random(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.random.as_ref().map(|view| view.clone_ref(py))
+    }
+
     /// Memory for batches of a field. (A forked child does not use its parent's: its lock may be held for ever.)
     fn spares(&self, field: usize) -> Arc<Spares> {
         let spares = self.spares[field].get_or_init(|| Spares::new(SPARES));
         if spares.is_ours() { Arc::clone(spares) } else { Spares::new(0) }
+    }
+
+    /// What a record's JSON text says.
+    pub(crate) fn parsed<'py>(
+        &self,
+        py: Python<'py>,
+        field: usize,
+        record: u64,
+        text: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, text).map_err(|error| {
+            let (path, name) = (self.reader.path().display(), &self.reader.schema().fields()[field].name);
+            let message = format!("{path}: record {record}, field {name}: not valid JSON: {}", error.value(py));
+            CorruptFileError::new_err(message)
+        })
     }
 
     /// All dimensions of a record's array.
@@ -82,6 +104,7 @@ pub(crate) fn value<'py>(
             FieldType::Array(array) => array_of(py, &bytes, array.dtype(), state.shape_of(field, array, record)?),
             other => Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
         },
+        Datum::Str(text) if *kind == FieldType::Json => state.parsed(py, field, record, &text),
         Datum::Str(text) => Ok(text.into_pyobject(py)?.into_any()),
         Datum::Int(number) => Ok(number.into_pyobject(py)?.into_any()),
         Datum::Float(number) => Ok(number.into_pyobject(py)?.into_any()),
@@ -100,7 +123,7 @@ pub(crate) fn values_of(
     let reader = &state.reader;
     let kind = &reader.schema().fields()[field].kind;
     let array = match kind {
-        FieldType::String => return Ok(Values::Texts(field, OnceLock::new())),
+        FieldType::String | FieldType::Json => return Ok(Values::Texts(field, OnceLock::new())),
         FieldType::Image | FieldType::Bytes => {
             let payloads = if let Some(view) = &state.random {
                 let ranges = without_gil(py, |interrupted| {
@@ -127,6 +150,9 @@ pub(crate) fn values_of(
             None => match kind {
                 FieldType::Array(array) if array.nbytes().is_some() => {
                     stacked_payloads(py, state, field, array, records, verify)?
+                }
+                FieldType::Array(array) => {
+                    Bound::new(py, Arrays::new(py, state, field, array, records, verify)?)?.into_any()
                 }
                 other => return Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
             },

@@ -4,14 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use fastrecord_core::image::Markers;
-use fastrecord_core::{Error, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{
+    Column, Error, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions,
+};
+use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
-use crate::held::{Column, Held, hold};
+use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
 use crate::turn::{InUse, Turns};
 
 /// The one writer of a file: append records, commit, close.
@@ -49,7 +52,41 @@ impl Writer {
     }
 
     fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
-        self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len(), field, detail))
+        self.bad_value_of(py, 0, field, detail)
+    }
+
+    fn bad_value_of(&self, py: Python<'_>, ahead: u64, field: &str, detail: &str) -> PyErr {
+        self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len() + ahead, field, detail))
+    }
+
+    /// The columns of many records, in the order of the fields, and how many records they are of.
+    fn held_columns(&self, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<HeldColumn>, usize)> {
+        let py = columns.py();
+        let fields = self.schema.fields();
+        let (mut held, mut count): (Vec<HeldColumn>, Option<usize>) = (Vec::with_capacity(fields.len()), None);
+        for field in fields {
+            let values = get(columns, &field.name)?;
+            let values = values.ok_or_else(|| self.bad_value(py, &field.name, "there are no values for it"))?;
+            let column = hold_column(&values, &field.kind)?;
+            let column = column.map_err(|(i, detail)| self.bad_value_of(py, i, &field.name, &detail))?;
+            let length = match &column {
+                HeldColumn::Block(array, _) => array.bind(py).shape()[0],
+                HeldColumn::Values(values) => values.len(),
+            };
+            if *count.get_or_insert(length) != length {
+                let (first, expected) = (&fields[0].name, count.unwrap_or_default());
+                let detail = format!("{length} values, where field {first} has {expected}");
+                return Err(self.bad_value(py, &field.name, &detail));
+            }
+            held.push(column);
+        }
+        if columns.len()? != fields.len() {
+            if let Some(name) = self.unknown_key(columns, None)? {
+                let detail = format!("no such field: the file has {}", self.schema.describe());
+                return Err(self.bad_value(py, &name, &detail));
+            }
+        }
+        Ok((held, count.unwrap_or_default()))
     }
 
     fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
@@ -199,6 +236,47 @@ impl Writer {
         number.map_err(to_py)
     }
 
+    /// Append many records by one call, and return the number of the first.
+    ///
+    /// Args:
+    ///     columns: For each field its values, N of them: for scalars and arrays one array (N, *shape), which is taken without any
+    ///         Python a record, or any sequence of what `append` takes.
+    /// Raises:
+    ///     SchemaError: a value is missing, unknown or does not fit; names record and field, and nothing was appended.
+    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
+    ///     KeyboardInterrupt: Ctrl-C, between two records: those before it have been appended.
+    fn extend(&self, py: Python<'_>, columns: &Bound<'_, PyMapping>) -> PyResult<u64> {
+        let (held, count) = self.held_columns(columns)?;
+        let mut guard = self.lock(py)?;
+        let writer = &mut *guard;
+        let columns: Vec<Column<'_>> = held.iter().map(|column| column.column(py)).collect();
+        without_gil(py, |interrupted| writer.extend(&columns, count, interrupted))
+    }
+
+    /// Open a new file whose fields are those of a record: a Writer.
+    ///
+    /// Args:
+    ///     path: The .frec file.
+    ///     sample: A record. It is looked at, not appended. int, float, bool, complex, str and bytes make fields of type int64,
+    ///         float64, bool, complex128, string and bytes (image, if they begin like one); numpy and torch arrays an array
+    ///         of their dtype and shape, numpy scalars their type, a dict json, and a list of values of one type a list.
+    ///     mode: "x" or "w", as for `Writer`.
+    ///     options: What else `Writer` takes.
+    /// Raises:
+    ///     SchemaError: a value of which no type is known; names the field.
+    #[classmethod]
+    #[pyo3(signature = (path, sample, mode = "x", **options))]
+    fn from_sample<'py>(
+        cls: &Bound<'py, PyType>,
+        path: PathBuf,
+        sample: &Bound<'py, PyAny>,
+        mode: &str,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let schema = cls.py().import("fastrecord.infer")?.call_method1("infer_schema", (sample,))?;
+        cls.call((path, schema, mode), options)
+    }
+
     /// Append one record for each file, in order; several threads read ahead and recode, without the GIL.
     ///
     /// Args:
@@ -254,7 +332,7 @@ impl Writer {
         for other in schema.fields().iter().filter(|f| f.name != field) {
             let given = get(values, &other.name)?;
             let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {}", other.name)))?;
-            let column = Column::new(&given, &other.kind);
+            let column = FileColumn::new(&given, &other.kind);
             let column = column.map_err(|e| SchemaError::new_err(format!("field {}: {}", other.name, e.value(py))))?;
             if column.len() != paths.len() {
                 let message = format!("field {}: {} values for {} files", other.name, column.len(), paths.len());

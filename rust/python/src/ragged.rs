@@ -1,0 +1,209 @@
+//! Arrays of different shapes: what a batch has of a field with a variable shape.
+
+use std::sync::{Arc, OnceLock};
+
+use fastrecord_core::{ArrayType, DType, Error, largest_shape};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PySlice};
+
+use crate::arrays::{array_over, new_array};
+use crate::error::{to_py, without_gil};
+use crate::export::{Bytes, export, with_writable};
+use crate::held::number_bytes;
+use crate::state::State;
+
+/// Where the arrays of a batch lie: a buffer, and offset and length in it; None where a value is missing.
+type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);
+
+/// The arrays of one field of a batch whose shape varies: a sequence of N read-only arrays, each made when it is asked for.
+///
+/// A missing value is None. An array keeps the mapping (or the buffer that it lies in) alive, also after the reader is closed.
+#[pyclass(module = "fastrecord", frozen, sequence)]
+pub(crate) struct Arrays {
+    state: Arc<State>,
+    field: usize,
+    array: ArrayType,
+    records: Vec<u64>,
+    /// All dimensions of each.
+    shapes: Vec<u64>,
+    verify: bool,
+    places: OnceLock<Places>,
+}
+
+impl Arrays {
+    pub(crate) fn new(
+        py: Python<'_>,
+        state: &Arc<State>,
+        field: usize,
+        array: &ArrayType,
+        records: &[u64],
+        verify: bool,
+    ) -> PyResult<Self> {
+        let reader = &state.reader;
+        let shapes = py.detach(|| reader.shapes(field, records)).map_err(to_py)?;
+        let places = OnceLock::new();
+        if let Some(view) = state.random(py) {
+            let ranges = without_gil(py, |interrupted| {
+                if verify {
+                    reader.verify_mapped(field, records, &mut *interrupted)?;
+                }
+                reader.view_batch(field, records, interrupted)
+            })?;
+            let _ = places.set((view, ranges));
+        }
+        let (state, array, records) = (Arc::clone(state), array.clone(), records.to_vec());
+        Ok(Self { state, field, array, records, shapes, verify, places })
+    }
+
+    /// Where the arrays lie; those that are read by system calls are read now.
+    fn places(&self, py: Python<'_>) -> PyResult<&Places> {
+        if let Some(places) = self.places.get() {
+            return Ok(places);
+        }
+        let (field, records) = (self.field, &self.records);
+        let reader = &self.state.reader;
+        let (bytes, starts) =
+            without_gil(py, |interrupted| reader.read_batch_copy(field, records, self.verify, interrupted))?;
+        let ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
+        let places = (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges);
+        Ok(self.places.get_or_init(|| places))
+    }
+
+    fn dims(&self) -> usize {
+        self.array.shape().len()
+    }
+
+    fn shape(&self, i: usize) -> &[u64] {
+        &self.shapes[i * self.dims()..(i + 1) * self.dims()]
+    }
+
+    fn get<'py>(&self, py: Python<'py>, i: usize) -> PyResult<Bound<'py, PyAny>> {
+        let (view, ranges) = self.places(py)?;
+        match ranges[i] {
+            Some((offset, _)) => array_over(view.bind(py), offset, self.array.dtype(), self.shape(i).iter().copied()),
+            None => Ok(py.None().into_bound(py)),
+        }
+    }
+
+    fn checked(&self) -> bool {
+        // Views of a mapping were checked when the batch was read.
+        self.verify && self.places.get().is_none()
+    }
+}
+
+#[pymethods]
+impl Arrays {
+    fn __len__(&self) -> usize {
+        self.records.len()
+    }
+
+    /// One array; of a slice, a list of them.
+    fn __getitem__<'py>(&self, py: Python<'py>, position: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let length = self.records.len().cast_signed();
+        if let Ok(slice) = position.cast::<PySlice>() {
+            let slice = slice.indices(length)?;
+            let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
+            let arrays: Vec<_> = at.map(|at| self.get(py, at)).collect::<PyResult<_>>()?;
+            return Ok(PyList::new(py, arrays)?.into_any());
+        }
+        let at = match position.extract::<isize>() {
+            Ok(at) if at < 0 => usize::try_from(at + length).ok(),
+            Ok(at) => usize::try_from(at).ok(),
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => None,
+            Err(error) => return Err(error),
+        };
+        match at.filter(|&at| at < self.records.len()) {
+            Some(at) => self.get(py, at),
+            None => Err(PyIndexError::new_err(format!("array {position} is out of range: the batch has {length}"))),
+        }
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(self.tolist(py)?.try_iter()?.into_any())
+    }
+
+    /// All arrays as a list.
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let arrays: Vec<_> = (0..self.records.len()).map(|i| self.get(py, i)).collect::<PyResult<_>>()?;
+        PyList::new(py, arrays)
+    }
+
+    /// The shape of each array, int64 (N, ndim); zeros for a missing value.
+    #[getter]
+    fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let shapes: Vec<i64> = self.shapes.iter().map(|dim| dim.cast_signed()).collect();
+        PyArray1::from_vec(py, shapes).call_method1("reshape", (self.records.len(), self.dims()))
+    }
+
+    /// Return all arrays in one, each padded to the largest: (N, *shape), which owns its memory.
+    ///
+    /// Args:
+    ///     value: What numbers that no array has are set to; must fit the dtype.
+    /// Raises:
+    ///     MemoryError: so large an array cannot be made. FastRecordError: a record without a value.
+    #[pyo3(signature = (value = None))]
+    fn padded<'py>(&self, py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = self.array.dtype();
+        let number = match value {
+            // 0 and 1 pad anything.
+            Some(value) if dtype == DType::Bool && value.extract::<u8>().is_ok_and(|number| number <= 1) => {
+                vec![u8::from(value.is_truthy()?)]
+            }
+            Some(value) => number_bytes(value, dtype).map_err(PyValueError::new_err)?,
+            None => vec![0; dtype.size()],
+        };
+        let most = largest_shape(&self.array, &self.shapes);
+        let shape: Vec<u64> = std::iter::once(self.records.len() as u64).chain(most.iter().copied()).collect();
+        let out = new_array(py, dtype, &shape)?;
+        let (reader, verify) = (&self.state.reader, self.checked());
+        with_writable(&out, |bytes| {
+            without_gil(py, |interrupted| {
+                reader.read_batch_padded(self.field, &self.records, &most, &number, bytes, verify, interrupted)
+            })
+        })?;
+        Ok(out)
+    }
+
+    /// Return all arrays, one behind the other along their first axis, and where each begins.
+    ///
+    /// Returns:
+    ///     values, (sum of the first dimensions, *rest of the shape), which owns its memory; offsets, int64 (N + 1,): array i is
+    ///     values[offsets[i]:offsets[i + 1]].
+    /// Raises:
+    ///     ValueError: the arrays differ in another dimension than the first. FastRecordError: a record without a value.
+    fn packed<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let dims = self.dims();
+        let mut offsets = vec![0_i64];
+        let mut rest: Option<&[u64]> = None;
+        let mut end = 0_u64;
+        for (i, shape) in self.shapes.chunks_exact(dims).enumerate() {
+            if *rest.get_or_insert(&shape[1..]) != &shape[1..] {
+                return Err(PyValueError::new_err(format!(
+                    "arrays {} and {} cannot be packed: their shapes {} and {} differ in more than the first dimension",
+                    0,
+                    i,
+                    fastrecord_core::shape_text(self.shape(0)),
+                    fastrecord_core::shape_text(shape),
+                )));
+            }
+            end = end.checked_add(shape[0]).ok_or_else(|| to_py(Error::Memory { bytes: u64::MAX }))?;
+            offsets.push(end.cast_signed());
+        }
+        let declared: Vec<u64> = self.array.shape().iter().skip(1).map(|dim| dim.unwrap_or_default()).collect();
+        let shape: Vec<u64> = std::iter::once(end).chain(rest.map_or(declared, <[u64]>::to_vec)).collect();
+        let out = new_array(py, self.array.dtype(), &shape)?;
+        let (reader, verify) = (&self.state.reader, self.checked());
+        with_writable(&out, |bytes| {
+            without_gil(py, |interrupted| {
+                reader.read_batch_into(self.field, &self.records, bytes, verify, interrupted).map(drop)
+            })
+        })?;
+        Ok((out, PyArray1::from_vec(py, offsets).into_any()))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<fastrecord.Arrays: {} of {}>", self.records.len(), self.array)
+    }
+}

@@ -1,0 +1,686 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import fastrecord as fr
+from tests.conftest import encode
+
+ACCESS = ["mmap", "pread"]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["float16", "float32", "float64"]
+COMPLEX = ["complex64", "complex128"]
+NUMPY = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
+
+
+def write(path: Path, schema: dict[str, fr.FieldType], *records: dict[str, Any]) -> fr.Reader:
+    with fr.Writer(path, schema, "w") as writer:
+        for record in records:
+            writer.append(record)
+    return fr.Reader(path)
+
+
+def scalar(name: str) -> fr.FieldType:
+    function = getattr(fr, "bool_" if name == "bool" else name)
+    kind = function()
+    assert isinstance(kind, fr.FieldType)
+    return kind
+
+
+# --- types ---
+
+
+@pytest.mark.parametrize("name", [*NUMPY, "bfloat16"])
+def test_a_scalar_type_knows_its_dtype_and_its_bytes(name: str) -> None:
+    kind = scalar(name)
+    size = 2 if name == "bfloat16" else np.dtype(name).itemsize
+    assert (kind.name, kind.dtype, kind.shape, kind.nbytes) == (name, name, (), size)
+    assert kind == fr.FieldType(name)
+    assert fr.array(name, (2, 3)).nbytes == 6 * size
+    assert fr.array(name, (2, None)).nbytes is None
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (np.float32, "float32"),
+        (">i4", "int32"),
+        (np.dtype("<u2"), "uint16"),
+        (float, "float64"),
+        ("B", "uint8"),
+        (torch.float16, "float16"),
+        (torch.bfloat16, "bfloat16"),
+        ("bfloat16", "bfloat16"),
+        (torch.bool, "bool"),
+        (np.longlong, "int64"),
+        (np.complex64, "complex64"),
+    ],
+)
+def test_a_dtype_is_what_numpy_or_torch_call_one(given: Any, name: str) -> None:
+    assert fr.array(given, (3,)) == fr.array(name, [np.int64(3)])
+
+
+@pytest.mark.parametrize("dtype", [object, str, "U5", "S3", "M8[s]", "m8[s]", [("a", "i4")], "f4,f4", np.void, "V3"])
+def test_a_dtype_that_is_no_number_is_refused(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="arrays are of bool, int8"):
+        fr.array(dtype, (3,))
+
+
+def test_a_shape_is_a_sequence_of_dimensions() -> None:
+    for shape in (3, "33", {3}):
+        with pytest.raises(TypeError, match="a shape is a sequence"):
+            fr.array("int8", shape)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="integer"):
+        fr.array("int8", (1.5,))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a dimension is not negative"):
+        fr.array("int8", (3, -1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((1,) * 33, "33 dimensions"), ((2**40, 2**40), "2\\^63 bytes"), ((None, 0), "a dimension of 0 beside one")],
+)
+def test_a_shape_that_no_file_can_have_is_refused(tmp_path: Path, shape: Any, message: str) -> None:
+    with pytest.raises(fr.SchemaError, match=f'field "x" is of .*{message}'):
+        fr.Writer(tmp_path / "a.frec", {"x": fr.array("int8", shape)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_type_reads_as_one_would_write_it() -> None:
+    array = fr.array("float32", (None, 80), compression=fr.Compression("zstd", level=3))
+    assert repr(array) == 'array("float32", (None, 80), compression=Compression("zstd", level=3))'
+    assert str(array) == "array(float32, (None, 80))"
+    assert repr(fr.list_(fr.bool_())) == "list_(bool_())"
+    assert str(fr.list_(fr.array("int8", (3,)))) == "list(array(int8, (3,)))"
+    for kind in (array, fr.json(), fr.list_(fr.string()), fr.complex64()):
+        assert eval(repr(kind), vars(fr)) == kind
+        assert pickle.loads(pickle.dumps(kind)) == copy.deepcopy(kind) == kind
+        assert len({kind, copy.deepcopy(kind)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (fr.FieldType("image", compression=fr.Compression("lz4")), "images are compressed already"),
+        (fr.FieldType("int64", compression=fr.Compression("lz4")), "which is not compressed"),
+        (fr.array("int8", (64,), compression="zstd"), "which is not compressed"),
+        (fr.bytes_(compression="gzip"), "unknown type"),
+    ],
+)
+def test_compression_where_there_is_none_is_refused(tmp_path: Path, kind: fr.FieldType, message: str) -> None:
+    with pytest.raises(fr.SchemaError, match=f'field "x".*{message}'):
+        fr.Writer(tmp_path / "a.frec", {"x": kind})
+
+
+# --- scalars ---
+
+
+@pytest.mark.parametrize("access", ACCESS)
+@pytest.mark.parametrize("name", NUMPY)
+def test_scalars_come_back_alone_in_batches_and_as_columns(tmp_path: Path, name: str, access: str) -> None:
+    values = np.random.default_rng(1).integers(0, 256, (1000, 16), np.uint8)
+    column = (values[:, 0] % 2 == 1) if name == "bool" else values[:, : np.dtype(name).itemsize].copy().view(name)[:, 0]
+    if name in FLOATS + COMPLEX:
+        column = np.where(np.isfinite(column), column, column.dtype.type(1))
+    path = tmp_path / "a.frec"
+    write(path, {"x": scalar(name)}, *({"x": value} for value in column[:500]))
+    with fr.Writer(path, None, "a") as writer:
+        for value in column[500:].tolist():  # as Python's own numbers
+            writer.append({"x": value})
+    reader = fr.Reader(path, access)
+    assert reader.column("x").dtype == name
+    assert reader.column("x").tobytes() == column.tobytes()
+    numbers = np.random.default_rng(2).integers(0, 1000, 300)
+    batch = reader.read_batch(numbers)["x"]
+    assert batch.dtype == name
+    assert batch.tobytes() == column[numbers].tobytes()
+    assert batch.flags.writeable
+    found = reader[7]["x"]
+    assert type(found) is type(column[7].item())
+    assert found == column[7].item()
+
+
+def test_bfloat16_is_rounded_to_the_nearest_and_numpy_sees_its_bits(tmp_path: Path) -> None:
+    values = torch.cat([torch.randn(500) * 2.0**k for k in (-130, -20, 0, 20, 120)] + [torch.tensor([0.0, -0.0, 1.5])])
+    reader = write(tmp_path / "a.frec", {"x": fr.bfloat16()}, *({"x": value} for value in values.tolist()))
+    wanted = values.to(torch.bfloat16)
+    assert reader.column("x").dtype == np.uint16
+    assert torch.equal(torch.from_numpy(reader.column("x").copy()).view(torch.bfloat16), wanted)
+    assert [reader[i]["x"] for i in range(100)] == wanted[:100].tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, min_value=-65519, max_value=65519), min_size=1, max_size=200))
+def test_float16_is_rounded_as_numpy_does(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
+    path = tmp_path_factory.mktemp("f16") / "a.frec"
+    reader = write(path, {"x": fr.float16()}, *({"x": value} for value in values))
+    wanted = np.array(values, np.float64).astype(np.float16)
+    assert reader.column("x").view(np.uint16).tolist() == wanted.view(np.uint16).tolist()
+    assert [reader[i]["x"] for i in range(len(values))] == wanted.tolist()
+
+
+def test_nan_and_infinities_come_back(tmp_path: Path) -> None:
+    for name in [*FLOATS, "bfloat16"]:
+        reader = write(tmp_path / "a.frec", {"x": scalar(name)}, *({"x": x} for x in (np.nan, np.inf, -np.inf)))
+        found = [reader[i]["x"] for i in range(3)]
+        assert np.isnan(found[0])
+        assert found[1:] == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("int8", 128, "128 does not fit int8"),
+        ("uint8", -1, "-1 does not fit uint8"),
+        ("uint64", -1, r"an integer of 0 to 2\^64 - 1 is wanted"),
+        ("uint64", 2**64, r"an integer of 0 to 2\^64 - 1 is wanted"),
+        ("int32", 2**70, "an integer for int32 is wanted"),
+        ("int16", 1.0, "an integer for int16 is wanted, not float"),
+        ("uint16", "1", "an integer for uint16 is wanted, not str"),
+        ("int16", np.float32(1), "an integer for int16 is wanted, not float32"),
+        ("int32", np.array([1, 2]), "an integer for int32 is wanted, not ndarray"),
+        ("bool", 1, "a bool is wanted, not int"),
+        ("bool", None, "a bool is wanted, not NoneType"),
+        ("float16", 65520, "65520 does not fit float16"),
+        ("float32", 1e39, r"1e\+39 does not fit float32"),
+        ("bfloat16", 3.4e38, "does not fit bfloat16"),
+        ("float32", "x", "a float is wanted, not str"),
+        ("float32", 1j, "a float is wanted, not complex"),
+        ("complex64", "1j", "a complex number is wanted, not str"),
+        ("complex64", 1e39j, "does not fit complex64"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused_and_the_file_stays_good(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    path = tmp_path / "a.frec"
+    with fr.Writer(path, {"a": fr.int64(), "x": scalar(name)}) as writer:
+        writer.append({"a": 1, "x": name == "bool"})
+        with pytest.raises(fr.SchemaError, match=rf"a\.frec: record 1, field x: .*{message}"):
+            writer.append({"a": 2, "x": value})
+        writer.append({"a": 3, "x": name == "bool"})
+    assert fr.Reader(path).column("a").tolist() == [1, 3]
+
+
+# --- arrays of a fixed shape ---
+
+
+def arrays_of(name: str, shape: tuple[int, ...], count: int, seed: int = 0) -> Any:
+    dtype = np.dtype("uint16" if name == "bfloat16" else name)
+    rng = np.random.default_rng(seed)
+    if name == "bool":
+        return rng.integers(0, 2, (count, *shape)).astype(bool)
+    size = count * int(np.prod(shape)) * dtype.itemsize
+    return np.frombuffer(rng.bytes(size), dtype).reshape(count, *shape)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+@pytest.mark.parametrize("access", ACCESS)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (4, 4, 4, 3), (0, 3), (0,), (1,) * 32])
+@pytest.mark.parametrize("name", ["bool", "uint8", "float16", "bfloat16", "float32", "complex128"])
+def test_fixed_arrays_are_views_and_stacked_in_batches(
+    tmp_path: Path, name: str, shape: tuple[int, ...], access: str
+) -> None:
+    kind = fr.array(name, shape)
+    values = arrays_of(name, shape, 300)
+    write(tmp_path / "a.frec", {"x": kind, "n": fr.int64()}, *({"x": v, "n": i} for i, v in enumerate(values)))
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    for number in (0, 7, 299):
+        found = reader[number]["x"]
+        assert same(found, values[number])
+        assert not found.flags.writeable
+    numbers = np.random.default_rng(1).integers(0, 300, 200)
+    batch = reader.read_batch(numbers, verify=True)["x"]
+    assert same(batch, values[numbers])
+    assert batch.flags.writeable
+    assert batch.flags.c_contiguous
+    out = np.zeros((200, *shape), values.dtype)
+    offsets = reader.read_batch_into(numbers, "x", out)
+    assert same(out, values[numbers])
+    assert offsets.tolist() == [i * (kind.nbytes or 0) for i in range(201)]
+    assert reader.read_batch([])["x"].shape == (0, *shape)
+    assert reader.lengths("x").tolist() == [kind.nbytes] * 300
+    if 0 < (kind.nbytes or 0) <= 64:
+        assert same(reader.column("x"), values)
+    else:
+        with pytest.raises(TypeError, match="only scalars and small arrays are columns"):
+            reader.column("x")
+    assert reader.verify()["ok"]
+
+
+def test_a_large_array_is_a_view_of_the_mapping_at_a_multiple_of_64(tmp_path: Path) -> None:
+    schema = {"a": fr.bytes_(), "x": fr.array("float64", (100,))}
+    reader = write(tmp_path / "a.frec", schema, *({"a": b"abc", "x": np.full(100, i, float)} for i in range(9)))
+    first = reader[0]["x"]
+    for number in range(9):
+        view = reader[number]["x"]
+        assert (view.ctypes.data - first.ctypes.data) % 64 == 0
+        assert view.flags.aligned
+        assert np.shares_memory(view, reader[number]["x"])
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 1
+
+
+def test_a_batch_that_is_kept_is_not_written_over_by_later_ones(tmp_path: Path) -> None:
+    values = arrays_of("uint8", (48, 1024), 64)
+    reader = write(tmp_path / "a.frec", {"x": fr.array("uint8", (48, 1024))}, *({"x": v} for v in values))
+    kept = [reader.read_batch(range(i, i + 32))["x"] for i in range(8)]
+    views = [batch[1:3] for batch in kept]
+    del kept
+    for _ in range(5):
+        reader.read_batch(range(32, 64))
+    for i, view in enumerate(views):
+        assert same(view, values[i + 1 : i + 3])
+    reader.close()
+    assert same(views[0], values[1:3])
+
+
+def test_arrays_are_taken_in_any_byte_order_and_layout(tmp_path: Path) -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    given = [
+        base,
+        base.astype(">f4"),
+        np.asfortranarray(base),
+        np.repeat(base, 2, axis=1)[:, ::2],
+        base[::-1][::-1],
+        np.ascontiguousarray(base.T).T,
+        torch.from_numpy(base),
+        torch.from_numpy(np.ascontiguousarray(base.T)).t(),
+        torch.nn.Parameter(torch.from_numpy(base)),
+        np.lib.stride_tricks.as_strided(base, base.shape, base.strides),
+    ]
+    schema = {"x": fr.array("float32", (4, 6))}
+    reader = write(tmp_path / "a.frec", schema, *({"x": value} for value in given))
+    for number in range(len(given)):
+        assert same(reader[number]["x"], base)
+
+
+def test_torch_tensors_of_every_dtype_are_taken(tmp_path: Path) -> None:
+    for dtype in (torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.complex64):
+        tensor = (torch.randn(7, 5) * 10).to(dtype)
+        reader = write(
+            tmp_path / "a.frec", {"x": fr.array(dtype, (7, 5))}, {"x": tensor}, {"x": tensor.t().contiguous().t()}
+        )
+        for number in range(2):
+            assert torch.equal(torch.from_numpy(reader[number]["x"].copy()).view(dtype), tensor)
+    conjugate = torch.randn(3, dtype=torch.complex64).conj()
+    reader = write(tmp_path / "a.frec", {"x": fr.array("complex64", (3,))}, {"x": conjugate})
+    assert reader[0]["x"].tolist() == conjugate.tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((3, 4)), "float32 values are wanted, not float64"),
+        (np.zeros((3, 4), np.int32), "float32 values are wanted, not int32"),
+        (np.zeros((4, 3), np.float32), r"an array of shape \(4, 3\), where the field is array\(float32, \(3, 4\)\)"),
+        (np.zeros(12, np.float32), r"an array of shape \(12,\)"),
+        (np.zeros((3, 4, 1), np.float32), r"an array of shape \(3, 4, 1\)"),
+        (np.float32(3), r"an array of shape \(\)"),
+        (np.full((3, 4), None), "not Python objects"),
+        (np.zeros((3, 4), "f4,f4"), "not records of several fields"),
+        (np.zeros((3, 4), "M8[s]"), r"not datetime64\[s\]"),
+        (np.zeros((3, 4), "U3"), "not <U3"),
+        (np.ma.masked_array(np.zeros((3, 4), np.float32), np.ones((3, 4))), "not a masked one"),
+        ([[0.0] * 4] * 3, "a numpy array or a torch tensor is wanted, not list"),
+        (b"\0" * 48, "a numpy array or a torch tensor is wanted, not bytes"),
+        (3.0, "a numpy array or a torch tensor is wanted, not float"),
+        (None, "a numpy array or a torch tensor is wanted, not NoneType"),
+        (torch.zeros(3, 4, dtype=torch.bfloat16), "float32 values are wanted, not bfloat16"),
+        (torch.zeros(3, 4, device="meta"), "it is on the device 'meta'|it is on the device \"meta\""),
+        (torch.zeros(3, 4).to_sparse(), "a dense tensor on the CPU"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused_and_the_file_stays_good(
+    tmp_path: Path, value: Any, message: str
+) -> None:
+    good = np.ones((3, 4), np.float32)
+    with fr.Writer(tmp_path / "a.frec", {"x": fr.array("float32", (3, 4)), "n": fr.int64()}) as writer:
+        writer.append({"x": good, "n": 0})
+        with pytest.raises(fr.SchemaError, match=rf"a\.frec: record 1, field x: .*({message})"):
+            writer.append({"x": value, "n": 1})
+        writer.append({"x": good, "n": 2})
+    reader = fr.Reader(tmp_path / "a.frec")
+    assert reader.column("n").tolist() == [0, 2]
+    assert same(reader[1]["x"], good)
+
+
+def test_a_buffer_that_does_not_fit_a_batch_of_arrays_is_refused(tmp_path: Path) -> None:
+    schema = {"x": fr.array("float32", (3, 40))}
+    reader = write(tmp_path / "a.frec", schema, *({"x": np.full((3, 40), i, np.float32)} for i in range(4)))
+    small = np.zeros(479 * 4, np.uint8)
+    with pytest.raises(ValueError, match="the batch needs 1920 bytes, the buffer has 1916: nothing was written"):
+        reader.read_batch_into(range(4), "x", small)
+    assert not small.any()
+    shapes: list[tuple[int, ...]] = [(3, 3, 40), (4, 40, 3), (4, 120)]
+    for out in (np.zeros((4, 3, 40)), np.zeros((4, 120), np.int32), *(np.zeros(shape, np.float32) for shape in shapes)):
+        with pytest.raises(ValueError, match=r"an array of float32 of shape \(4, 3, 40\) is wanted"):
+            reader.read_batch_into(range(4), "x", out)
+    tensor = torch.zeros(4, 3, 40)
+    reader.read_batch_into([3, 2, 1, 0], "x", tensor)
+    assert tensor[:, 0, 0].tolist() == [3, 2, 1, 0]
+    flat = bytearray(4 * 480)
+    reader.read_batch_into(range(4), "x", flat)
+    assert np.frombuffer(flat, np.float32)[::120].tolist() == [0, 1, 2, 3]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_any_array_comes_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    dtype = np.dtype(data.draw(st.sampled_from(NUMPY))).newbyteorder(data.draw(st.sampled_from("<>")))
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
+    values = data.draw(st.lists(hnp.arrays(dtype, shape), min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("any") / "a.frec"
+    reader = write(path, {"x": fr.array(dtype, shape)}, *({"x": value} for value in values))
+    for number, value in enumerate(values):
+        assert same(reader[number]["x"], value.astype(dtype.newbyteorder("=")))
+    assert same(reader.read_batch(range(len(values)))["x"], np.stack(values).astype(dtype.newbyteorder("=")))
+
+
+# --- arrays of a variable shape ---
+
+RAGGED = {
+    "rows": fr.array("float32", (None, 5)),
+    "tokens": fr.array("int32", (None,)),
+    "inner": fr.array("uint8", (3, None)),
+    "masks": fr.array("bool", (None, 2, None)),
+    "any": fr.array("int16", (None, None)),
+}
+
+
+def ragged_record(number: int) -> dict[str, Any]:
+    rng = np.random.default_rng(number)
+    a, b = (int(n) for n in rng.integers(0, 7, 2))
+    return {
+        "rows": rng.random((a, 5), np.float32),
+        "tokens": rng.integers(0, 1000, 3 * b).astype(np.int32),
+        "inner": rng.integers(0, 255, (3, b)).astype(np.uint8),
+        "masks": rng.integers(0, 2, (a, 2, b)).astype(bool),
+        "any": rng.integers(-9, 9, (b, a)).astype(np.int16),
+    }
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_variable_arrays_come_as_views_padded_or_packed(tmp_path: Path, access: str) -> None:
+    records = [ragged_record(number) for number in range(200)]
+    write(tmp_path / "a.frec", RAGGED, *records)
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    numbers = np.random.default_rng(3).integers(0, 200, 150).tolist()
+    batch = reader.read_batch(numbers, verify=True)
+    for name, kind in RAGGED.items():
+        values = [records[number][name] for number in numbers]
+        arrays = batch[name]
+        assert isinstance(arrays, fr.Arrays)
+        assert len(arrays) == 150
+        assert arrays.shapes.dtype == np.int64
+        assert arrays.shapes.tolist() == [list(value.shape) for value in values]
+        for found in (list(arrays), arrays.tolist(), arrays[:], [arrays[i] for i in range(150)]):
+            assert all(same(one, value) for one, value in zip(found, values, strict=True))
+        assert not arrays[0].flags.writeable
+        assert same(arrays[-1], values[-1])
+        for fill in (0, 1):
+            padded = arrays.padded(fill)
+            wanted = np.full((150, *np.max([v.shape for v in values], axis=0)), fill, values[0].dtype)
+            for i, value in enumerate(values):
+                wanted[(i, *(slice(n) for n in value.shape))] = value
+            assert same(padded, wanted)
+            assert padded.flags.writeable
+        if all(dim is not None for dim in (kind.shape or ())[1:]):
+            packed, offsets = arrays.packed()
+            assert same(packed, np.concatenate(values))
+            assert offsets.tolist() == [0, *np.cumsum([len(value) for value in values]).tolist()]
+        else:
+            with pytest.raises(ValueError, match="differ in more than the first dimension"):
+                arrays.packed()
+        for number in numbers[:5]:
+            assert same(reader[number][name], records[number][name])
+        assert reader.lengths(name, numbers).tolist() == [value.nbytes for value in values]
+        out = np.zeros(sum(value.nbytes for value in values), np.uint8)
+        offsets = reader.read_batch_into(numbers, name, out)
+        assert out.tobytes() == b"".join(value.tobytes() for value in values)
+    assert reader.verify()["ok"]
+
+
+def test_an_empty_batch_of_variable_arrays_has_its_declared_shape(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "a.frec", RAGGED, ragged_record(1)).read_batch([])["rows"]
+    assert arrays.tolist() == []
+    assert arrays.shapes.shape == (0, 2)
+    assert arrays.padded().shape == (0, 0, 5)
+    values, offsets = arrays.packed()
+    assert (values.shape, values.dtype, offsets.tolist()) == ((0, 5), np.float32, [0])
+
+
+def test_an_array_of_a_batch_is_asked_for_by_a_position_in_range(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "a.frec", RAGGED, ragged_record(1)).read_batch([0, 0])["rows"]
+    for position in (2, -3, 2**70):
+        with pytest.raises(IndexError, match=f"array {position} is out of range: the batch has 2"):
+            arrays[position]
+    with pytest.raises(ValueError, match="a float is wanted, not str"):
+        arrays.padded("x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rows", np.zeros((2, 4), np.float32)),
+        ("rows", np.zeros(5, np.float32)),
+        ("inner", np.zeros((2, 2), np.uint8)),
+        ("masks", np.zeros((2, 3, 2), bool)),
+        ("any", np.zeros((2, 2, 2), np.int16)),
+    ],
+)
+def test_a_variable_array_must_fit_the_dimensions_that_are_fixed(tmp_path: Path, name: str, value: Any) -> None:
+    with fr.Writer(tmp_path / "a.frec", RAGGED) as writer:
+        with pytest.raises(fr.SchemaError, match=f"record 0, field {name}: an array of shape"):
+            writer.append(ragged_record(0) | {name: value})
+        writer.append(ragged_record(0))
+    assert len(fr.Reader(tmp_path / "a.frec")) == 1
+
+
+# --- JSON ---
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_json_comes_back_as_it_went_in(tmp_path: Path, access: str) -> None:
+    values = [None, True, 3, 2**80, -1.5e300, "größe 猫\0", [], {}, {"a": [1, {"b": None}]}, [[[]]], "x" * 100_000]
+    write(tmp_path / "a.frec", {"meta": fr.json()}, *({"meta": value} for value in values))
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    assert [record["meta"] for record in reader] == values
+    assert reader.read_batch(range(len(values)), verify=True)["meta"] == values
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), "no JSON"),
+        ({"a": [float("inf")]}, "no JSON"),
+        ({1: 2}, "keys are str, not 1"),
+        ({"a": {None: 2}}, "keys are str, not None"),
+        (np.int64(3), "int64 is not JSON serializable"),
+        ({"a": b"x"}, "bytes is not JSON serializable"),
+        ("\ud800", "surrogates not allowed"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: Any, message: str) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"meta": fr.json()}) as writer:
+        with pytest.raises(fr.SchemaError, match=f"record 0, field meta: .*{message}"):
+            writer.append({"meta": value})
+        circle: list[Any] = []
+        circle.append(circle)
+        with pytest.raises(fr.SchemaError, match="Circular"):
+            writer.append({"meta": circle})
+    assert len(fr.Reader(tmp_path / "a.frec")) == 0
+
+
+# --- many records by one call ---
+
+
+def test_extend_writes_what_append_would(tmp_path: Path) -> None:
+    schema = {
+        "image": fr.array("uint8", (16, 16, 3)),
+        "vector": fr.array("float32", (4,)),
+        "label": fr.int64(),
+        "score": fr.float32(),
+        "flag": fr.bool_(),
+        "bf": fr.array("bfloat16", (40,)),
+        "key": fr.string(),
+        "blob": fr.bytes_(),
+        "meta": fr.json(),
+        **RAGGED,
+    }
+    rng = np.random.default_rng(0)
+    ragged = [ragged_record(number) for number in range(100)]
+    columns: dict[str, Any] = {
+        "image": rng.integers(0, 255, (100, 16, 16, 3)).astype(np.uint8),
+        "vector": rng.random((100, 4), np.float32),
+        "label": rng.integers(-99, 99, 100).astype(np.int16),
+        "score": rng.random(100).astype(">f4"),
+        "flag": rng.integers(0, 2, 100).astype(bool),
+        "bf": torch.randn(100, 40).to(torch.bfloat16),
+        "key": [f"k{i}" for i in range(100)],
+        "blob": [bytes([i]) * i for i in range(100)],
+        "meta": [{"i": i} for i in range(100)],
+        **{name: [record[name] for record in ragged] for name in RAGGED},
+    }
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        for i in range(100):
+            writer.append({name: values[i] for name, values in columns.items()})
+    with fr.Writer(tmp_path / "b.frec", schema, commit_bytes=1 << 16) as writer:
+        assert writer.extend({name: values[:40] for name, values in columns.items()}) == 0
+        assert writer.extend({name: values[:0] for name, values in columns.items()}) == 40
+        assert writer.extend({name: values[40:] for name, values in columns.items()}) == 40
+    a, b = fr.Reader(tmp_path / "a.frec"), fr.Reader(tmp_path / "b.frec")
+    assert b.commit > 1
+    for one, other in zip(a, b, strict=True):
+        for name in schema:
+            assert np.array_equal(one[name], other[name]), name
+    assert b.verify()["ok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": np.zeros((4, 3))}, "record 5, field x: float32 values are wanted, not float64"),
+        ({"x": np.zeros((4, 2), np.float32)}, r"record 5, field x: an array of shape \(4, 2\), where one of N array"),
+        ({"x": np.zeros((3, 3), np.float32)}, "record 5, field x: 3 values, where field n has 4"),
+        (
+            {"x": [*np.zeros((3, 3), np.float32), np.zeros(2, np.float32)]},
+            r"record 8, field x: an array of shape \(2,\)",
+        ),
+        ({"n": np.zeros(4)}, "record 5, field n: int64 values are wanted, not float64"),
+        ({"n": np.zeros(4, np.uint64)}, "record 5, field n: int64 values are wanted, not uint64"),
+        ({"n": [1, 2, "3", 4]}, "record 7, field n: an integer"),
+        ({"n": np.zeros((4, 1), int)}, r"record 5, field n: an array of shape \(4, 1\), where one of N numbers"),
+        ({"image": [encode(1), b"no"] * 2}, "record 6, field image: "),
+        ({"more": [1] * 4}, "field more: no such field"),
+        ({"n": None}, "record 5, field n: there are no values for it"),
+    ],
+)
+def test_extend_appends_nothing_if_anything_does_not_fit(tmp_path: Path, changes: Any, message: str) -> None:
+    schema = {"n": fr.int64(), "x": fr.array("float32", (3,)), "image": fr.image()}
+    good: dict[str, Any] = {"n": np.arange(4), "x": np.ones((4, 3), np.float32), "image": [encode(1)] * 4}
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        for n in range(5):
+            writer.append({"n": n, "x": np.ones(3, np.float32), "image": encode(1)})
+        bad = {name: values for name, values in (good | changes).items() if values is not None}
+        with pytest.raises(fr.SchemaError, match=message):
+            writer.extend(bad)
+        assert len(writer) == 5
+        writer.extend(good)
+    reader = fr.Reader(tmp_path / "a.frec")
+    assert reader.column("n").tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    assert (reader.column("image.width") > 0).all()
+    assert reader.verify()["ok"]
+
+
+def test_numbers_of_a_type_that_holds_all_of_theirs_are_widened_in_columns_and_only_those(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"n": fr.float64(), "b": fr.bfloat16()}) as writer:
+        writer.extend({"n": np.arange(3, dtype=np.int32), "b": torch.tensor([1.0, 2.0, 3.0]).bfloat16()})
+        with pytest.raises(fr.SchemaError, match="float64 values are wanted, not complex64"):
+            writer.extend({"n": np.zeros(3, np.complex64), "b": [1, 2, 3]})
+        with pytest.raises(fr.SchemaError, match="bfloat16 values are wanted, not float32"):
+            writer.extend({"n": np.zeros(3), "b": np.zeros(3, np.float32)})
+    reader = fr.Reader(tmp_path / "a.frec")
+    assert reader.column("n").tolist() == [0.0, 1.0, 2.0]
+    assert [record["b"] for record in reader] == [1.0, 2.0, 3.0]
+
+
+# --- a schema from a record ---
+
+
+def test_a_schema_is_inferred_from_a_record(tmp_path: Path) -> None:
+    sample = {
+        "count": 3,
+        "share": 0.5,
+        "flag": True,
+        "z": 1j,
+        "name": "x",
+        "blob": b"abc",
+        "image": encode(1),
+        "array": np.zeros((2, 3), ">i2"),
+        "tensor": torch.zeros(4, dtype=torch.bfloat16),
+        "small": np.int8(1),
+        "half": np.float16(1),
+        "meta": {"a": [1, None]},
+        "numbers": [1, 2],
+        "names": ["a", "b"],
+        "boxes": [np.zeros((1, 4), np.float32), np.zeros((3, 4), np.float32)],
+        "mixed": [1, "a"],
+    }
+    with fr.Writer.from_sample(tmp_path / "a.frec", sample, metadata={"a": 1}, commit_bytes=1 << 20) as writer:
+        assert dict(writer.schema) == {
+            "count": fr.int64(),
+            "share": fr.float64(),
+            "flag": fr.bool_(),
+            "z": fr.complex128(),
+            "name": fr.string(),
+            "blob": fr.bytes_(),
+            "image": fr.image(),
+            "array": fr.array("int16", (2, 3)),
+            "tensor": fr.array("bfloat16", (4,)),
+            "small": fr.int8(),
+            "half": fr.float16(),
+            "meta": fr.json(),
+            "numbers": fr.list_(fr.int64()),
+            "names": fr.list_(fr.string()),
+            "boxes": fr.list_(fr.array("float32", (None, 4))),
+            "mixed": fr.json(),
+        }
+        assert len(writer) == 0
+        assert writer.metadata == {"a": 1}
+        writer.append(sample)
+    with pytest.raises(FileExistsError):
+        fr.Writer.from_sample(tmp_path / "a.frec", sample)
+    with fr.Writer.from_sample(tmp_path / "a.frec", {"n": 1}, "w") as writer:
+        writer.append({"n": 2})
+    assert list(fr.Reader(tmp_path / "a.frec")) == [{"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "no type is known for a value of NoneType"),
+        ([], "nothing tells the type of an empty list's items"),
+        ({"a": float("nan")}, "nan|JSON"),
+        (object(), "no type is known for a value of object"),
+        (np.zeros(3, object), "arrays are of"),
+        (np.zeros(3, "i4,i4"), "arrays are of"),
+        ({1, 2}, "no type is known for a value of set"),
+    ],
+)
+def test_a_value_of_which_no_type_is_known_names_its_field(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(fr.SchemaError, match=f"field 'x': .*({message}).*: give a schema"):
+        fr.Writer.from_sample(tmp_path / "a.frec", {"x": value})
+    assert list(tmp_path.iterdir()) == []
