@@ -236,7 +236,6 @@ def test_a_filter_with_a_callable_has_the_records_of_its_mask(data: fr.FastRecor
         (("key", "in", "abc"), TypeError, "'in' wants several values, such as a list, not 'abc'"),
         (("label", "in", 3), TypeError, "'in' wants several values"),
         (("label", "in", [3, None]), TypeError, "holds numbers, not NoneType"),
-        (("label", "in", [1 << 70]), ValueError, "numbers that no type holds together"),
         (("label", "==", "dog"), ValueError, "no class is named 'dog'; the data set has 'ant', 'bee', 'cat'"),
         (("label", "<", 1j), TypeError, "complex numbers have no order"),
         (("label", lambda column: column), ValueError, r"returns a mask, bool \(40,\), not int64 of shape \(40,\)"),

@@ -50,17 +50,19 @@ class Condition:
         """Return it ready for JSON."""
         value = self.value
         if isinstance(value, np.ndarray):
-            value = [str(value.dtype), len(value), digest(value)]
+            value = value.tolist() if value.dtype == object else [str(value.dtype), len(value), digest(value)]
         return [self.field, self.op, value if isinstance(value, (str, tuple, list)) else repr(value)]
 
     def of_numbers(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which of some numbers meet it, bool (N,)."""
         value = self.value
         if self.op in _MEMBER:
-            if values.dtype.kind in "iu" and value.dtype.kind in "iu":
+            if values.dtype.kind in "iu" and value.dtype.kind in "iuO":
                 # In the field's own type: int64 and uint64 have only floats in common.
                 limits = np.iinfo(values.dtype)
-                value = value[[limits.min <= number <= limits.max for number in value.tolist()]].astype(values.dtype)
+                value = np.array([n for n in value.tolist() if limits.min <= n <= limits.max], values.dtype)
+            elif value.dtype == object:
+                value = value.astype(np.float64)
             return np.isin(values, value, invert=self.op == "not in")
         compare = _COMPARE[self.op]
         if values.dtype.kind in "iu" and isinstance(value, int):
@@ -118,10 +120,7 @@ class Columns:
         values = [_scalar(field, kind, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
         if kind == "string":
             return Condition(field, op, tuple(sorted(set(values))))
-        array = np.unique(np.array(values)) if values else np.empty(0, np.int64)
-        if array.dtype.kind not in "biufc":
-            raise ValueError(f"field {field!r}: {op!r} has numbers that no type holds together")
-        return Condition(field, op, array)
+        return Condition(field, op, np.unique(_numbers(values)))
 
     def check(self, field: str) -> None:
         """Check that a field has values that can be compared.
@@ -196,18 +195,17 @@ class Columns:
             yield values
 
     def _dtype(self, field: str) -> str:
-        kind = self._shards.readers[0].schema.get(field)
+        kind = self._shards.schema.get(field)
         return "" if kind is None or kind.dtype is None else kind.dtype.rstrip("0123456789")
 
     def _kind(self, field: str) -> str:
         """Return "number" or "string", or the type's name if it is neither."""
-        reader = self._shards.readers[0]
-        schema = reader.schema
+        schema = self._shards.schema
         if field not in schema:
             base, _, part = field.rpartition(".")
             if part in ("width", "height") and base in schema and schema[base].name == "image":
                 return "number"
-            raise SchemaError(f"{reader.path}: no field {field!r}: it has {', '.join(schema)}")
+            raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)}")
         return "number" if is_number(schema[field]) else schema[field].name
 
 
@@ -218,3 +216,14 @@ def _scalar(field: str, kind: str, value: Any) -> Any:
     if not isinstance(value, str if kind == "string" else (bool, int, float, complex)):
         raise TypeError(f"field {field!r} holds {kind}s, not {type(value).__name__}: {value!r}")
     return value
+
+
+def _numbers(values: list[Any]) -> NDArray[Any]:
+    """Return Python's numbers as an array that holds them as they are: of objects, if no type of integers does."""
+    if not all(isinstance(value, int) for value in values):
+        return np.array(values)
+    for dtype in (np.int64, np.uint64):
+        limits = np.iinfo(dtype)
+        if all(limits.min <= value <= limits.max for value in values):
+            return np.array(values, dtype)
+    return np.array(values, object)

@@ -43,8 +43,7 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
     Raises:
         CorruptFileError: a checksum differs. DecodeError: not a known image. SchemaError: a label has no class.
     """
-    reader = dataset._shards.readers[shard]
-    schema = reader.schema
+    reader, schema = dataset._shards.readers[shard], dataset._shards.schema
     sample: dict[str, Any] = {}
     for name in dataset._fields or ():
         if schema[name].name == "image" and dataset.decode is not None:
@@ -72,7 +71,7 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     """
     names = dataset._fields or ()
     shards = dataset._shards
-    schema = shards.readers[0].schema
+    schema = shards.schema
     images = [name for name in names if schema[name].name == "image" and dataset.decode is not None]
     plain = [name for name in names if name not in images]
     values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}

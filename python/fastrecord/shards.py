@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import Reader
+from fastrecord.schema import Schema
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -64,11 +65,12 @@ def normalized(indices: ArrayLike, total: int) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(f"record numbers are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
-    outside = (array < -total) | (array >= total)
-    if outside.any():
-        raise IndexError(f"record {array[outside][0]} is out of range: the data set has {total}")
+    low, high = array.min(), array.max()
+    if low < -total or high >= total:
+        outside = array[(array < -total) | (array >= total)]
+        raise IndexError(f"record {outside[0]} is out of range: the data set has {total}")
     rows = array.astype(np.int64, copy=False)
-    return np.where(rows < 0, rows + total, rows)
+    return rows if low >= 0 else np.where(rows < 0, rows + total, rows)
 
 
 def normalized_one(index: int, total: int) -> int:
@@ -97,6 +99,7 @@ class Shards:
         self._readers: tuple[Reader, ...] | None = tuple(readers)
         self._snapshots: list[tuple[Any, ...]] = []
         self._members: tuple[Shards, ...] = ()
+        self._schema: Schema | None = None
         self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
 
     @classmethod
@@ -126,6 +129,7 @@ class Shards:
         self._readers = None
         self._snapshots = state.get("snapshots", [])
         self._members = state.get("members", ())
+        self._schema = None
         self.ends = np.array(state["ends"], np.int64)
 
     def _reduced(self) -> list[tuple[Any, ...]]:
@@ -144,6 +148,13 @@ class Shards:
             else:
                 self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
         return self._readers
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the first file, which a reader makes anew each time."""
+        if self._schema is None:
+            self._schema = self.readers[0].schema
+        return self._schema
 
     def __len__(self) -> int:
         return int(self.ends[-1])

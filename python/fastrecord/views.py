@@ -118,6 +118,8 @@ class Views(Dataset[Any]):
             if value is not _MISSING:
                 raise TypeError("a callable takes the column and nothing else: leave value out")
             mask = np.asarray(op(self.column(field)))
+            if not len(self) and mask.size == 0:
+                return self
             if mask.dtype != np.bool_ or mask.shape != (len(self),):
                 raise ValueError(
                     f"the callable returns a mask, bool ({len(self)},), not {mask.dtype} of shape {mask.shape}"
