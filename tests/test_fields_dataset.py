@@ -312,6 +312,49 @@ def test_files_must_have_the_fields_in_the_same_types(files: list[Path], tmp_pat
     assert len(same) == COUNT
 
 
+# --- values of no fixed shape ---
+
+RAGGED = fr.Schema(
+    {
+        "tokens": fr.array("int32", (None,)),
+        "boxes": fr.array("bfloat16", (None, 4)),
+        "meta": fr.json(),
+    }
+)
+
+
+def ragged(number: int) -> dict[str, Any]:
+    return {
+        "tokens": torch.arange(number, dtype=torch.int32),
+        "boxes": torch.full((number % 3, 4), number, dtype=torch.bfloat16),
+        "meta": {"number": number, "parts": list(range(number % 4))} if number % 2 else None,
+    }
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_values_of_no_fixed_shape_are_tensors_in_lists_and_json_stays_as_it_is(tmp_path: Path, files: int) -> None:
+    paths = [tmp_path / f"{number}.frec" for number in range(files)]
+    for number, path in enumerate(paths):
+        with fr.Writer(path, RAGGED) as writer:
+            for record in range(number, 8, files):
+                writer.append(ragged(record))
+    data = fr.FastRecordDataset(paths)
+    assert data.fields == tuple(RAGGED)
+    stored = [record for number in range(files) for record in range(number, 8, files)]
+    for row, number in enumerate(stored):
+        assert_sample(data[row], ragged(number))
+    rows = [5, 0, 5, 7, 2]
+    batch = fr.collate(data.__getitems__(rows))
+    assert {name: len(values) for name, values in batch.items()} == {"tokens": 5, "boxes": 5, "meta": 5}
+    for place, row in enumerate(rows):
+        assert_sample({name: values[place] for name, values in batch.items()}, ragged(stored[row]))
+    batch["tokens"][1 if files == 2 else 0] += 1
+    assert_sample(data[5], ragged(stored[5]))
+    loader = DataLoader(data, batch_size=3, num_workers=2, collate_fn=fr.collate)
+    sizes = [len(tokens) for batch in loader for tokens in batch["tokens"]]
+    assert sizes == stored
+
+
 # --- images as fields ---
 
 
