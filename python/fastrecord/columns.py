@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader, SchemaError
 from fastrecord.classes import Table, map_labels
+from fastrecord.fields import as_labels
 from fastrecord.sampler_state import digest
 from fastrecord.shards import Shards
 from fastrecord.values import is_number
@@ -178,9 +179,10 @@ class Columns:
             raise SchemaError(f"{reader.path}: field {field!r} has no column: {error}") from error
         if field in reader.schema and reader.schema[field].dtype == "bfloat16":
             return (column.astype(np.uint32) << 16).view(np.float32)
-        if field == self._label and self._tables:
-            return map_labels(column, self._tables[number], reader.path)
-        return column
+        if field != self._label:
+            return column
+        labels = as_labels(column)
+        return map_labels(labels, self._tables[number], reader.path) if self._tables else labels
 
     def _strings(self, field: str, where: Where) -> Iterator[list[Any]]:
         total = len(self._shards)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
 from fastrecord.classes import check_names, map_labels, merge_classes
 from fastrecord.decoding import decode_native, decode_pil, place
-from fastrecord.fields import KEY, find_image, find_label, has_key, holds_images, key_suffix
+from fastrecord.fields import KEY, as_labels, find_image, find_label, has_key, holds_classes, holds_images, key_suffix
 from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
 from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one
@@ -49,7 +49,7 @@ class FastRecordDataset(Views):
             their memory, which lies in channels_last order; `.contiguous()` makes the other one.
         image_field: The field that holds the images; by default "image", else the only image field, else the only
             bytes field.
-        label_field: The field that holds the labels, int64 or float64; by default "label" if there is such a one.
+        label_field: The field that holds the labels, integers or floats; by default "label" if there is such a one.
         extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
             `bytes`.
         fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
@@ -68,7 +68,7 @@ class FastRecordDataset(Views):
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
         FastRecordError: a file is incomplete. CorruptFileError: a file is no sound .frec file.
         SchemaError: a field is missing, files have different fields, or their classes can not be matched; with
-            `classes`, a file names a class that is not among them, or there are no int64 labels to number.
+            `classes`, a file names a class that is not among them, or there are no integer labels to number.
         ValueError: an argument has a value that is not allowed, or does not go with `fields`.
     """
 
@@ -191,7 +191,7 @@ class FastRecordDataset(Views):
         return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the labels of some records, int64 (N,) (float64 if the label field is), before `target_transform`.
+        """Return the labels of some records, int64 (N,) (float64 if they are floats), before `target_transform`.
 
         Only these records' labels are read.
 
@@ -203,14 +203,14 @@ class FastRecordDataset(Views):
             SchemaError: a label has no class.
         """
         name = self._require_labels()
-        labels = np.empty(len(rows), self._shards.readers[0].schema[name].name)
+        labels = np.empty(len(rows), np.int64 if holds_classes(self._shards.schema[name]) else np.float64)
         for shard, positions, records in self._shards.split(self._shards.rows(rows)):
             labels[positions] = self._stored_labels(shard, records, name)
         return labels
 
     def _stored_labels(self, shard: int, records: NDArray[np.int64], name: str) -> NDArray[Any]:
         reader = self._shards.readers[shard]
-        labels: NDArray[Any] = reader.read_batch(records, [name])[name]
+        labels = as_labels(reader.read_batch(records, [name])[name])
         return map_labels(labels, self._tables[shard], reader.path) if self._tables else labels
 
     def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
@@ -263,7 +263,7 @@ class FastRecordDataset(Views):
 
     @property
     def targets(self) -> NDArray[Any]:
-        """All labels, int64 (N,) (float64 if the label field is), before `target_transform`; read-only.
+        """All labels, int64 (N,) (float64 if they are floats), before `target_transform`; read-only.
 
         For one file this is the file's own mapped column, not a copy. `torch.tensor(ds.targets)` copies it; do not wrap
         it by `torch.from_numpy`, as torch has no read-only tensors.

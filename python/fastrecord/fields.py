@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fastrecord._core import CorruptFileError, Reader, SchemaError
 from fastrecord.schema import FieldType
 
 KEY = "key"
-_LABEL_TYPES = ("int64", "float64")
+_CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint32", "uint16", "uint8")
+_LABEL_TYPES = (*_CLASS_TYPES, "float64", "float32", "float16")
 
 
 def find_image(reader: Reader) -> str:
@@ -43,6 +48,16 @@ def find_label(reader: Reader) -> str | None:
     return "label" if "label" in reader.schema and reader.schema["label"].name in _LABEL_TYPES else None
 
 
+def holds_classes(kind: FieldType) -> bool:
+    """Return whether labels of a type may be numbers of classes."""
+    return kind.name in _CLASS_TYPES
+
+
+def as_labels(values: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as one type: int64, or float64 if they are floats. int64 and float64 are not copied."""
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64, copy=False)
+
+
 def check_fields(readers: Sequence[Reader], image: str | None, label: str | None, extra: Sequence[str]) -> None:
     """Check that every file has the fields, of the types of the first file, and that they can be what they are to be.
 
@@ -61,7 +76,7 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
     if image and first[image].name not in ("image", "bytes"):
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
     if label and first[label].name not in _LABEL_TYPES:
-        raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label].name}; labels are int64 or float64")
+        raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label]}; labels are integers or floats")
 
 
 def plain(kind: FieldType) -> FieldType:

@@ -13,7 +13,7 @@ from fastrecord._core import CorruptFileError, DecodeError, Reader
 from fastrecord.classes import map_labels
 from fastrecord.collating import FieldBatch
 from fastrecord.decoding import decode_native, decode_pil, place
-from fastrecord.fields import key_suffix
+from fastrecord.fields import as_labels, key_suffix
 from fastrecord.values import as_tensors, is_number, read_values, sample_value
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     plain = [name for name in names if name not in images]
     values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}
     label = dataset._label_field
+    if label in values:
+        values[label] = as_labels(values[label])
     if label in values and dataset._tables:
         for shard, positions, _ in shards.split(rows):
             stored = values[label][positions]

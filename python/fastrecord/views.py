@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from fastrecord._core import Reader, SchemaError
 from fastrecord.classes import Table, merge_classes
 from fastrecord.columns import Columns
-from fastrecord.fields import check_fields
+from fastrecord.fields import check_fields, holds_classes
 from fastrecord.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
 from fastrecord.sampler_state import WORD, integer
 from fastrecord.selected import check_selection
@@ -255,9 +255,9 @@ class Views(Dataset[Any]):
             SchemaError: the classes of files can not be matched, or there are no labels to number.
         """
         self._classes, tables = merge_classes(readers, self._given_classes)
-        numbered = self._label_field is not None and readers[0].schema[self._label_field].name == "int64"
+        numbered = self._label_field is not None and holds_classes(readers[0].schema[self._label_field])
         if self._given_classes is not None and not numbered:
-            raise SchemaError(f"{readers[0].path}: classes= numbers int64 labels, and the file has no such field")
+            raise SchemaError(f"{readers[0].path}: classes= numbers integer labels, and the file has no such field")
         mapped = numbered and any(table is not None for table in tables)
         # None in the usual case, so that a pickled data set stays small.
         self._tables = tables if mapped else None
