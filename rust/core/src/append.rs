@@ -6,6 +6,7 @@ use std::mem;
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::layout::{Extent, PAGE, align};
+use crate::list::check_list;
 use crate::schema::{Field, FieldType};
 use crate::storage::Storage;
 use crate::writer::{Value, Writer};
@@ -111,7 +112,9 @@ impl Writer {
                 self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
                 self.append_dims(column, shape);
             }
-            Value::Bytes(data) => self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?,
+            Value::Bytes(data) | Value::List(data) => {
+                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?
+            }
             Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
         }
         // A field of bytes takes images, too, and has no columns for their sizes.
@@ -238,6 +241,7 @@ pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::R
         (FieldType::Image, Value::Bytes(data)) => crate::probe::image_size(data),
         (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
         (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
+        (FieldType::List(item), Value::List(data)) => check_list(item, data).map(|()| (0, 0)),
         (kind, _) => Err(format!("the value is not {kind}")),
     }
 }

@@ -44,6 +44,9 @@ pub enum Error {
     #[error("{path}: record {record}, field {field}: not valid UTF-8", path = path.display())]
     BadString { path: PathBuf, record: u64, field: String },
 
+    #[error("{path}: record {record}, field {field}: the list is damaged: {detail}", path = path.display())]
+    BadList { path: PathBuf, record: u64, field: String, detail: String },
+
     #[error("{path}: record {record} is out of range: the file has {len} records", path = path.display())]
     OutOfRange { path: PathBuf, record: i64, len: u64 },
 

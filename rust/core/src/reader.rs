@@ -400,8 +400,12 @@ impl Reader {
                 if extent.missing {
                     return Ok(Datum::Missing);
                 }
-                if verify && self.inner.map.is_some() {
-                    self.read_checked(field, record, &extent)?;
+                if verify {
+                    if let Some(map) = &self.inner.map {
+                        let start = extent.offset as usize;
+                        let bytes = map.bytes().get(start..start + extent.stored as usize).unwrap_or_default();
+                        self.check_crc(field, record, &extent, bytes)?;
+                    }
                 }
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }

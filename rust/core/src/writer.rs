@@ -42,6 +42,8 @@ pub enum Value<'a> {
         /// All dimensions.
         shape: &'a [u64],
     },
+    /// For fields of type list: what [`encode_list`](crate::encode_list) or [`encode_numbers`](crate::encode_numbers) made.
+    List(&'a [u8]),
     /// An image whose size and CRC-32C are known already.
     Image {
         /// The encoded image.

@@ -45,6 +45,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::Truncated { .. }
         | Error::Checksum { .. }
         | Error::BadExtent { .. }
+        | Error::BadList { .. }
         | Error::BadString { .. } => CorruptFileError::new_err(message),
         Error::NoCommit { .. } => NoCommitError::new_err(message),
         Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(message),

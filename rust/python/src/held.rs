@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyComplex, PyString};
 use crate::arrays::{dtype_of, to_bfloat, to_half};
 use crate::convert::json_text;
 use crate::export::array_bytes;
+use crate::lists::hold_list;
 
 /// A value taken from a Python record, kept alive while it is appended.
 pub(crate) enum Held {
@@ -19,6 +20,8 @@ pub(crate) enum Held {
     Int(i64),
     Float(f64),
     Number([u8; 16], usize),
+    /// A list's payload.
+    List(Vec<u8>),
     /// Contiguous, little-endian.
     Array(Py<PyUntypedArray>, Vec<u64>),
 }
@@ -29,6 +32,7 @@ impl Held {
             Self::Bytes(bytes) => Value::Bytes(bytes.as_bytes(py)),
             Self::Buffer(bytes) => Value::Bytes(bytes),
             Self::Text(text) => Value::Str(text),
+            Self::List(bytes) => Value::List(bytes),
             Self::Int(number) => Value::Int(*number),
             Self::Float(number) => Value::Float(*number),
             Self::Number(bytes, length) => Value::Number(&bytes[..*length]),
@@ -46,7 +50,7 @@ fn not_wanted(value: &Bound<'_, PyAny>, wanted: &str) -> String {
     format!("{wanted} is wanted, not {}", type_name(value))
 }
 
-fn type_name(value: &Bound<'_, PyAny>) -> String {
+pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
     value.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
@@ -70,6 +74,7 @@ pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, S
         },
         FieldType::Scalar(dtype) => hold_number(value, *dtype),
         FieldType::Array(array) => hold_array(value, array),
+        FieldType::List(item) => hold_list(value, item).map(Held::List),
         FieldType::Json => json_text(value).map(Held::Text).map_err(|e| format!("no JSON: {}", e.value(py))),
         other => Err(format!("a field of type {other} cannot be written")),
     }
@@ -275,6 +280,20 @@ pub(crate) fn number_bytes(value: &Bound<'_, PyAny>, dtype: DType) -> Result<Vec
     }
 }
 
+/// The numbers of an array or a tensor of a type, in C order; `None` for anything else.
+pub(crate) fn as_array<'py>(
+    value: &Bound<'py, PyAny>,
+    dtype: DType,
+) -> Result<Option<Bound<'py, PyUntypedArray>>, String> {
+    let fail = |error: PyErr| wrong(value, "an array", &error);
+    let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);
+    if !value.is_instance_of::<PyUntypedArray>() && !tensor().map_err(fail)? {
+        return Ok(None);
+    }
+    let (array, bfloat) = array_from(value, &ArrayType::scalar(dtype))?;
+    in_c_order(array, dtype, bfloat).map(Some)
+}
+
 fn number_array<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Result<Bound<'py, PyUntypedArray>, String> {
     let py = value.py();
     let bytes = number_bytes(value, dtype)?;
@@ -354,6 +373,7 @@ pub(crate) enum Owned {
     Number(Vec<u8>),
     Array(Vec<u8>, Vec<u64>),
     Text(String),
+    List(Vec<u8>),
 }
 
 /// One column of values for `append_files`.
@@ -396,6 +416,7 @@ impl FileColumn {
                     Value::Number(bytes) => Owned::Number(bytes.to_vec()),
                     Value::Array { data, shape } => Owned::Array(data.to_vec(), shape.to_vec()),
                     Value::Str(text) => Owned::Text(text.to_owned()),
+                    Value::List(bytes) => Owned::List(bytes.to_vec()),
                     _ => Owned::Number(Vec::new()), // of no other field; the core refuses it
                 };
                 let held = values.try_iter()?.map(|item| hold(&item?, other).map_err(PyTypeError::new_err).map(owned));
@@ -424,6 +445,7 @@ impl FileColumn {
                 Owned::Number(bytes) => Value::Number(bytes),
                 Owned::Array(data, shape) => Value::Array { data, shape },
                 Owned::Text(text) => Value::Str(text),
+                Owned::List(bytes) => Value::List(bytes),
             },
         }
     }

@@ -12,6 +12,7 @@ mod error;
 mod export;
 mod held;
 mod image;
+mod lists;
 mod loader;
 mod ragged;
 mod random;

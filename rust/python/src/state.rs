@@ -12,6 +12,7 @@ use crate::batch::{Payloads, Values};
 use crate::convert::from_json;
 use crate::error::{CorruptFileError, to_py, without_gil};
 use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
+use crate::lists::{list_of, lists_of};
 use crate::ragged::Arrays;
 
 /// A core reader with the memoryviews that all views are slices of.
@@ -79,12 +80,15 @@ pub(crate) fn value<'py>(
     record: u64,
     verify: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let kind = &state.reader.schema().fields()[field].kind;
+    // What is taken apart is checked before, as texts are.
+    let verify = verify || matches!(kind, FieldType::List(_));
     let read = || state.reader.datum(field, record, verify);
     // From a mapping it is a few loads; a system call or a checksum may take long.
     let datum = if state.view.is_some() && !verify { read() } else { py.detach(read) };
-    let kind = &state.reader.schema().fields()[field].kind;
     match datum.map_err(to_py)? {
         Datum::Payload(offset, length) => match (&state.view, kind) {
+            (_, FieldType::List(item)) => list_of(py, state, field, item, record, Some((offset, length))),
             (Some(view), FieldType::Array(array)) => {
                 array_over(view.bind(py), offset, array.dtype(), state.shape_of(field, array, record)?)
             }
@@ -151,6 +155,7 @@ pub(crate) fn values_of(
                 FieldType::Array(array) if array.nbytes().is_some() => {
                     stacked_payloads(py, state, field, array, records, verify)?
                 }
+                FieldType::List(item) => lists_of(py, state, field, item, records)?.into_any(),
                 FieldType::Array(array) => {
                     Bound::new(py, Arrays::new(py, state, field, array, records, verify)?)?.into_any()
                 }

@@ -226,7 +226,7 @@ impl Writer {
         let writer = &mut *guard;
         let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
         let bytes = values.iter().map(|value| match value {
-            Value::Bytes(bytes) => bytes.len(),
+            Value::Bytes(bytes) | Value::List(bytes) => bytes.len(),
             Value::Array { data, .. } => data.len(),
             Value::Str(text) => text.len(),
             _ => 8,

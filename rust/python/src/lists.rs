@@ -1,0 +1,137 @@
+//! Lists, both ways: their items as Python objects, and payloads of Python's lists.
+
+use fastrecord_core::{DType, FieldType, ListItem, encode_list, encode_numbers};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple};
+
+use crate::arrays::{array_over, number};
+use crate::error::{CorruptFileError, to_py, without_gil};
+use crate::export::{array_bytes, slice};
+use crate::held::{Held, as_array, hold, number_bytes, type_name};
+use crate::state::State;
+
+/// The payload of a list, or what is wrong with it.
+pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
+    let py = value.py();
+    let fail = |error: PyErr| error.value(py).to_string();
+    if let FieldType::Scalar(dtype) = kind {
+        if let Some(array) = as_array(value, *dtype)? {
+            return match array.shape().len() {
+                1 => Ok(encode_numbers(*dtype, array_bytes(py, &array.unbind()))),
+                dims => Err(format!("a list of numbers is wanted, not an array of {dims} dimensions")),
+            };
+        }
+    }
+    // Not any sequence: text and bytes are such, too.
+    let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);
+    let list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+    if !list && !value.is_instance_of::<PyUntypedArray>() && !tensor().map_err(fail)? {
+        return Err(format!("a list is wanted, not {}", type_name(value)));
+    }
+    let items = value.try_iter().map_err(fail)?;
+    if let FieldType::Scalar(dtype) = kind {
+        let mut numbers = Vec::new();
+        for (i, item) in items.enumerate() {
+            let number = number_bytes(&item.map_err(fail)?, *dtype);
+            numbers.extend(number.map_err(|detail| format!("item {i}: {detail}"))?);
+        }
+        return Ok(encode_numbers(*dtype, &numbers));
+    }
+    let mut held: Vec<Held> = Vec::new();
+    for (i, item) in items.enumerate() {
+        held.push(hold(&item.map_err(fail)?, kind).map_err(|detail| format!("item {i}: {detail}"))?);
+    }
+    encode_list(kind, &held.iter().map(|held| held.value(py)).collect::<Vec<_>>())
+}
+
+/// A record's list: numbers, text and JSON as Python's objects, bytes as memoryviews, arrays as read-only arrays.
+pub(crate) fn list_of<'py>(
+    py: Python<'py>,
+    state: &State,
+    field: usize,
+    item: &FieldType,
+    record: u64,
+    place: Option<(u64, u64)>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let reader = &state.reader;
+    let Some((offset, length)) = place else { return Ok(py.None().into_bound(py)) };
+    if let (Some(map), Some(view)) = (reader.mapping(), &state.view) {
+        let bytes = map.bytes().get(offset as usize..(offset + length) as usize).unwrap_or_default();
+        let items = reader.items(field, record, bytes).map_err(to_py)?;
+        return Builder { state, field, record, view: view.bind(py), offset, bytes }.list(item, &items);
+    }
+    let bytes = py.detach(|| reader.payload(field, record, true)).map_err(to_py)?;
+    let owned = PyBytes::new(py, &bytes);
+    let view = PyMemoryView::from(&owned)?.into_any();
+    let items = reader.items(field, record, &bytes).map_err(to_py)?;
+    Builder { state, field, record, view: &view, offset: 0, bytes: &bytes }.list(item, &items)
+}
+
+/// The lists of many records.
+pub(crate) fn lists_of<'py>(
+    py: Python<'py>,
+    state: &State,
+    field: usize,
+    item: &FieldType,
+    records: &[u64],
+) -> PyResult<Bound<'py, PyList>> {
+    let reader = &state.reader;
+    let places = without_gil(py, |interrupted| {
+        reader.verify_mapped(field, records, &mut *interrupted)?;
+        reader.view_batch(field, records, interrupted)
+    })?;
+    let lists = records.iter().zip(places).map(|(&record, place)| list_of(py, state, field, item, record, place));
+    PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)
+}
+
+struct Builder<'a, 'py> {
+    state: &'a State,
+    field: usize,
+    record: u64,
+    view: &'a Bound<'py, PyAny>,
+    /// Where the list begins in the view.
+    offset: u64,
+    bytes: &'a [u8],
+}
+
+impl<'py> Builder<'_, 'py> {
+    fn list(&self, kind: &FieldType, items: &[ListItem]) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.view.py();
+        if let (FieldType::Scalar(dtype), [all]) = (kind, items) {
+            return self.numbers(*dtype, all);
+        }
+        let items: Vec<_> = items.iter().map(|item| self.item(kind, item)).collect::<PyResult<_>>()?;
+        Ok(PyList::new(py, items)?.into_any())
+    }
+
+    fn numbers(&self, dtype: DType, all: &ListItem) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.view.py();
+        if dtype == DType::BFloat16 {
+            let numbers = self.bytes[all.range.clone()].chunks_exact(2).map(|bytes| number(py, dtype, bytes));
+            return Ok(PyList::new(py, numbers.collect::<PyResult<Vec<_>>>()?)?.into_any());
+        }
+        let offset = self.offset + all.range.start as u64;
+        array_over(self.view, offset, dtype, all.shape.iter().copied())?.call_method0("tolist")
+    }
+
+    fn item(&self, kind: &FieldType, item: &ListItem) -> PyResult<Bound<'py, PyAny>> {
+        let offset = self.offset + item.range.start as u64;
+        match kind {
+            FieldType::Array(array) => array_over(self.view, offset, array.dtype(), item.shape.iter().copied()),
+            FieldType::String | FieldType::Json => {
+                let text = std::str::from_utf8(&self.bytes[item.range.clone()]);
+                let text = text.map_err(|_| self.bad("an item is not valid UTF-8"))?;
+                if *kind == FieldType::Json {
+                    return self.state.parsed(self.view.py(), self.field, self.record, text);
+                }
+                Ok(PyString::new(self.view.py(), text).into_any())
+            }
+            _ => slice(self.view, offset, item.range.len() as u64),
+        }
+    }
+
+    fn bad(&self, detail: &str) -> PyErr {
+        CorruptFileError::new_err(self.state.reader.bad_list(self.field, self.record, detail.to_owned()).to_string())
+    }
+}

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import fastrecord as fr
+from tests.conftest import encode
+
+ACCESS = ["mmap", "pread"]
+
+
+def write(path: Path, schema: dict[str, fr.FieldType], *records: dict[str, Any]) -> fr.Reader:
+    with fr.Writer(path, schema, "w") as writer:
+        for record in records:
+            writer.append(record)
+    return fr.Reader(path)
+
+
+NUMBERS = {
+    "bool": [True, False, True],
+    "int8": [-128, 127, 0],
+    "uint64": [0, 2**64 - 1],
+    "int64": [],
+    "float16": [0.5, -2.0],
+    "bfloat16": [1.5, -3.0, 0.0],
+    "float64": [0.1] * 1000,
+    "complex128": [1j, 2 - 3j],
+}
+
+
+@pytest.mark.parametrize("access", ACCESS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_lists_of_numbers_come_back(tmp_path: Path, name: str, access: str) -> None:
+    values = [NUMBERS[name], [], NUMBERS[name][::-1], NUMBERS[name][:1]]
+    write(tmp_path / "a.frec", {"x": fr.list_(fr.FieldType(name))}, *({"x": value} for value in values))
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    assert [record["x"] for record in reader] == values
+    assert reader.read_batch([3, 0, 1, 2])["x"] == [values[3], values[0], values[1], values[2]]
+    size = fr.FieldType(name).nbytes or 0
+    assert reader.lengths("x").tolist() == [8 + size * len(value) for value in values]
+    assert all(type(item) is type(NUMBERS[name][0]) for record in reader for item in record["x"])
+
+
+ITEMS: dict[str, tuple[fr.FieldType, list[Any]]] = {
+    "texts": (fr.string(), ["", "größe 猫", "\0", "x" * 1000]),
+    "blobs": (fr.bytes_(), [b"", b"abc", bytes(range(256))]),
+    "images": (fr.image(), [encode(0), encode(1)]),
+    "meta": (fr.json(), [None, {"a": [1, 2.5]}, "x", []]),
+}
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_lists_of_texts_bytes_images_and_json_come_back(tmp_path: Path, access: str) -> None:
+    schema = {name: fr.list_(kind) for name, (kind, _) in ITEMS.items()}
+    records = [{name: values[:n] for name, (_, values) in ITEMS.items()} for n in (4, 0, 2, 1)]
+    write(tmp_path / "a.frec", schema, *records)
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    assert list(reader) == records
+    batch = reader.read_batch([2, 1, 0, 0], verify=True)
+    for name in schema:
+        assert batch[name] == [records[i][name] for i in (2, 1, 0, 0)]
+    assert all(view.readonly for view in reader[0]["blobs"])
+    reader.close()
+    assert batch["blobs"][2] == ITEMS["blobs"][1]
+
+
+def same(found: Any, wanted: NDArray[Any]) -> bool:
+    return bool((found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes()))
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_lists_of_arrays_come_back_as_read_only_views(tmp_path: Path, access: str) -> None:
+    rng = np.random.default_rng(0)
+    schema = {
+        "boxes": fr.list_(fr.array("float32", (None, 4))),
+        "points": fr.list_(fr.array("int16", (2,))),
+        "masks": fr.list_(fr.array("bool", (None, None))),
+        "nothing": fr.list_(fr.array("uint8", (0, 3))),
+    }
+    records: list[dict[str, list[NDArray[Any]]]] = [
+        {
+            "boxes": [rng.random((k, 4), np.float32) for k in range(n)],
+            "points": list(rng.integers(-9, 9, (n, 2)).astype(np.int16)),
+            "masks": [rng.integers(0, 2, (k, n)).astype(bool) for k in range(n)],
+            "nothing": [np.zeros((0, 3), np.uint8)] * n,
+        }
+        for n in (3, 0, 5)
+    ]
+    write(tmp_path / "a.frec", schema, *records)
+    reader = fr.Reader(tmp_path / "a.frec", access)
+    batch = reader.read_batch([2, 0, 1])
+    for name in schema:
+        for number, found in [*enumerate(record[name] for record in reader), *zip((2, 0, 1), batch[name], strict=True)]:
+            assert len(found) == len(records[number][name])
+            assert all(same(one, other) for one, other in zip(found, records[number][name], strict=True))
+            assert not any(one.flags.writeable for one in found)
+
+
+def test_lists_are_taken_from_lists_tuples_arrays_and_tensors(tmp_path: Path) -> None:
+    schema = {"n": fr.list_(fr.int32()), "rows": fr.list_(fr.array("float32", (2,)))}
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    given: list[tuple[Any, Any]] = [
+        ([1, 2, 3], list(rows)),
+        ((1, np.int64(2), 3), tuple(rows)),
+        (np.array([1, 2, 3], ">i4"), rows),
+        (np.array([1, 9, 2, 9, 3], np.int32)[::2], np.asfortranarray(rows)),
+        (torch.tensor([1, 2, 3], dtype=torch.int32), torch.from_numpy(rows)),
+    ]
+    for record in write(tmp_path / "a.frec", schema, *({"n": n, "rows": rows} for n, rows in given)):
+        assert record["n"] == [1, 2, 3]
+        assert np.array_equal(np.stack(record["rows"]), rows)
+
+
+@pytest.mark.parametrize(
+    ("item", "value", "message"),
+    [
+        (fr.int32(), [1, 2**31], "item 1: 2147483648 does not fit int32"),
+        (fr.int32(), [1, "2"], "item 1: an integer for int32 is wanted, not str"),
+        (fr.int32(), "12", "a list is wanted, not str"),
+        (fr.int32(), b"12", "a list is wanted, not bytes"),
+        (fr.int32(), {1: 2}, "a list is wanted, not dict"),
+        (fr.int32(), 5, "a list is wanted, not int"),
+        (fr.int32(), None, "a list is wanted, not NoneType"),
+        (fr.int32(), np.zeros(3), "int32 values are wanted, not float64"),
+        (fr.int32(), np.zeros((3, 2), np.int32), "a list of numbers is wanted, not an array of 2 dimensions"),
+        (fr.string(), ["a", 5], "item 1: a str is wanted, not int"),
+        (fr.string(), "abc", "a list is wanted, not str"),
+        (fr.image(), [b"no"], "item 0: not an image"),
+        (fr.json(), [float("nan")], "item 0: no JSON"),
+        (fr.array("int8", (2,)), [np.zeros(3, np.int8)], r"item 0: an array of shape \(3,\)"),
+        (fr.array("int8", (2,)), [np.zeros(2)], "item 0: int8 values are wanted, not float64"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused_and_the_file_stays_good(
+    tmp_path: Path, item: fr.FieldType, value: Any, message: str
+) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"x": fr.list_(item)}) as writer:
+        with pytest.raises(fr.SchemaError, match=f"record 0, field x: {message}"):
+            writer.append({"x": value})
+        with pytest.raises(fr.SchemaError, match=f"record 1, field x: {message}"):
+            writer.extend({"x": [[], value]})
+        writer.append({"x": []})
+    assert fr.Reader(tmp_path / "a.frec")[0]["x"] == []
+
+
+def test_a_list_of_lists_is_refused() -> None:
+    with pytest.raises(TypeError, match="a list holds no lists"):
+        fr.list_(fr.list_(fr.int8()))
+    with pytest.raises(TypeError, match="compress the list, not its items"):
+        fr.list_(fr.string(compression="zstd"))
+    with pytest.raises(TypeError, match=r"of fastrecord\.int64\(\) or another type, not 'int8'"):
+        fr.list_("int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_a_damaged_list_is_named_however_it_is_read(tmp_path: Path, access: str) -> None:
+    path = tmp_path / "a.frec"
+    texts = [f"text {i} of a list" for i in range(5)]
+    write(path, {"x": fr.list_(fr.string()), "n": fr.int64()}, *({"x": texts, "n": i} for i in range(3)))
+    data = bytearray(path.read_bytes())
+    at = data.find(b"text 3", data.find(b"text 3") + 1)
+    data[at] ^= 1
+    path.write_bytes(data)
+    reader = fr.Reader(path, access)
+    for call in (lambda: reader[1], lambda: reader.get(1, "x"), lambda: reader.read_batch([0, 1])["x"]):
+        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 1, field x: stored CRC"):
+            call()
+    assert reader[2]["x"] == texts
+    report = reader.verify()
+    assert [("record 1, field x" in error) for error in report["errors"]] == [True]
+
+
+def test_lists_go_through_extend_and_append_files(tmp_path: Path) -> None:
+    files = []
+    for number in range(3):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(encode(number))
+    schema = {
+        "image": fr.image(),
+        "tags": fr.list_(fr.string()),
+        "vector": fr.array("float32", (3,)),
+        "meta": fr.json(),
+    }
+    columns: dict[str, Any] = {
+        "tags": [["a"], [], ["b", "c"]],
+        "vector": np.arange(9, dtype=np.float32).reshape(3, 3),
+        "meta": [1, None, {"a": 1}],
+    }
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        writer.append_files("image", files, columns)
+        writer.extend({"image": [encode(number) for number in range(3)], **columns})
+    reader = fr.Reader(tmp_path / "a.frec")
+    for number, record in enumerate(reader):
+        assert record["image"] == encode(number % 3)
+        assert record["tags"] == columns["tags"][number % 3]
+        assert np.array_equal(record["vector"], columns["vector"][number % 3])
+        assert record["meta"] == columns["meta"][number % 3]
