@@ -299,6 +299,7 @@ def test_each_part_of_a_stratified_split_has_its_share_of_each_class(
         ([], ValueError, "parts is empty"),
         (0, ValueError, "parts is at least 1, not 0"),
         (2.5, TypeError, "parts is an int, not float"),
+        (0.9, TypeError, r"write \[0.9, 0.1\], not 0.9"),
         ("ab", TypeError, "parts is an int, not str"),
     ],
 )

@@ -22,6 +22,8 @@ def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
         TypeError, ValueError: it is none of these.
     """
     if not isinstance(parts, Sequence) or isinstance(parts, (str, bytes)):
+        if isinstance(parts, float) and 0 < parts < 1:
+            raise TypeError(f"parts has a share for each part: write [{parts:g}, {1 - parts:g}], not {parts!r}")
         number = integer("parts", parts, 1)
         return [records // number + (part < records % number) for part in range(number)]
     if not parts:
