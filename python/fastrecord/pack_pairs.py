@@ -170,9 +170,10 @@ class _PairPacker(Packer):
         reasons |= {i: pair for i, pair in found.items() if isinstance(pair, str)}
         if reasons and self.bad_files == "stop":
             raise self.describe_bad(*min(reasons.items()))
-        for i, pair in found.items():
-            if not isinstance(pair, str):
-                writer.append({"lr": pair[0], "hr": pair[1], "key": keys[i]})
+        whole = {i: pair for i, pair in found.items() if not isinstance(pair, str)}
+        if whole:
+            low, high = zip(*whole.values(), strict=True)
+            writer.extend({"lr": low, "hr": high, "key": [keys[i] for i in whole]})
         target.skipped += [(keys[i], reasons[i]) for i in sorted(reasons)]
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
