@@ -47,7 +47,7 @@ def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
         )
     sizes, left = [], records
     for part in parts:
-        sizes.append(min(math.floor(records * (part / whole)), left))
+        sizes.append(min(math.floor(records * part), left))
         left -= sizes[-1]
     return [size + left // len(sizes) + (number < left % len(sizes)) for number, size in enumerate(sizes)]
 
