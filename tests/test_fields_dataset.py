@@ -101,15 +101,23 @@ def data(request: pytest.FixtureRequest, files: list[Path]) -> fr.FastRecordData
     return fr.FastRecordDataset(files[0] if request.param == "one file" else files[1:], fields=list(SCHEMA))
 
 
+def assert_value(value: Any, expected: Any, name: str) -> None:
+    assert type(value) is type(expected), name
+    if isinstance(expected, torch.Tensor):
+        assert value.dtype == expected.dtype, name
+        assert torch.equal(value, expected), name
+    elif isinstance(expected, list):
+        assert len(value) == len(expected), name
+        for ours, theirs in zip(value, expected, strict=True):
+            assert_value(ours, theirs, name)
+    else:
+        assert value == expected, name
+
+
 def assert_sample(sample: dict[str, Any], expected: dict[str, Any]) -> None:
     assert list(sample) == list(expected)
     for name, value in expected.items():
-        if isinstance(value, torch.Tensor):
-            assert sample[name].dtype == value.dtype
-            assert torch.equal(sample[name], value), name
-        else:
-            assert type(sample[name]) is type(value), name
-            assert sample[name] == value, name
+        assert_value(sample[name], value, name)
 
 
 def test_a_sample_has_numbers_tensors_str_and_bytes(data: fr.FastRecordDataset) -> None:
@@ -319,6 +327,10 @@ RAGGED = fr.Schema(
         "tokens": fr.array("int32", (None,)),
         "boxes": fr.array("bfloat16", (None, 4)),
         "meta": fr.json(),
+        "ids": fr.list_(fr.int16()),
+        "names": fr.list_(fr.string()),
+        "parts": fr.list_(fr.bytes_()),
+        "crops": fr.list_(fr.array("bfloat16", (None, 2))),
     }
 )
 
@@ -328,11 +340,15 @@ def ragged(number: int) -> dict[str, Any]:
         "tokens": torch.arange(number, dtype=torch.int32),
         "boxes": torch.full((number % 3, 4), number, dtype=torch.bfloat16),
         "meta": {"number": number, "parts": list(range(number % 4))} if number % 2 else None,
+        "ids": list(range(number)),
+        "names": [f"{i}" for i in range(number % 4)],
+        "parts": [bytes(i) for i in range(number % 3)],
+        "crops": [torch.full((i, 2), number, dtype=torch.bfloat16) for i in range(number % 3)],
     }
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_values_of_no_fixed_shape_are_tensors_in_lists_and_json_stays_as_it_is(tmp_path: Path, files: int) -> None:
+def test_values_of_no_fixed_shape_come_in_lists_their_arrays_as_tensors(tmp_path: Path, files: int) -> None:
     paths = [tmp_path / f"{number}.frec" for number in range(files)]
     for number, path in enumerate(paths):
         with fr.Writer(path, RAGGED) as writer:
@@ -345,7 +361,7 @@ def test_values_of_no_fixed_shape_are_tensors_in_lists_and_json_stays_as_it_is(t
         assert_sample(data[row], ragged(number))
     rows = [5, 0, 5, 7, 2]
     batch = fr.collate(data.__getitems__(rows))
-    assert {name: len(values) for name, values in batch.items()} == {"tokens": 5, "boxes": 5, "meta": 5}
+    assert {name: (type(values), len(values)) for name, values in batch.items()} == dict.fromkeys(RAGGED, (list, 5))
     for place, row in enumerate(rows):
         assert_sample({name: values[place] for name, values in batch.items()}, ragged(stored[row]))
     batch["tokens"][1 if files == 2 else 0] += 1

@@ -76,9 +76,9 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     plain = [name for name in names if name not in images]
     values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}
     label = dataset._label_field
-    if label in values:
-        values[label] = as_labels(values[label])
     if label in values and dataset._tables:
+        # Whatever the field's own type is: numbers of classes may be too large for it.
+        values[label] = as_labels(values[label])
         for shard, positions, _ in shards.split(rows):
             stored = values[label][positions]
             values[label][positions] = map_labels(stored, dataset._tables[shard], shards.readers[shard].path)
