@@ -74,6 +74,18 @@ class Delivery:
             value = value.pin_memory()
         return self.receive(self.copy(value)) if self.copies else value
 
+    def send_all(self, value: Any) -> Any:
+        """Return a value with all tensors in it, also those in lists and tuples, on the device."""
+        if not (self.pinned or self.copies):
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.send_all(item) for item in value)
+        return self.send(value) if isinstance(value, torch.Tensor) else value
+
+    def current_stream(self) -> Any:
+        """Return the stream that work is queued on now; None if there are no copies to CUDA."""
+        return None if self.stream is None else torch.cuda.current_stream(self.device)
+
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy to the device, on the copies' own stream; nobody uses it before `receive`."""
         if self.stream is None:

@@ -1,21 +1,23 @@
-"""Batches of images for a training step, made by the core's threads: no worker processes, no Python per record."""
+"""Batches of images or arrays for a training step, made by the core's threads: no workers, no Python per record."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fastrecord import _core
+from fastrecord._core import SchemaError
+from fastrecord.array_batches import ArrayBatches
+from fastrecord.batch_info import BatchInfo
 from fastrecord.dataset import FastRecordDataset
-from fastrecord.delivery import Delivery, Pending
+from fastrecord.delivery import Delivery
 from fastrecord.fields import check_fields
+from fastrecord.image_batches import ImageBatches
+from fastrecord.listed import ListedFields, Ragged
 from fastrecord.requests import ForeignRequests, OwnRequests
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import WORD, Shuffle, flag, integer
@@ -28,15 +30,20 @@ _MANY = 1 << 16
 
 
 class FastRecordLoader(Iterable[Any]):
-    """Iterates over batches `(images, labels)` of a data set, made by threads of the core.
+    """Iterates over batches of a data set, made by threads of the core.
 
     In the place of torch's DataLoader: there are no worker processes; threads read, check, decode, crop, resize and
-    mirror images straight into the memory of the batch.
+    mirror images, and decompress and stack arrays, straight into the memory of the batch. A batch is the consumer's
+    own: its memory is used again only when no tensor over it is left.
 
-    Images are uint8 (B, 3, H, W) in channels_last memory, labels int64 (B,) (float64 if the label field is). As in the
-    data set, batches are the images alone if the files have no labels, and values of `fields` follow behind: tensors of
-    numbers, lists of `str` or `bytes`. A batch is the consumer's own: its memory is used again only when no tensor over
-    it is left.
+    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, int64 (B,) (float64 if the
+    label field is). As in the data set, batches are the images alone if the files have no labels, and values of
+    `fields` follow behind: tensors of numbers and of arrays of one shape, lists of others.
+
+    **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and arrays of a fixed shape
+    are tensors (B, *shape) of the field's type, arrays of varying shape what `ragged` says, and others lists. Small
+    batches are made many at a time, so that a batch of 8 costs per record what one of 128 does: those of one group
+    (about 2 MiB, at most 64 batches) are parts of one memory, all of which a batch that is kept keeps.
 
     **Order and augmentation** depend on the sampler, its seed and the epoch alone, not on threads or timing: a crop is
     a function of (seed, epoch, position in the epoch's order). Epochs advance by themselves as those of
@@ -60,18 +67,26 @@ class FastRecordLoader(Iterable[Any]):
         image: What is done to the images: a geometry of `fastrecord.transforms`.
         images: Instead of `image`, where records hold several images: field name -> geometry. All show the same part of
             the scene: the crop is drawn for the smallest output, and the others' is the same part of their image, at
-            their scale. Batches then have a dict of field name -> tensor in the place of the images.
+            their scale. Batches then have a dict of field name -> tensor in the place of the images. In fields mode
+            these fields are decoded, and the dict has the others too.
         flip: Mirror images left to right, one in two at random.
-        fields: Names of further fields whose values follow; by default the data set's `extra_fields`.
+        fields: Names of further fields whose values follow; by default the data set's `extra_fields`. Not in fields
+            mode.
+        ragged: In fields mode, field of arrays whose shape varies -> "list" (the default): a list of tensors; "pad":
+            one tensor (B, *largest shape), zeros behind what is smaller; "packed": all along their first axis, and
+            int64 (B + 1,), where each begins.
+        batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; what it returns is handed
+            out, such as `transforms.PairedRandomCrop(32)`. Runs in the consumer's thread.
         threads: Threads that work; by default the CPUs that this process may use, divided by `LOCAL_WORLD_SIZE`.
-        prefetch: Batches under way beside the one that the consumer has or waits for.
+        prefetch: Batches under way beside the one that the consumer has or waits for; of arrays groups of batches. 0:
+            each batch is asked for and made when its turn has come.
         pin_memory: Put batches into pinned memory, from where copies to a GPU are asynchronous. "auto": if `device` is
             CUDA, or it is not given and there is CUDA.
         device: Where batches go; copies to CUDA run on a stream of their own beside the step before. Default: they stay
             in the host's memory.
-        dtype: A float type: images are normalised by ImageNet's statistics, on the device; for others leave them uint8
-            and apply `transforms.Normalize`. Default: uint8.
-        on_error: What a record that can not be decoded, is damaged or has no image does. "raise": its error is raised
+        dtype: For images, a float type: they are normalised by ImageNet's statistics, on the device; for others leave
+            them uint8 and apply `transforms.Normalize`. Default: uint8.
+        on_error: What a record that can not be decoded, is damaged or lacks a value does. "raise": its error is raised
             when the batch's turn has come. "skip": the batch is smaller by it, and `skipped` and `stats()` count it. A
             callable: called with the error and a `SkippedRecord`; the record is skipped if it returns.
         truncated: "reject": an image that ends early is an error. "accept": what is there is decoded.
@@ -96,6 +111,8 @@ class FastRecordLoader(Iterable[Any]):
         images: Mapping[str, Geometry] | None = None,
         flip: bool = False,
         fields: Sequence[str] | None = None,
+        ragged: Mapping[str, Ragged] | None = None,
+        batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
         prefetch: int = 2,
         pin_memory: bool | Literal["auto"] = "auto",
@@ -109,41 +126,61 @@ class FastRecordLoader(Iterable[Any]):
         if not isinstance(dataset, FastRecordDataset):
             raise TypeError(f"dataset is a FastRecordDataset, not {type(dataset).__name__}")
         if dataset.transform is not None:
-            raise ValueError("the data set has a transform, which runs in Python: say image= to the loader instead")
+            raise ValueError(
+                "the data set has a transform, which runs in Python: say image= or batch_transform= instead"
+            )
         self.dataset = dataset
         self._requests = _requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
-        self._single = images is None
-        self._outputs = _outputs(dataset, image, images)
-        if isinstance(fields, str):
-            raise TypeError(f"fields is a sequence of names: write ({fields!r},)")
-        self._fields = tuple(dataset.extra_fields if fields is None else fields)
-        for name in self._outputs:
-            check_fields(dataset.readers, name, None, self._fields)
+        if batch_transform is not None and not callable(batch_transform):
+            raise TypeError(f"batch_transform is a callable, not {type(batch_transform).__name__}")
+        self._batch_transform = batch_transform
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._prefetch = integer("prefetch", prefetch, 0, _MANY)
         self._delivery = Delivery(device, pin_memory, dtype)
-        self._options: dict[str, Any] = {
-            "flip": flag("flip", flip),
-            "verify": dataset.verify,
-            "truncated": truncated,
-            "exif_orientation": flag("exif_orientation", exif_orientation),
-            "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
-            # The consumer's batch, the one before it while it is replaced, and those under way.
-            "spares": len(self._outputs) * (self._prefetch + 2),
-        }
         self._skipper = Skipper(on_error, dataset)
-        self._plan: _core.ImagePlan | None = self._make_plan()
+        self._listed: ListedFields | None = None
+        self._maker: ArrayBatches | ImageBatches
+        if dataset.fields is not None and images is None:
+            decoding = {
+                "image": image,
+                "flip": flip or None,
+                "fields": fields,
+                "dtype": dtype,
+                "max_pixels": max_pixels,
+            }
+            _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
+            self._listed = ListedFields(dataset, ragged)
+            self._maker = ArrayBatches(dataset, self._listed, self._delivery, self._skipper, self._prefetch)
+        else:
+            if ragged is not None:
+                raise ValueError(
+                    "ragged is for batches of arrays: select their fields in the data set, without images="
+                )
+            outputs = _outputs(dataset, image, images)
+            options = {
+                "flip": flag("flip", flip),
+                "verify": dataset.verify,
+                "truncated": truncated,
+                "exif_orientation": flag("exif_orientation", exif_orientation),
+                "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
+            }
+            self._maker = ImageBatches(
+                dataset,
+                outputs,
+                images is None,
+                _further_fields(dataset, outputs, fields),
+                options,
+                self._delivery,
+                self._skipper,
+                self._prefetch,
+            )
+        self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
         self._clock = Clock()
         self._iterations: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None, "_clock": Clock(), "_iterations": []}
-
-    def _make_plan(self) -> _core.ImagePlan:
-        names = list(self._outputs)
-        specs = [geometry._spec() for geometry in self._outputs.values()]
-        return _core.ImagePlan([(reader, names) for reader in self.dataset.readers], specs, **self._options)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch.
@@ -156,63 +193,33 @@ class FastRecordLoader(Iterable[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Iterate over an epoch, or over what is left of it after `load_state_dict`; see the class."""
         if self._plan is None:
-            self._plan = self._make_plan()
+            self._plan = self._maker.plan()
         return self._iterate(self._plan)
 
-    def _iterate(self, plan: _core.ImagePlan) -> Iterator[Any]:
+    def _iterate(self, plan: _core.ArrayPlan | _core.ImagePlan) -> Iterator[Any]:
         process = os.getpid()
+        transform = self._batch_transform
         loading = plan.start(self._threads)
         self._iterations.append(loading)
         self._clock.start()
-        pending: deque[Pending] = deque()
-        requests = iter(self._requests)
         try:
-            while True:
-                while len(pending) <= self._prefetch and (request := next(requests, None)) is not None:
-                    pending.append(self._delivery.begin(loading, request, self._outputs))
-                if not pending:
-                    return
-                batch = pending.popleft()
-                with self._clock.waiting():
-                    batch.complete()
-                made = self._finish(batch)
-                if pending and self._delivery.copies and pending[0].is_ready():
-                    # Its copy to the device runs while the consumer computes.
-                    pending[0].complete()
-                batch.request.hand_out()
-                self._clock.batches += 1
-                yield made
-                if os.getpid() != process:
-                    raise RuntimeError(
-                        "this iteration began in another process, where its threads are: iterate over the loader anew"
-                    )
+            for group in self._maker.groups(loading, self._requests, self._clock):
+                for request, part, made in group:
+                    if transform is not None:
+                        info = BatchInfo(request.seed, request.epoch, request.positions[part], request.rows[part])
+                        made = transform(made, info)
+                    request.hand_out()
+                    self._clock.batches += 1
+                    yield made
+                    if os.getpid() != process:
+                        raise RuntimeError(
+                            "this iteration began in another process, where its threads are: iterate over the loader "
+                            "anew"
+                        )
         finally:
             loading.close()
             self._iterations.remove(loading)
             self._clock.stop()
-
-    def _finish(self, batch: Pending) -> Any:
-        """Return what the consumer gets: without the records that failed, if they may be skipped."""
-        rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
-        if batch.failures:
-            kept = self._skipper.keep(rows, batch.failures)
-            rows = rows[kept]
-            index = torch.from_numpy(kept).to(self._delivery.device or "cpu")
-            images = [tensor[index] for tensor in images]
-        shown = [self._delivery.show(tensor) for tensor in images]
-        parts: list[Any] = [shown[0] if self._single else dict(zip(self._outputs, shown, strict=True))]
-        if self.dataset.has_labels:
-            parts.append(self._delivery.send(self._labels(rows)))
-        if self._fields:
-            parts += [self._delivery.send(value) for value in self.dataset.values(rows, self._fields)]
-        return tuple(parts) if len(parts) > 1 else parts[0]
-
-    def _labels(self, rows: NDArray[np.int64]) -> Any:
-        labels = self.dataset.labels(rows)
-        transform = self.dataset.target_transform
-        return (
-            labels if transform is None else torch.utils.data.default_collate([transform(x) for x in labels.tolist()])
-        )
 
     @property
     def batch_sampler(self) -> Any:
@@ -257,10 +264,11 @@ class FastRecordLoader(Iterable[Any]):
 
     def stats(self) -> LoaderStats:
         """Return what was done since the loader was made (or unpickled); may be called at any time."""
-        images, failures, reads, size, read, decode, resize = self._plan.counters() if self._plan else (0,) * 7
+        records, failures, reads, size, read, decode, resize = self._plan.counters() if self._plan else (0,) * 7
         return LoaderStats(
-            images=images,
-            skipped=failures,
+            records=records,
+            images=records if isinstance(self._maker, ImageBatches) else 0,
+            skipped=failures + (0 if self._listed is None else self._listed.failed),
             batches=self._clock.batches,
             reads=reads,
             bytes_read=size,
@@ -314,6 +322,42 @@ def _requests(
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
     return ForeignRequests(batch_sampler, dataset.rows, seed=0 if seed is None else integer("seed", seed, 0, WORD))
+
+
+def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
+    """Refuse what is done to images where batches are of arrays.
+
+    Raises:
+        ValueError: something is.
+    """
+    if given:
+        schema = dataset.readers[0].schema
+        images = [name for name in dataset.fields or () if schema[name].name == "image"]
+        which = f"{images[0]!r}: transforms.CenterCrop(224)" if images else '"name": geometry'
+        raise ValueError(
+            f"{', '.join(given)}: the data set is in fields mode, with batches of arrays; to decode fields of images "
+            f"among them say images={{{which}}}"
+        )
+
+
+def _further_fields(
+    dataset: FastRecordDataset, outputs: Mapping[str, Geometry], fields: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the fields whose values follow the images."""
+    if isinstance(fields, str):
+        raise TypeError(f"fields is a sequence of names: write ({fields!r},)")
+    if dataset.fields is not None:
+        if fields is not None:
+            raise ValueError("the data set is in fields mode, and says all fields: leave out fields")
+        strays = [name for name in outputs if name not in dataset.fields]
+        if strays:
+            raise SchemaError(f"images= names {strays[0]!r}, which is not among the data set's fields")
+        further = tuple(name for name in dataset.fields if name not in outputs)
+    else:
+        further = tuple(dataset.extra_fields if fields is None else fields)
+    for name in outputs:
+        check_fields(dataset.readers, name, None, further)
+    return further
 
 
 def _outputs(

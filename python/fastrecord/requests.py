@@ -28,12 +28,13 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One batch.
+    """One batch, or several neighbouring ones that are made together.
 
     Attributes:
         seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
         rows: Numbers of the records over all files, int64 (N,).
-        hand_out: To be called when the batch goes to the consumer.
+        sizes: Records of each of the batches; their sum is N.
+        hand_out: To be called when a batch goes to the consumer, of each of them.
         ahead: Numbers of records of later batches that the kernel is to be asked for, ascending, int64 (N,).
     """
 
@@ -41,6 +42,7 @@ class Request:
     epoch: int
     rows: NDArray[np.int64]
     positions: NDArray[np.int64]
+    sizes: list[int]
     hand_out: Callable[[], None]
     ahead: NDArray[np.int64] | None = None
 
@@ -59,19 +61,38 @@ class OwnRequests:
 
     def __iter__(self) -> Iterator[Request]:
         """Begin an iteration of the sampler."""
+        return self.groups(1, 1)
+
+    def groups(self, batches: int, records: int) -> Iterator[Request]:
+        """Begin an iteration of the sampler.
+
+        Args:
+            batches: In a request, at most.
+            records: A request ends with the batch that brings it to so many.
+        """
         sampler = self.sampler
+        size = sampler.batch_size
+        batches = max(1, min(batches, -(-records // size)))
         run = sampler._begin()
         ahead = sampler._read_ahead(run)
 
         def hand_out() -> None:
             run.done += 1
 
-        for batch in range(run.done, len(sampler)):
-            rows = self._view.take(sampler.rows(batch, epoch=run.epoch))
-            coming = None if ahead is None else ahead.rows(batch)
-            if coming is not None and not isinstance(self._view, All):
-                coming = np.sort(self._view.take(coming))  # the order of the files may be another than the view's
-            yield Request(sampler.seed, run.epoch, rows, sampler.positions(batch), hand_out, coming)
+        for first in range(run.done, len(sampler), batches):
+            stop = min(first + batches, len(sampler))
+            positions = sampler._span(first, stop)
+            rows = self._view.take(sampler._at(positions, run.epoch))
+            sizes = [size] * (stop - first)
+            sizes[-1] = len(rows) - size * (len(sizes) - 1)
+            coming = None if ahead is None else self._coming([ahead.rows(batch) for batch in range(first, stop)])
+            yield Request(sampler.seed, run.epoch, rows, positions, sizes, hand_out, coming)
+
+    def _coming(self, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        if isinstance(self._view, All) and len(parts) == 1:
+            return parts[0]
+        # The order of the files may be another than the view's.
+        return np.sort(self._view.take(np.concatenate(parts)))
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""
@@ -116,6 +137,15 @@ class ForeignRequests:
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the sampler; what a loaded state says is done is left out."""
+        return self.groups(1, 1)
+
+    def groups(self, batches: int, records: int) -> Iterator[Request]:
+        """Iterate over the sampler; what a loaded state says is done is left out.
+
+        Args:
+            batches: In a request, at most.
+            records: A request ends with the batch that brings it to so many.
+        """
         skip, self._skip = self._skip, 0
         progress = self._progress = _Progress(self._counted(), skip)
         rank, world_size = 0, 1
@@ -125,7 +155,15 @@ class ForeignRequests:
         def hand_out() -> None:
             progress.done += 1
 
-        first = number = 0
+        def request() -> Request:
+            rows, positions = (
+                np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
+            )
+            sizes = [len(part) for part, _ in group]
+            return Request(self._seed, progress.epoch, rows, positions, sizes, hand_out)
+
+        group: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        first = number = grouped = 0
         for batch in self.sampler:
             rows = self._rows(batch)
             if not len(rows):
@@ -134,8 +172,15 @@ class ForeignRequests:
             positions = (first + np.arange(len(rows), dtype=np.int64)) * world_size + rank
             first += len(rows)
             number += 1
-            if number > skip:
-                yield Request(self._seed, progress.epoch, rows, positions, hand_out)
+            if number <= skip:
+                continue
+            group.append((rows, positions))
+            grouped += len(rows)
+            if len(group) >= batches or grouped >= records:
+                yield request()
+                group, grouped = [], 0
+        if group:
+            yield request()
         progress.total = max(number, skip)
 
     def set_epoch(self, epoch: int) -> None:

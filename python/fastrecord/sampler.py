@@ -209,11 +209,19 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         """
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} is out of range: an epoch of this rank has {len(self)}")
+        return self._span(batch, batch + 1)
+
+    def _span(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the positions that this rank takes of batches [first, stop), one batch after the other."""
         size = self.global_batch_size
         # Padding: the epoch order goes on for as long as the batch needs, and what is beyond its end is at its start.
-        n = (batch + 1) * size if self._tail == "pad" else self._n
-        share = batch_rows(n, batch=batch, global_batch_size=size, rank=self._rank, world_size=self._world_size)
-        return np.arange(share.start, share.stop, share.step, dtype=np.int64) % self._n
+        n = stop * size if self._tail == "pad" else self._n
+        share, last = (
+            batch_rows(n, batch=batch, global_batch_size=size, rank=self._rank, world_size=self._world_size)
+            for batch in (first, stop - 1)
+        )
+        # Global batches are multiples of the number of ranks: shares of neighbouring ones make one run.
+        return np.arange(share.start, last.stop, share.step, dtype=np.int64) % self._n
 
     def rows(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
         """Return the record numbers of one batch of this rank, int64 (records in the batch,). No iteration is touched.
@@ -226,9 +234,12 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             IndexError: `batch` is not in [0, len(self)). ValueError: `epoch` is negative.
         """
         positions = self.positions(batch)
+        return self._at(positions, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
+
+    def _at(self, positions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+        """Return the record numbers at positions of the order of an epoch."""
         if self._shuffle is False:
             return positions
-        number = self.epoch if epoch is None else integer("epoch", epoch, 0, WORD)
         if self._draw is not None:
             return self._draw.rows(self._seed, number, positions)
         if self._shuffle == "blocks":

@@ -13,19 +13,21 @@ class LoaderStats:
     """Sums since a loader was made; the difference of two says what happened in between.
 
     Attributes:
-        images: Records whose images were made.
+        records: Records that were made.
+        images: Those whose images were made: all of them, or none where batches are of arrays.
         skipped: Records that gave none.
         batches: Batches handed to the consumer.
         reads: Payloads read.
         bytes_read: Their bytes.
         seconds: Wall time of the iterations, from their first batch asked for.
         threads: Threads at work in an iteration.
-        read_seconds: Reading and checking payloads, summed over the threads.
+        read_seconds: Reading and checking payloads, and of arrays stacking them, summed over the threads.
         decode_seconds: Decoding, likewise.
         resize_seconds: Cropping, resizing and mirroring, likewise.
         wait_seconds: The consumer waited for a batch.
     """
 
+    records: int = 0
     images: int = 0
     skipped: int = 0
     batches: int = 0
@@ -42,6 +44,11 @@ class LoaderStats:
         """Return what happened since `earlier`."""
         values = {field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         return LoaderStats(**{**values, "threads": self.threads})
+
+    @property
+    def records_per_second(self) -> float:
+        """Records made, over the wall time."""
+        return self.records / self.seconds if self.seconds else 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -97,8 +104,9 @@ class LoaderStats:
         shares = {"read": self.read_share, "decode": self.decode_share, "resize": self.resize_share}
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in {**shares, "idle": self.idle_share}.items())
         skipped = f", {self.skipped} skipped" if self.skipped else ""
+        made = f"{self.images_per_second:.0f} images/s" if self.images else f"{self.records_per_second:.0f} records/s"
         return (
-            f"{self.images_per_second:.0f} images/s, {self.megabytes_per_second:.0f} MB/s, "
+            f"{made}, {self.megabytes_per_second:.0f} MB/s, "
             f"{self.reads_per_second:.0f} reads/s on {self.threads} threads ({told}); "
             f"consumer waited {100 * self.wait_share:.0f} %{skipped}"
         )
