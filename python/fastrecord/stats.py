@@ -104,7 +104,8 @@ class LoaderStats:
         shares = {"read": self.read_share, "decode": self.decode_share, "resize": self.resize_share}
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in {**shares, "idle": self.idle_share}.items())
         skipped = f", {self.skipped} skipped" if self.skipped else ""
-        made = f"{self.images_per_second:.0f} images/s" if self.images else f"{self.records_per_second:.0f} records/s"
+        arrays = self.records > self.images
+        made = f"{self.records_per_second:.0f} records/s" if arrays else f"{self.images_per_second:.0f} images/s"
         return (
             f"{made}, {self.megabytes_per_second:.0f} MB/s, "
             f"{self.reads_per_second:.0f} reads/s on {self.threads} threads ({told}); "
