@@ -264,3 +264,15 @@ def test_neighbours_of_a_split_are_unrelated(data: fr.FastRecordDataset) -> None
     expected = 100 * (COUNT - 1) / (COUNT - 1)
     statistic = sum((steps[i] - expected) ** 2 / expected for i in range(1, COUNT))
     assert abs(statistic - (COUNT - 2)) < 4 * (2 * (COUNT - 2)) ** 0.5
+
+
+def test_the_loader_refuses_a_sampler_of_another_view(path: Path) -> None:
+    train, val = fr.FastRecordDataset(path).split(2)
+    sampler = fr.FastRecordBatchSampler(train, 4)
+    crop = fr.transforms.Resize(8)
+    with pytest.raises(ValueError, match="the batch sampler is for other records of the files than the data set has"):
+        fr.FastRecordLoader(val, batch_sampler=sampler, image=crop)
+    same, _ = fr.FastRecordDataset(path).split(2)
+    assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, image=crop))) == 5
+    plain = fr.FastRecordBatchSampler(range(20), 4)
+    assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, image=crop))) == 5

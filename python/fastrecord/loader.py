@@ -317,6 +317,11 @@ def _requests(
                 f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
                 "make it of this data set"
             )
+        if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
+            raise ValueError(
+                "the batch sampler is for other records of the files than the data set has: make it of this data set, or "
+                "of a view that is made by the same steps"
+            )
         return OwnRequests(batch_sampler, dataset._view)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
