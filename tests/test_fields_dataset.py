@@ -479,3 +479,19 @@ def test_what_can_be_no_label_is_none(tmp_path: Path, kind: fr.FieldType) -> Non
     assert not fr.FastRecordDataset(tmp_path / "a.frec").has_labels
     with pytest.raises(fr.SchemaError, match="labels are integers or floats"):
         fr.FastRecordDataset(tmp_path / "a.frec", label_field="label")
+
+
+# --- under the loader ---
+
+
+def test_the_loader_and_the_data_set_make_the_same_batches_of_a_view(data: fr.FastRecordDataset) -> None:
+    names = ["label", "level", "good", "brain", "patch", "vector", "weights", "key", "blob"]
+    view = data.filter("level", ">", -4).select(names).subset([3, 0, 5, 8, 1])
+    sampler = fr.FastRecordBatchSampler(view, 3, balance="label", num_samples=8, seed=1)
+    expected = [fr.collate(view.__getitems__(sampler.rows(batch, epoch=0))) for batch in range(3)]
+    batches = list(fr.FastRecordLoader(view, batch_sampler=sampler))
+    assert len(batches) == 3
+    for ours, theirs in zip(batches, expected, strict=True):
+        assert list(ours) == names
+        for name, values in ours.items():
+            assert_value(values, theirs[name], name)

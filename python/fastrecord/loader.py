@@ -319,8 +319,8 @@ def _requests(
             )
         if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
             raise ValueError(
-                "the batch sampler is for other records of the files than the data set has: make it of this data set, or "
-                "of a view that is made by the same steps"
+                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
+                "or of a view made by the same steps"
             )
         return OwnRequests(batch_sampler, dataset._view)
     if not isinstance(batch_sampler, Iterable):
