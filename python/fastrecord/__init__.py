@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fastrecord.dataset import FastRecordDataset
     from fastrecord.draws import class_weights
     from fastrecord.loader import FastRecordLoader
+    from fastrecord.rewrite import compact, merge, shuffle, split
     from fastrecord.sampler import FastRecordBatchSampler
     from fastrecord.skipping import SkippedRecord
     from fastrecord.stats import LoaderStats
@@ -66,7 +67,11 @@ _LAZY = {
     "SkippedRecord": "fastrecord.skipping",
     "class_weights": "fastrecord.draws",
     "collate": "fastrecord.collating",
+    "compact": "fastrecord.rewrite",
     "concat": "fastrecord.views",
+    "merge": "fastrecord.rewrite",
+    "shuffle": "fastrecord.rewrite",
+    "split": "fastrecord.rewrite",
 }
 
 __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
@@ -96,6 +101,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "bytes_",
     "class_weights",
     "collate",
+    "compact",
     "complex128",
     "complex64",
     "concat",
@@ -110,6 +116,9 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "int8",
     "json",
     "list_",
+    "merge",
+    "shuffle",
+    "split",
     "string",
     "transforms",
     "uint16",

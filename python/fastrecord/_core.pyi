@@ -17,6 +17,7 @@ __all__ = [
     "Arrays",
     "Batch",
     "BlockOrder",
+    "Copier",
     "CorruptFileError",
     "DecodeError",
     "FastRecordError",
@@ -41,6 +42,7 @@ __all__ = [
     "image_size",
     "open_snapshot",
     "permute",
+    "stored_bytes",
     "uniform",
 ]
 
@@ -149,6 +151,37 @@ class Writer:
     @complete.setter
     def complete(self, value: bool) -> None: ...
 
+@final
+class Copier:
+    def __new__(
+        cls, path: str | PathLike[str], like: Reader, records: int, *, overwrite: bool = False, verify: bool = False
+    ) -> Self: ...
+    def copy_run(
+        self,
+        reader: Reader,
+        first: int,
+        count: int,
+        *,
+        renumber: tuple[str, NDArray[np.int64]] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> None: ...
+    def copy_rows(
+        self, reader: Reader, rows: NDArray[np.int64], *, progress: Callable[[int], object] | None = None
+    ) -> None: ...
+    def settle(self) -> None: ...
+    def finish(self, metadata: Mapping[str, Any], *, complete: bool = True) -> None: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def bytes_written(self) -> int: ...
+
+def stored_bytes(reader: Reader, first: int, count: int) -> NDArray[np.int64]: ...
 @final
 class Reader:
     def __new__(cls, path: str | PathLike[str], access: str = "mmap", *, threads: int | None = None) -> Self: ...

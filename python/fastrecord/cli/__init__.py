@@ -16,6 +16,10 @@ _COMMANDS = {
     "ls": ("inspect", "List the records of a file."),
     "extract": ("inspect", "Write records back into files of their own."),
     "verify": ("verify", "Check every checksum of files."),
+    "merge": ("rewrite", "Write the records of several files into one."),
+    "split": ("rewrite", "Write the records of a file into several."),
+    "shuffle": ("rewrite", "Write the records of a file in random order."),
+    "compact": ("rewrite", "Write a file anew without what no record names."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
 }
 
@@ -65,7 +69,7 @@ def _say(line: str, err: BaseException) -> None:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fastrecord", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Pack training records into one file, look into it, take it apart, check it, and measure it.
+    """Pack training records into one file, look into it, take it apart, check, rewrite and measure it.
 
     Exit status: 0 good; 1 an error, or a file that is damaged; 2 wrong usage; 130 Ctrl-C.
     """

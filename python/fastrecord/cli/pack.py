@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.text import bytes_text, progress_bar
+from fastrecord.cli.text import bytes_text, parse_size, progress_bar
 
 if TYPE_CHECKING:
     from fastrecord.pack import Mode, PackProgress, PackSummary
 
-_UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{infix}b": base**power
-    for infix, base in (("", 1000), ("i", 1024))
-    for power, prefix in enumerate("kmgt", 1)
-}
 _SHOWN = 20
 _STAGES = {"sizes": "looking up sizes", "pack": ""}
-
-
-def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Return the bytes that `500MB`, `4GiB` or a plain number stand for."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z]*)", value, re.ASCII)
-    factor = _UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None or float(match[1]) * factor < 1:
-        raise click.BadParameter(
-            f"{value!r} is no size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
-        )
-    return int(float(match[1]) * factor)
 
 
 @click.command()
@@ -102,7 +83,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 )
 @click.option(
     "--shard-size",
-    callback=_size,
+    callback=parse_size,
     metavar="SIZE",
     help="Write as many files as needed for none to exceed SIZE, say 4GiB. Looks up the size of each input file first.",
 )

@@ -1,14 +1,23 @@
-"""What the subcommands share: sizes as text, and the progress bar."""
+"""What the subcommands share: sizes as text and back, and the progress bar."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{infix}b": base**power
+    for infix, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate("kmgt", 1)
+}
 
 
 def bytes_text(size: float) -> str:
@@ -23,6 +32,19 @@ def bytes_text(size: float) -> str:
 def printable(text: str) -> str:
     """Return text that takes one line of a terminal and does nothing else to it."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes that `500MB`, `4GiB` or a plain number stand for."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z]*)", value, re.ASCII)
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None or float(match[1]) * factor < 1:
+        raise click.BadParameter(
+            f"{value!r} is no size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
+        )
+    return int(float(match[1]) * factor)
 
 
 @contextmanager

@@ -121,14 +121,14 @@ impl ColumnBuffer {
 
 /// A chunk on its way to the file: counts bytes and computes the check table.
 #[derive(Debug, Default)]
-struct Table {
-    crcs: Vec<u8>,
+pub(crate) struct Table {
+    pub(crate) crcs: Vec<u8>,
     crc: u32,
     filled: usize,
 }
 
 impl Table {
-    fn add(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - self.filled));
             self.crc = crc32c::crc32c_append(self.crc, now);
@@ -140,7 +140,7 @@ impl Table {
         }
     }
 
-    fn end_block(&mut self) {
+    pub(crate) fn end_block(&mut self) {
         if self.filled > 0 {
             self.crcs.extend_from_slice(&self.crc.to_le_bytes());
             (self.crc, self.filled) = (0, 0);

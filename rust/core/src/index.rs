@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,6 +226,40 @@ impl Column {
                 chunk.check(path, &self.name, bytes, (at + width - 1) / BLOCK)?;
             }
             each(i, Some(entry))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the entries of a run of records, checked, as many at a time as one chunk holds: how many, and their
+    /// bytes, or `None` where the field is missing.
+    ///
+    /// Records must have been checked against the record count.
+    pub(crate) fn for_each_stretch(
+        &self,
+        path: &Path,
+        run: Range<u64>,
+        mut each: impl FnMut(u64, Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let mut next = run.start;
+        let mut number = self.chunks.partition_point(|c| c.chunk.end_record() <= next);
+        while next < run.end {
+            let Some(data) = self.chunks.get(number).filter(|c| c.chunk.first < run.end) else {
+                return each(run.end - next, None);
+            };
+            if data.chunk.first > next {
+                each(data.chunk.first - next, None)?;
+                next = data.chunk.first;
+            }
+            let end = run.end.min(data.chunk.end_record());
+            let bytes = data.bytes(path, &self.name)?;
+            let at = |record: u64| (record - data.chunk.first) as usize * self.width;
+            let (from, to) = (at(next), at(end));
+            for block in from / BLOCK..to.div_ceil(BLOCK) {
+                data.check(path, &self.name, bytes, block)?;
+            }
+            each(end - next, Some(bytes.get(from..to).unwrap_or_default()))?;
+            next = end;
+            number += 1;
         }
         Ok(())
     }

@@ -390,6 +390,11 @@ impl Extent {
         out
     }
 
+    /// Whether an encoded extent says that there is no value.
+    pub(crate) fn is_missing(bytes: &[u8; EXTENT_LEN]) -> bool {
+        bytes[29] & MISSING != 0
+    }
+
     /// Decodes an extent and checks it against the end of what may be read; `None` if it is not as it should be.
     ///
     /// [`Extent::explain`] then says why, or that the value is missing.

@@ -43,6 +43,13 @@ pub trait Storage: Debug + Send + Sync {
     }
     /// Starts to write a range to the disk without waiting; a hint.
     fn start_writeback(&self, _offset: u64, _length: u64) {}
+    /// Copies bytes of another file to an offset without passing them through memory of this process; returns how many.
+    ///
+    /// # Errors
+    /// Those of the system; among them that it can not: the caller then reads and writes.
+    fn copy_from(&self, _source: &File, _from: u64, _to: u64, _length: u64) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Storage for File {
@@ -68,5 +75,9 @@ impl Storage for File {
 
     fn start_writeback(&self, offset: u64, length: u64) {
         sys::start_writeback(self, offset, length);
+    }
+
+    fn copy_from(&self, source: &File, from: u64, to: u64, length: u64) -> io::Result<u64> {
+        sys::copy_range(source, from, self, to, length)
     }
 }

@@ -116,6 +116,41 @@ pub(crate) fn start_writeback(file: &File, offset: u64, length: u64) {
     let _ = (file, offset, length);
 }
 
+/// Has the kernel copy bytes from one file to another; returns how many it has copied.
+///
+/// # Errors
+/// Those of the system; among them that it does not copy between these files at all.
+pub(crate) fn copy_range(source: &File, from: u64, target: &File, to: u64, length: u64) -> io::Result<u64> {
+    #[cfg(target_os = "linux")]
+    loop {
+        let (mut from, mut to) = (from.cast_signed(), to.cast_signed());
+        // SAFETY: copy_file_range takes descriptors, which are open as long as the files live, and reads and writes the two
+        // offsets, which live on this stack.
+        let copied = unsafe {
+            libc::copy_file_range(
+                source.as_raw_fd(),
+                &raw mut from,
+                target.as_raw_fd(),
+                &raw mut to,
+                length as usize,
+                0,
+            )
+        };
+        if let Ok(copied) = u64::try_from(copied) {
+            return Ok(copied);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (source, from, target, to, length);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 /// Makes the entry of a new or renamed file durable in its directory.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -7,6 +7,7 @@ mod arrays;
 mod batch;
 mod block_order;
 mod convert;
+mod copy;
 mod draw;
 mod error;
 mod export;
@@ -63,6 +64,8 @@ mod _core {
     use crate::batch::{Batch, Payloads};
     #[pymodule_export]
     use crate::block_order::BlockOrder;
+    #[pymodule_export]
+    use crate::copy::{Copier, stored_bytes};
     #[pymodule_export]
     use crate::draw::{draw_balanced, draw_weighted};
     #[pymodule_export]

@@ -1,0 +1,465 @@
+"""New files out of the records of others: merge, split, shuffle, compact. Payloads are copied, never decoded."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Copier, FastRecordError, Reader, SchemaError, permute, stored_bytes
+from fastrecord.classes import class_names, merge_classes
+from fastrecord.interrupt import HeldInterrupt
+from fastrecord.parts import Part, refuse_strays, shard_path
+
+Progress = Callable[[int, int], None]
+PathLike = str | os.PathLike[str]
+
+# Rows handed to the core by one call.
+_ROWS = 1 << 16
+# What a file takes beside its records: pages of its own for start and end, and padding.
+_FILE_BYTES = 64 << 10
+# Fractions that are meant to be 1 in all, as floats are.
+_ROUNDING = Fraction(1, 10**9)
+_LABEL = "label"
+
+
+@dataclass(slots=True)
+class CopySummary:
+    """What a merge, split, shuffle or compact has done.
+
+    Attributes:
+        paths: The files written, in order.
+        counts: Records of each of them.
+        records: Records of all of them.
+        bytes: Their size together.
+        source_bytes: Size of the files that they were made of.
+        classes: Class names, position = label; None if there are none.
+        differing: Keys of the metadata that are not the same in all sources: the first file that has one gives its value.
+        seconds: Wall time.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    classes: list[str] | None = None
+    differing: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self)
+
+
+def merge(
+    paths: Iterable[PathLike],
+    out: PathLike,
+    *,
+    overwrite: bool = False,
+    allow_incomplete: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> CopySummary:
+    """Write the records of several files, one file after the other, into a new one.
+
+    Classes are matched by name: those of the first file keep their numbers, names that later files add get the next
+    ones, and the int64 field `label` is renumbered. Of the other metadata, what is the same in all files is kept; where
+    they differ, the first file that has a key gives its value, and the summary lists the key.
+
+    Args:
+        paths: The files, at least one; the same one may come twice. They have the same fields (names and types); the
+            first file's order of them is the new one's.
+        out: File to write. It gets its commit, and so can be read, when all is copied.
+        overwrite: Replace `out` if it exists, at the end.
+        allow_incomplete: Take files, too, whose own import is under way or was stopped.
+        verify: Compare the checksum of each payload on the way.
+        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the merge.
+
+    Raises:
+        SchemaError: the files differ in their fields, or only some of them name classes; names both files.
+        FileExistsError: `out` exists. LockedError: it is being written.
+        CorruptFileError: a file is damaged. FastRecordError: one is incomplete, or is `out` itself.
+        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these `out` is as it was before.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        raise TypeError(f"paths is a sequence of files, not one path: {os.fspath(paths)!r}")
+    started = time.perf_counter()
+    with ExitStack() as stack:
+        readers = [stack.enter_context(_open(path, allow_incomplete=allow_incomplete)) for path in paths]
+        if not readers:
+            raise ValueError("there is no file to merge")
+        for reader in readers[1:]:
+            _check_fields(readers[0], reader)
+        metadata, differing = _merge_metadata(readers)
+        classes, tables = _merge_labels(readers)
+        if classes is not None:
+            metadata["classes"] = classes
+        job = _Job(readers, [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
+        with job:
+            copier = job.begin(0, readers[0], sum(len(reader) for reader in readers))
+            for reader, table in zip(readers, tables, strict=True):
+                renumber = None if table is None else (_LABEL, table)
+                copier.copy_run(reader, 0, len(reader), renumber=renumber, progress=job.report)
+            job.finish(metadata)
+        return job.summary(started, classes, differing)
+
+
+def split(
+    path: PathLike,
+    out: PathLike | Sequence[PathLike] | None = None,
+    *,
+    shards: int | None = None,
+    shard_size: int | None = None,
+    fractions: Sequence[float | str | Fraction] | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    allow_incomplete: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> CopySummary:
+    """Write the records of a file into several new ones. Each record is in one of them at most, and each keeps the order.
+
+    Args:
+        path: The file.
+        out: What the new files are called: one name, of which `train.frec` stands for `train-00000-of-00004.frec` and
+            so on; or a list of names, one for each. By default made of `path`.
+        shards: Number of files; each holds a run of the records, and their numbers differ by one at most.
+        shard_size: Size in bytes that no file shall exceed (unless one record alone does); runs, too.
+        fractions: Share of the records that each file gets, chosen at random: of n records the first k files get
+            floor(n * (their shares together)), so that shares of 1 in all leave none out. Less than 1 leaves records
+            out. Decimals are taken as written: 0.1 is a tenth.
+        seed: Of the choice for `fractions`: the records at positions [0, n * share) of the order
+            `permute(n, seed, epoch=0)` make the first file, those behind them the next. Takes a byte a record.
+        overwrite: Replace files that exist, at the end.
+        allow_incomplete: Take a file, too, whose own import is under way or was stopped.
+        verify: Compare the checksum of each payload on the way.
+        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the split.
+
+    Raises:
+        ValueError: not one of `shards`, `shard_size` and `fractions`, one that is out of range, or names of another
+            number.
+        FastRecordError: more shards than records; shards of another division lie beside them; the file is incomplete.
+        FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`; none of the new files is
+            left. They get their commits one right after the other when all is copied, so all are open until then.
+    """
+    started = time.perf_counter()
+    if sum(choice is not None for choice in (shards, shard_size, fractions)) != 1:
+        raise ValueError("give one of shards, shard_size and fractions")
+    for name, value in (("shards", shards), ("shard_size", shard_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is at least 1, not {value}")
+    shares = None if fractions is None else _shares(fractions)
+    _check_seed(seed)
+    with _open(path, allow_incomplete=allow_incomplete) as reader:
+        if shares is not None:
+            ends = [int(len(reader) * share) for share in shares]
+        elif shards is not None:
+            if shards > len(reader):
+                raise FastRecordError(
+                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards"
+                )
+            ends = [len(reader) * (i + 1) // shards for i in range(shards)]
+        else:
+            ends = _ends_by_size(reader, shard_size or 0)
+        parts = _parts(reader.path if out is None else out, ends)
+        chosen = None if shares is None else _choose(len(reader), ends, seed)
+        job = _Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
+        with job:
+            for number, part in enumerate(parts):
+                copier = job.begin(number, reader, part.stop - part.start)
+                if chosen is None:
+                    copier.copy_run(reader, part.start, part.stop - part.start, progress=job.report)
+                else:
+                    for start in range(0, len(reader), _ROWS):
+                        rows = np.flatnonzero(chosen[start : start + _ROWS] == number) + start
+                        copier.copy_rows(reader, rows, progress=job.report)
+                copier.settle()
+            job.finish(reader.metadata)
+        return job.summary(started, class_names(reader), [])
+
+
+def shuffle(
+    path: PathLike,
+    out: PathLike,
+    seed: int = 0,
+    *,
+    overwrite: bool = False,
+    allow_incomplete: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> CopySummary:
+    """Write the records of a file in random order into a new one: read from its start to its end it is shuffled.
+
+    For disks and network mounts that are slow at anything but reading on and on. Record i of the new file is record
+    `permute(n, seed, epoch=0)[i]` of the old one, and its payloads lie in that order. Payloads are asked for ahead, and
+    written one behind the other.
+
+    Args:
+        path: The file.
+        out: File to write. It gets its commit, and so can be read, when all is copied.
+        seed: Of the order, in [0, 2**64).
+        overwrite: Replace `out` if it exists, at the end.
+        allow_incomplete: Take a file, too, whose own import is under way or was stopped.
+        verify: Compare the checksum of each payload on the way.
+        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the shuffle.
+
+    Raises:
+        FileExistsError, LockedError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`.
+    """
+    started = time.perf_counter()
+    _check_seed(seed)
+    with _open(path, allow_incomplete=allow_incomplete) as reader:
+        job = _Job([reader], [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
+        with job:
+            copier = job.begin(0, reader, len(reader))
+            for positions in _steps(len(reader)):
+                copier.copy_rows(reader, permute(len(reader), seed, 0, positions), progress=job.report)
+            job.finish(reader.metadata)
+        return job.summary(started, class_names(reader), [])
+
+
+def compact(
+    path: PathLike,
+    out: PathLike | None = None,
+    *,
+    overwrite: bool = False,
+    allow_incomplete: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> CopySummary:
+    """Write a file anew without what no record names: old directories and indexes, replaced columns, a torn tail.
+
+    What is written has one commit and, where no record lacks a value, one chunk a column. It is another file to
+    readers: those that have the old one open go on with it, and data sets pickled before refuse the new one.
+
+    Args:
+        path: The file.
+        out: File to write. By default `path` itself: under another name beside it, whose place is taken at the end, so
+            both need room; nobody can append meanwhile.
+        overwrite: Replace `out` if it exists, at the end.
+        allow_incomplete: Take a file, too, whose own import is under way or was stopped; it stays incomplete.
+        verify: Compare the checksum of each payload on the way.
+        progress: Called with bytes done and bytes in all, now and then; an exception in it ends it.
+
+    Raises:
+        LockedError: a writer has `path` open, and it was to be replaced.
+        FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`; `path` stays as it was.
+    """
+    started = time.perf_counter()
+    with _open(path, allow_incomplete=allow_incomplete) as reader:
+        # The file, not a link to it, is what is replaced.
+        target = os.path.realpath(path) if out is None else os.fspath(out)
+        permissions = stat.S_IMODE(os.stat(path).st_mode) if out is None else None
+        job = _Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
+        with job:
+            copier = job.begin(0, reader, len(reader))
+            # What was committed before the lock was taken must not be lost.
+            while out is None and reader.refresh():
+                copier = job.begin(0, reader, len(reader))
+            copier.copy_run(reader, 0, len(reader), progress=job.report)
+            job.finish(reader.metadata, complete=reader.complete)
+        if permissions is not None:
+            os.chmod(target, permissions)
+        summary = job.summary(started, class_names(reader), [])
+        if out is None:
+            summary.paths = [os.fspath(path)]
+        return summary
+
+
+class _Job:
+    """The new files of one call: all of them are finished at its end, or none is left."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        paths: Sequence[str],
+        *,
+        overwrite: bool,
+        verify: bool,
+        progress: Progress | None,
+        in_place: bool = False,
+    ) -> None:
+        self.paths, self.verify, self.progress = list(paths), verify, progress
+        self.overwrite = overwrite or in_place
+        self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
+        self.total = sum(reader.nbytes for reader in readers)
+        self.copiers: list[Copier] = []
+        self.finished: list[str] = []
+        self.before = 0  # bytes of the files that are copied already
+        if in_place:
+            return
+        for path in self.paths:
+            for reader in readers:
+                if os.path.exists(path) and os.path.samefile(path, reader.path):
+                    raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written")
+            if not self.overwrite and os.path.lexists(path):
+                raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for copier in self.copiers:
+            copier.abort()  # what is finished stays
+        if exception[0] is not None:
+            for path in self.finished:
+                os.unlink(path)
+
+    def begin(self, number: int, like: Reader, records: int) -> Copier:
+        """Begin a file for so many records; one that was begun under this number is given up."""
+        for copier in self.copiers[number:]:
+            copier.abort()
+        self.before = sum(copier.bytes_written for copier in self.copiers[:number])
+        path = self.paths[number]
+        self.copiers[number:] = [Copier(path, like, records, overwrite=self.overwrite, verify=self.verify)]
+        return self.copiers[number]
+
+    def report(self, written: int) -> None:
+        if self.progress is not None:
+            self.progress(min(self.before + written, self.total), self.total)
+
+    def finish(self, metadata: dict[str, Any], *, complete: bool = True) -> None:
+        with HeldInterrupt() as interrupt:
+            for path, copier in zip(self.paths, self.copiers, strict=True):
+                copier.finish(metadata, complete=complete)
+                self.finished.append(path)
+            if self.progress is not None:
+                self.progress(self.total, self.total)
+        self.finished.clear()
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
+
+    def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
+        counts = [len(copier) for copier in self.copiers]
+        size = sum(os.path.getsize(path) for path in self.paths)
+        seconds = time.perf_counter() - started
+        return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
+
+
+def _open(path: PathLike, *, allow_incomplete: bool) -> Reader:
+    reader = Reader(path)
+    if not reader.complete and not allow_incomplete:
+        reader.close()
+        raise FastRecordError(
+            f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
+            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
+        )
+    return reader
+
+
+def _steps(n: int) -> Iterable[NDArray[np.int64]]:
+    """Yield all positions in [0, n), some at a time."""
+    for start in range(0, n, _ROWS):
+        yield np.arange(start, min(start + _ROWS, n), dtype=np.int64)
+
+
+def _check_fields(first: Reader, other: Reader) -> None:
+    for one, two in ((first, other), (other, first)):
+        for name in one.schema:
+            if name not in two.schema:
+                raise SchemaError(f"{two.path}: no field {name!r}, which {one.path} has")
+    for name, kind in first.schema.items():
+        # How a field is compressed is said of each value.
+        if replace(other.schema[name], compression=None) != replace(kind, compression=None):
+            raise SchemaError(f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path}")
+
+
+def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
+    """Return the metadata but for the classes, and the keys that are not the same in all files."""
+    all_metadata = [reader.metadata for reader in readers]
+    merged: dict[str, Any] = {}
+    for metadata in all_metadata:
+        for key, value in metadata.items():
+            merged.setdefault(key, value)
+    merged.pop("classes", None)
+    absent = object()
+    differing = [key for key, value in merged.items() if any(m.get(key, absent) != value for m in all_metadata)]
+    return merged, differing
+
+
+def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:
+    """Return all class names, and for each file the new number of each of its labels, or None if they stay."""
+    none: list[NDArray[np.int64] | None] = [None] * len(readers)
+    if all(class_names(reader) is None for reader in readers):
+        return None, none
+    classes, tables = merge_classes(readers)
+    schema = readers[0].schema
+    if _LABEL not in schema:
+        return classes, none
+    if schema[_LABEL].name != "int64":
+        for reader, table in zip(readers, tables, strict=True):
+            if table is not None:
+                raise SchemaError(
+                    f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
+                    f"int64 can be renumbered, not {schema[_LABEL]!r}"
+                )
+    return classes, tables
+
+
+def _shares(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
+    """Return the shares of the first file, the first two, and so on, exactly."""
+    try:
+        # A float's text is the decimal that was meant.
+        exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
+    except (ValueError, ZeroDivisionError) as err:
+        raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
+    if not exact or min(exact) <= 0 or sum(exact) > 1 + _ROUNDING:
+        raise ValueError(f"fractions are above 0, and 1 in all at most, not {list(fractions)}")
+    sums = [sum(exact[: i + 1], Fraction(0)) for i in range(len(exact))]
+    if abs(sums[-1] - 1) <= _ROUNDING:
+        sums[-1] = Fraction(1)
+    return sums
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is in [0, 2**64), not {seed}")
+
+
+def _choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
+    """Return for each record the number of its file; the number of files for those that are left out."""
+    chosen = np.empty(n, np.min_scalar_type(len(ends)))
+    for positions in _steps(n):
+        chosen[permute(n, seed, 0, positions)] = np.searchsorted(ends, positions, side="right")
+    return chosen
+
+
+def _parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
+    starts = [0, *ends[:-1]]
+    if isinstance(out, (str, os.PathLike)):
+        base = os.fspath(out)
+        paths = [shard_path(base, i, len(ends)) for i in range(len(ends))]
+    else:
+        base, paths = "", [os.fspath(path) for path in out]
+        if len(paths) != len(ends):
+            raise ValueError(f"{len(paths)} names for {len(ends)} files")
+        if len({os.path.realpath(path) for path in paths}) != len(paths):
+            raise ValueError(f"names of new files are there twice: {', '.join(paths)}")
+    parts = [Part(path, start, stop) for path, start, stop in zip(paths, starts, ends, strict=True)]
+    if base:
+        refuse_strays(base, parts)
+    return parts
+
+
+def _ends_by_size(reader: Reader, limit: int) -> list[int]:
+    empty = _FILE_BYTES + len(repr(reader.metadata).encode())
+    ends = []
+    size = empty
+    for positions in _steps(len(reader)):
+        first = int(positions[0])
+        for number, record in enumerate(stored_bytes(reader, first, len(positions)).tolist(), first):
+            # Of long runs a thousandth may be padding to pages.
+            if size + record > limit - limit // 1000 and size > empty:
+                ends.append(number)
+                size = empty
+            size += record
+    return [*ends, len(reader)]
