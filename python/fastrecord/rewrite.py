@@ -5,59 +5,21 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Copier, FastRecordError, Reader, SchemaError, permute, stored_bytes
+from fastrecord._core import FastRecordError, Reader, SchemaError, permute
 from fastrecord.classes import class_names, merge_classes
-from fastrecord.interrupt import HeldInterrupt
-from fastrecord.parts import Part, refuse_strays, shard_path
+from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
+from fastrecord.division import check_seed, choose, ends_by_size, name_parts, shares_of
 
-Progress = Callable[[int, int], None]
-PathLike = str | os.PathLike[str]
-
-# Rows handed to the core by one call.
-_ROWS = 1 << 16
-# What a file takes beside its records: pages of its own for start and end, and padding.
-_FILE_BYTES = 64 << 10
-# Fractions that are meant to be 1 in all, as floats are.
-_ROUNDING = Fraction(1, 10**9)
 _LABEL = "label"
-
-
-@dataclass(slots=True)
-class CopySummary:
-    """What a merge, split, shuffle or compact has done.
-
-    Attributes:
-        paths: The files written, in order.
-        counts: Records of each of them.
-        records: Records of all of them.
-        bytes: Their size together.
-        source_bytes: Size of the files that they were made of.
-        classes: Class names, position = label; None if there are none.
-        differing: Keys of the metadata that are not the same in all sources: the first file that has one gives its value.
-        seconds: Wall time.
-    """
-
-    paths: list[str] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    records: int = 0
-    bytes: int = 0
-    source_bytes: int = 0
-    classes: list[str] | None = None
-    differing: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary as values that JSON knows."""
-        return asdict(self)
 
 
 def merge(
@@ -94,7 +56,7 @@ def merge(
         raise TypeError(f"paths is a sequence of files, not one path: {os.fspath(paths)!r}")
     started = time.perf_counter()
     with ExitStack() as stack:
-        readers = [stack.enter_context(_open(path, allow_incomplete=allow_incomplete)) for path in paths]
+        readers = [stack.enter_context(open_source(path, allow_incomplete=allow_incomplete)) for path in paths]
         if not readers:
             raise ValueError("there is no file to merge")
         for reader in readers[1:]:
@@ -103,7 +65,7 @@ def merge(
         classes, tables = _merge_labels(readers)
         if classes is not None:
             metadata["classes"] = classes
-        job = _Job(readers, [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
+        job = Job(readers, [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
         with job:
             copier = job.begin(0, readers[0], sum(len(reader) for reader in readers))
             for reader, table in zip(readers, tables, strict=True):
@@ -126,7 +88,7 @@ def split(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Write the records of a file into several new ones. Each record is in one of them at most, and each keeps the order.
+    """Write the records of a file into several new ones; each is in one of them at most, and each keeps the order.
 
     Args:
         path: The file.
@@ -157,9 +119,9 @@ def split(
     for name, value in (("shards", shards), ("shard_size", shard_size)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is at least 1, not {value}")
-    shares = None if fractions is None else _shares(fractions)
-    _check_seed(seed)
-    with _open(path, allow_incomplete=allow_incomplete) as reader:
+    shares = None if fractions is None else shares_of(fractions)
+    check_seed(seed)
+    with open_source(path, allow_incomplete=allow_incomplete) as reader:
         if shares is not None:
             ends = [int(len(reader) * share) for share in shares]
         elif shards is not None:
@@ -169,18 +131,18 @@ def split(
                 )
             ends = [len(reader) * (i + 1) // shards for i in range(shards)]
         else:
-            ends = _ends_by_size(reader, shard_size or 0)
-        parts = _parts(reader.path if out is None else out, ends)
-        chosen = None if shares is None else _choose(len(reader), ends, seed)
-        job = _Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
+            ends = ends_by_size(reader, shard_size or 0)
+        parts = name_parts(reader.path if out is None else out, ends)
+        chosen = None if shares is None else choose(len(reader), ends, seed)
+        job = Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
         with job:
             for number, part in enumerate(parts):
                 copier = job.begin(number, reader, part.stop - part.start)
                 if chosen is None:
                     copier.copy_run(reader, part.start, part.stop - part.start, progress=job.report)
                 else:
-                    for start in range(0, len(reader), _ROWS):
-                        rows = np.flatnonzero(chosen[start : start + _ROWS] == number) + start
+                    for start in range(0, len(reader), ROWS):
+                        rows = np.flatnonzero(chosen[start : start + ROWS] == number) + start
                         copier.copy_rows(reader, rows, progress=job.report)
                 copier.settle()
             job.finish(reader.metadata)
@@ -216,12 +178,12 @@ def shuffle(
         FileExistsError, LockedError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`.
     """
     started = time.perf_counter()
-    _check_seed(seed)
-    with _open(path, allow_incomplete=allow_incomplete) as reader:
-        job = _Job([reader], [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
+    check_seed(seed)
+    with open_source(path, allow_incomplete=allow_incomplete) as reader:
+        job = Job([reader], [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
         with job:
             copier = job.begin(0, reader, len(reader))
-            for positions in _steps(len(reader)):
+            for positions in steps(len(reader)):
                 copier.copy_rows(reader, permute(len(reader), seed, 0, positions), progress=job.report)
             job.finish(reader.metadata)
         return job.summary(started, class_names(reader), [])
@@ -252,14 +214,15 @@ def compact(
 
     Raises:
         LockedError: a writer has `path` open, and it was to be replaced.
-        FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`; `path` stays as it was.
+        FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`; `path` stays as it
+            was.
     """
     started = time.perf_counter()
-    with _open(path, allow_incomplete=allow_incomplete) as reader:
+    with open_source(path, allow_incomplete=allow_incomplete) as reader:
         # The file, not a link to it, is what is replaced.
         target = os.path.realpath(path) if out is None else os.fspath(out)
         permissions = stat.S_IMODE(os.stat(path).st_mode) if out is None else None
-        job = _Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
+        job = Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
         with job:
             copier = job.begin(0, reader, len(reader))
             # What was committed before the lock was taken must not be lost.
@@ -273,93 +236,6 @@ def compact(
         if out is None:
             summary.paths = [os.fspath(path)]
         return summary
-
-
-class _Job:
-    """The new files of one call: all of them are finished at its end, or none is left."""
-
-    def __init__(
-        self,
-        readers: Sequence[Reader],
-        paths: Sequence[str],
-        *,
-        overwrite: bool,
-        verify: bool,
-        progress: Progress | None,
-        in_place: bool = False,
-    ) -> None:
-        self.paths, self.verify, self.progress = list(paths), verify, progress
-        self.overwrite = overwrite or in_place
-        self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
-        self.total = sum(reader.nbytes for reader in readers)
-        self.copiers: list[Copier] = []
-        self.finished: list[str] = []
-        self.before = 0  # bytes of the files that are copied already
-        if in_place:
-            return
-        for path in self.paths:
-            for reader in readers:
-                if os.path.exists(path) and os.path.samefile(path, reader.path):
-                    raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written")
-            if not self.overwrite and os.path.lexists(path):
-                raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
-
-    def __enter__(self) -> _Job:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for copier in self.copiers:
-            copier.abort()  # what is finished stays
-        if exception[0] is not None:
-            for path in self.finished:
-                os.unlink(path)
-
-    def begin(self, number: int, like: Reader, records: int) -> Copier:
-        """Begin a file for so many records; one that was begun under this number is given up."""
-        for copier in self.copiers[number:]:
-            copier.abort()
-        self.before = sum(copier.bytes_written for copier in self.copiers[:number])
-        path = self.paths[number]
-        self.copiers[number:] = [Copier(path, like, records, overwrite=self.overwrite, verify=self.verify)]
-        return self.copiers[number]
-
-    def report(self, written: int) -> None:
-        if self.progress is not None:
-            self.progress(min(self.before + written, self.total), self.total)
-
-    def finish(self, metadata: dict[str, Any], *, complete: bool = True) -> None:
-        with HeldInterrupt() as interrupt:
-            for path, copier in zip(self.paths, self.copiers, strict=True):
-                copier.finish(metadata, complete=complete)
-                self.finished.append(path)
-            if self.progress is not None:
-                self.progress(self.total, self.total)
-        self.finished.clear()
-        if interrupt.pending:
-            raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
-
-    def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
-        counts = [len(copier) for copier in self.copiers]
-        size = sum(os.path.getsize(path) for path in self.paths)
-        seconds = time.perf_counter() - started
-        return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
-
-
-def _open(path: PathLike, *, allow_incomplete: bool) -> Reader:
-    reader = Reader(path)
-    if not reader.complete and not allow_incomplete:
-        reader.close()
-        raise FastRecordError(
-            f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
-            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
-        )
-    return reader
-
-
-def _steps(n: int) -> Iterable[NDArray[np.int64]]:
-    """Yield all positions in [0, n), some at a time."""
-    for start in range(0, n, _ROWS):
-        yield np.arange(start, min(start + _ROWS, n), dtype=np.int64)
 
 
 def _check_fields(first: Reader, other: Reader) -> None:
@@ -403,63 +279,3 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
                     f"int64 can be renumbered, not {schema[_LABEL]!r}"
                 )
     return classes, tables
-
-
-def _shares(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
-    """Return the shares of the first file, the first two, and so on, exactly."""
-    try:
-        # A float's text is the decimal that was meant.
-        exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
-    except (ValueError, ZeroDivisionError) as err:
-        raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
-    if not exact or min(exact) <= 0 or sum(exact) > 1 + _ROUNDING:
-        raise ValueError(f"fractions are above 0, and 1 in all at most, not {list(fractions)}")
-    sums = [sum(exact[: i + 1], Fraction(0)) for i in range(len(exact))]
-    if abs(sums[-1] - 1) <= _ROUNDING:
-        sums[-1] = Fraction(1)
-    return sums
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is in [0, 2**64), not {seed}")
-
-
-def _choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
-    """Return for each record the number of its file; the number of files for those that are left out."""
-    chosen = np.empty(n, np.min_scalar_type(len(ends)))
-    for positions in _steps(n):
-        chosen[permute(n, seed, 0, positions)] = np.searchsorted(ends, positions, side="right")
-    return chosen
-
-
-def _parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
-    starts = [0, *ends[:-1]]
-    if isinstance(out, (str, os.PathLike)):
-        base = os.fspath(out)
-        paths = [shard_path(base, i, len(ends)) for i in range(len(ends))]
-    else:
-        base, paths = "", [os.fspath(path) for path in out]
-        if len(paths) != len(ends):
-            raise ValueError(f"{len(paths)} names for {len(ends)} files")
-        if len({os.path.realpath(path) for path in paths}) != len(paths):
-            raise ValueError(f"names of new files are there twice: {', '.join(paths)}")
-    parts = [Part(path, start, stop) for path, start, stop in zip(paths, starts, ends, strict=True)]
-    if base:
-        refuse_strays(base, parts)
-    return parts
-
-
-def _ends_by_size(reader: Reader, limit: int) -> list[int]:
-    empty = _FILE_BYTES + len(repr(reader.metadata).encode())
-    ends = []
-    size = empty
-    for positions in _steps(len(reader)):
-        first = int(positions[0])
-        for number, record in enumerate(stored_bytes(reader, first, len(positions)).tolist(), first):
-            # Of long runs a thousandth may be padding to pages.
-            if size + record > limit - limit // 1000 and size > empty:
-                ends.append(number)
-                size = empty
-            size += record
-    return [*ends, len(reader)]

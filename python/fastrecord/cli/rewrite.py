@@ -12,7 +12,7 @@ import click
 from fastrecord.cli.text import bytes_text, parse_size, printable, progress_bar
 
 if TYPE_CHECKING:
-    from fastrecord.rewrite import CopySummary
+    from fastrecord.copies import CopySummary
 
 _Command = Callable[..., Any]
 
@@ -98,7 +98,7 @@ def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **option
     _print(summary, as_json=as_json)
 
 
-def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:  # noqa: ARG001
     return None if value is None else [part.strip() for part in value.split(",")]
 
 
@@ -121,8 +121,8 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
     "--fractions",
     callback=_fractions,
     metavar="LIST",
-    help="Write one file for each share, say 0.9,0.1: so much of the records, chosen at random, none twice. Less than 1 "
-    "in all leaves records out.",
+    help="Write one file for each share, say 0.9,0.1: so much of the records, chosen at random, none twice. Less than "
+    "1 in all leaves records out.",
 )
 @click.option(
     "--seed",

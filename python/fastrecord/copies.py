@@ -1,0 +1,147 @@
+"""What merge, split, shuffle and compact share: sources, new files of which all are finished or none, the summary."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Copier, FastRecordError, Reader
+from fastrecord.interrupt import HeldInterrupt
+
+Progress = Callable[[int, int], None]
+PathLike = str | os.PathLike[str]
+
+# Rows handed to the core by one call.
+ROWS = 1 << 16
+
+
+@dataclass(slots=True)
+class CopySummary:
+    """What a merge, split, shuffle or compact has done.
+
+    Attributes:
+        paths: The files written, in order.
+        counts: Records of each of them.
+        records: Records of all of them.
+        bytes: Their size together.
+        source_bytes: Size of the files that they were made of.
+        classes: Class names, position = label; None if there are none.
+        differing: Keys of the metadata that are not the same in all sources; the first file that has one gives its
+            value.
+        seconds: Wall time.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    classes: list[str] | None = None
+    differing: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self)
+
+
+class Job:
+    """The new files of one call: all of them are finished at its end, or none is left."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        paths: Sequence[str],
+        *,
+        overwrite: bool,
+        verify: bool,
+        progress: Progress | None,
+        in_place: bool = False,
+    ) -> None:
+        self.paths, self.verify, self.progress = list(paths), verify, progress
+        self.overwrite = overwrite or in_place
+        self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
+        self.total = sum(reader.nbytes for reader in readers)
+        self.copiers: list[Copier] = []
+        self.finished: list[str] = []
+        self.before = 0  # bytes of the files that are copied already
+        if in_place:
+            return
+        for path in self.paths:
+            for reader in readers:
+                if os.path.exists(path) and os.path.samefile(path, reader.path):
+                    raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written")
+            if not self.overwrite and os.path.lexists(path):
+                raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for copier in self.copiers:
+            copier.abort()  # what is finished stays
+        # Of several files, those that are finished; a single one is whole then, and may be all that is left of its source.
+        if exception[0] is not None and len(self.paths) > 1:
+            for path in self.finished:
+                os.unlink(path)
+
+    def begin(self, number: int, like: Reader, records: int) -> Copier:
+        """Begin a file for so many records; one that was begun under this number is given up."""
+        for copier in self.copiers[number:]:
+            copier.abort()
+        self.before = sum(copier.bytes_written for copier in self.copiers[:number])
+        path = self.paths[number]
+        self.copiers[number:] = [Copier(path, like, records, overwrite=self.overwrite, verify=self.verify)]
+        return self.copiers[number]
+
+    def report(self, written: int) -> None:
+        """Tell the caller how far all is, by the bytes written of the file that is being copied."""
+        if self.progress is not None:
+            self.progress(min(self.before + written, self.total), self.total)
+
+    def finish(self, metadata: dict[str, Any], *, complete: bool = True) -> None:
+        """Commit all files and give them their names; Ctrl-C is heard afterwards."""
+        with HeldInterrupt() as interrupt:
+            for path, copier in zip(self.paths, self.copiers, strict=True):
+                copier.finish(metadata, complete=complete)
+                self.finished.append(path)
+        self.finished.clear()
+        if self.progress is not None:
+            self.progress(self.total, self.total)
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
+
+    def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
+        """Return what was done since `started`, by `time.perf_counter`."""
+        counts = [len(copier) for copier in self.copiers]
+        size = sum(os.path.getsize(path) for path in self.paths)
+        seconds = time.perf_counter() - started
+        return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
+
+
+def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
+    """Open a file to read from.
+
+    Raises:
+        FastRecordError: its import is not complete, and it is not to be taken so.
+    """
+    reader = Reader(path)
+    if not reader.complete and not allow_incomplete:
+        reader.close()
+        raise FastRecordError(
+            f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
+            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
+        )
+    return reader
+
+
+def steps(n: int) -> Iterable[NDArray[np.int64]]:
+    """Yield all positions in [0, n), some at a time."""
+    for start in range(0, n, ROWS):
+        yield np.arange(start, min(start + ROWS, n), dtype=np.int64)

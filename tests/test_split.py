@@ -1,0 +1,214 @@
+"""Splitting: each record in one file at most, in order; exact shares, the same for the same seed; all files or none."""
+
+from __future__ import annotations
+
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from tests.child import run_child
+from tests.commands import failed, good
+from tests.rewriting import commits, keys, metadata, rows, write_rows
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "many.frec", 1_003, classes=["cat", "dog"], commit_bytes=300_000, made="by hand")
+
+
+def tiny(path: Path, count: int) -> Path:
+    with fr.Writer(path, fr.Schema({"key": fr.string()})) as writer:
+        for i in range(count):
+            writer.append({"key": str(i)})
+    return path
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_shards_are_runs_of_the_records(many: Path, tmp_path: Path, verify: bool) -> None:
+    summary = fr.split(many, tmp_path / "out.frec", shards=4, verify=verify)
+    assert summary.paths == [str(tmp_path / f"out-{i:05d}-of-00004.frec") for i in range(4)]
+    assert sorted(summary.counts) == [250, 251, 251, 251]
+    assert [row for path in summary.paths for row in rows(path)] == rows(many)
+    for path in summary.paths:
+        assert metadata(path) == {"classes": ["cat", "dog"], "made": "by hand"}
+        assert commits(path) == 1
+    assert (summary.records, summary.classes) == (1_003, ["cat", "dog"])
+
+
+def test_names_are_made_of_the_files_own_unless_given(many: Path, tmp_path: Path) -> None:
+    fr.split(many, shards=2)
+    assert sorted(os.listdir(tmp_path)) == ["many-00000-of-00002.frec", "many-00001-of-00002.frec", "many.frec"]
+    names = [tmp_path / "a.frec", tmp_path / "b.frec", tmp_path / "c.frec"]
+    assert fr.split(many, names, shards=3).paths == [str(name) for name in names]
+    with pytest.raises(ValueError, match="3 names for 2 files"):
+        fr.split(many, names, shards=2, overwrite=True)
+    with pytest.raises(ValueError, match="there twice"):
+        fr.split(many, [names[0], tmp_path / "x" / ".." / "a.frec"], shards=2, overwrite=True)
+
+
+def test_no_shard_exceeds_the_size_asked_for(many: Path, tmp_path: Path) -> None:
+    limit = 300_000
+    summary = fr.split(many, tmp_path / "out.frec", shard_size=limit)
+    sizes = [os.path.getsize(path) for path in summary.paths]
+    assert max(sizes) <= limit
+    assert min(sizes[:-1]) > limit * 0.6
+    assert [row for path in summary.paths for row in rows(path)] == rows(many)
+
+
+def test_a_record_above_the_shard_size_gets_a_shard_of_its_own(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.frec", 5)
+    assert fr.split(source, shard_size=1).counts == [1] * 5
+
+
+def test_more_shards_than_records_are_refused(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.frec", 3)
+    with pytest.raises(fr.FastRecordError, match=r"a\.frec: 4 shards of 3 records"):
+        fr.split(source, shards=4)
+
+
+def test_shards_of_another_division_are_refused_by_name(many: Path) -> None:
+    fr.split(many, shards=2)
+    with pytest.raises(fr.FastRecordError, match=r"many-00000-of-00002\.frec: 2 shard"):
+        fr.split(many, shards=3)
+    with pytest.raises(FileExistsError, match=r"many-00000-of-00002\.frec: exists"):
+        fr.split(many, shards=2)
+    assert fr.split(many, shards=2, overwrite=True).records == 1_003
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 10, 97, 1_000])
+@pytest.mark.parametrize(
+    "fractions", [[0.9, 0.1], ["0.8", "0.1", "0.1"], [Fraction(1, 3)] * 3, [1 / 3] * 3, [0.1] * 10, [0.25, 0.5], [1]]
+)
+def test_shares_are_exact_and_disjoint(tmp_path: Path, n: int, fractions: list[float | str | Fraction]) -> None:
+    source = tiny(tmp_path / "a.frec", n)
+    summary = fr.split(source, fractions=fractions, seed=7)
+    exact = [Fraction(str(share)) for share in fractions]
+    if abs(sum(exact, Fraction(0)) - 1) < Fraction(1, 10**9):
+        exact[-1] = 1 - sum(exact[:-1], Fraction(0))
+    ends = [int(n * sum(exact[: i + 1], Fraction(0))) for i in range(len(exact))]
+    assert summary.counts == np.diff([0, *ends]).tolist()
+    found = [[int(key) for key in keys(path)] for path in summary.paths]
+    assert [len(part) for part in found] == summary.counts
+    for part in found:
+        assert part == sorted(part)
+    chosen = [number for part in found for number in part]
+    assert len(set(chosen)) == len(chosen) == ends[-1]
+    assert set(chosen) <= set(range(n))
+
+
+def test_the_choice_is_that_of_the_seeds_order(many: Path, tmp_path: Path) -> None:
+    for seed in (0, 1, 2**64 - 1):
+        summary = fr.split(many, tmp_path / f"{seed}.frec", fractions=[0.7, 0.3], seed=seed)
+        order = fr._core.permute(1_003, seed, 0, np.arange(1_003))
+        expected = rows(many)
+        assert rows(summary.paths[0]) == [expected[i] for i in sorted(order[:702].tolist())]
+        assert rows(summary.paths[1]) == [expected[i] for i in sorted(order[702:].tolist())]
+    first = [keys(tmp_path / f"{seed}-00000-of-00002.frec") for seed in (0, 1)]
+    assert first[0] != first[1]
+
+
+def test_a_choice_of_large_payloads_leaves_the_others_out(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.frec", 60, largest=400_000)
+    summary = fr.split(source, fractions=[0.5], seed=1)
+    assert len(rows(summary.paths[0])) == 30
+    assert summary.bytes < 0.7 * source.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "fractions", [[], [0.5, 0.6], [0, 1], [-0.1, 0.5], ["x"], [float("nan")], [float("inf")], ["1/0"]]
+)
+def test_shares_that_are_none_are_refused(many: Path, fractions: list[float | str]) -> None:
+    with pytest.raises(ValueError, match="fractions are"):
+        fr.split(many, fractions=fractions)
+
+
+def test_one_way_to_split_is_chosen(many: Path) -> None:
+    with pytest.raises(ValueError, match="one of shards, shard_size and fractions"):
+        fr.split(many)
+    with pytest.raises(ValueError, match="one of shards, shard_size and fractions"):
+        fr.split(many, shards=2, fractions=[0.5, 0.5])
+    with pytest.raises(ValueError, match="shards is at least 1, not 0"):
+        fr.split(many, shards=0)
+    with pytest.raises(ValueError, match=r"seed is in \[0, 2\*\*64\)"):
+        fr.split(many, fractions=[0.5], seed=-1)
+
+
+def test_parts_are_merged_to_what_was_split(many: Path, tmp_path: Path) -> None:
+    parts = fr.split(many, shards=9).paths
+    fr.merge(parts, tmp_path / "again.frec")
+    assert rows(tmp_path / "again.frec") == rows(many)
+    assert metadata(tmp_path / "again.frec") == metadata(many)
+
+
+def test_nothing_is_left_of_a_split_of_which_one_file_fails(many: Path, tmp_path: Path) -> None:
+    for missing in (0, 2):
+        names = [tmp_path / f"{i}.frec" for i in range(3)]
+        names[missing] = tmp_path / "absent" / "x.frec"
+        with pytest.raises(FileNotFoundError):
+            fr.split(many, names, shards=3)
+        assert os.listdir(tmp_path) == ["many.frec"]
+
+
+def test_progress_rises_over_all_files(many: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    fr.split(many, fractions=[0.5, 0.5], progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) -> None:
+    script = f"""
+    write("a.frec", 3000, size=3000)
+    calls = 0
+    def progress(done, total):
+        global calls
+        calls += 1
+        if done > 0.7 * total:
+            os.kill(os.getpid(), signal.{how})
+    if os.fork() == 0:
+        try:
+            fr.split("a.frec", shards=5, progress=progress)
+        except KeyboardInterrupt:
+            os._exit(9)
+    status = os.wait()[1]
+    for name in sorted(os.listdir(".")):
+        try:
+            print(name, len(fr.Reader(name)))
+        except fr.CorruptFileError:
+            print(name, "is no file")
+    print(fr.split("a.frec", shards=5, overwrite=True).counts)
+    print(status)
+    """
+    lines = run_child(script, tmp_path).splitlines()
+    assert "a.frec 3000" in lines
+    assert lines[-2:] == ["[600, 600, 600, 600, 600]", str(9 if how == "SIGKILL" else 9 << 8)]
+    left = [line for line in lines[:-2] if line != "a.frec 3000"]
+    assert all(line.endswith("is no file") for line in left)
+    assert bool(left) == (how == "SIGKILL")
+
+
+def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:
+    text = good("split", many, "--fractions", "0.9, 0.1", "--seed", "3")
+    assert f"{tmp_path / 'many-00000-of-00002.frec'}: 902 records\n" in text
+    assert "2 files: 1,003 records in 2 classes, " in text
+    names = [tmp_path / "train.frec", tmp_path / "val.frec"]
+    summary = json.loads(good("split", many, *names, "--fractions", "0.9,0.1", "--seed", "3", "--json"))
+    assert summary["counts"] == [902, 101]
+    assert summary["paths"] == [str(name) for name in names]
+    assert rows(names[1]) == rows(tmp_path / "many-00001-of-00002.frec")
+    assert "exists already" in failed("split", many, *names, "--shards", "2")
+    good("split", many, *names, "--shards", "2", "--overwrite", "--verify")
+    good("split", many, tmp_path / "by-size.frec", "--shard-size", "1MB")
+
+
+def test_the_command_refuses_what_makes_no_sense(many: Path) -> None:
+    assert "give one of --shards" in failed("split", many, status=2)
+    assert "fractions are above 0" in failed("split", many, "--fractions", "0.9,0.9", status=2)
+    assert "1 names" not in failed("split", many, "x", "y", "z", "--shards", "2", status=2)
+    assert "no size" in failed("split", many, "--shard-size", "big", status=2)
