@@ -17,7 +17,7 @@ from fastrecord.cli import cli
 from tests.commands import failed, flip, good, run
 from tests.conftest import encode, folder_records
 
-COMMANDS = ["pack", "info", "ls", "extract", "verify", "bench"]
+COMMANDS = ["pack", "info", "ls", "extract", "verify", "merge", "split", "shuffle", "compact", "bench"]
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -49,9 +49,9 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
         "import sys, fastrecord.cli as c\n"
         "try: c.main()\n"
         "except SystemExit as e: assert e.code == 0\n"
-        "print({'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.target'} & set(sys.modules))"
+        "print({'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.target', 'fastrecord.rewrite'} & set(sys.modules))"
     )
-    for arguments in (["--help"], ["pack", "--help"], ["extract", "--help"], ["verify", "--help"]):
+    for arguments in (["--help"], ["pack", "--help"], ["extract", "--help"], ["verify", "--help"], ["merge", "--help"]):
         child = subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60
         )

@@ -129,7 +129,8 @@ def test_fields_of_every_type_are_copied(tmp_path: Path) -> None:
             "flag": fr.bool_(),
             "half": fr.float16(),
             "pair": fr.complex64(),
-            "note": fr.string(),
+            "grid": fr.array("int8", (None, None, 2)),
+            "note": fr.json(),
         }
     )
     rng = np.random.default_rng(0)
@@ -144,7 +145,8 @@ def test_fields_of_every_type_are_copied(tmp_path: Path) -> None:
                         "flag": i % 3 == 0,
                         "half": np.float16(i / 7),
                         "pair": np.complex64(i - 2j),
-                        "note": f"{i} of {name}",
+                        "grid": rng.integers(-9, 9, (i % 4, i % 9, 2)).astype(np.int8),
+                        "note": {"number": i, "of": [name]},
                     }
                 )
     fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")

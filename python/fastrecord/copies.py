@@ -86,7 +86,7 @@ class Job:
     def __exit__(self, *exception: object) -> None:
         for copier in self.copiers:
             copier.abort()  # what is finished stays
-        # Of several files, those that are finished; a single one is whole then, and may be all that is left of its source.
+        # Of several files, those finished; a single one is whole, and may be all that is left of its source.
         if exception[0] is not None and len(self.paths) > 1:
             for path in self.finished:
                 os.unlink(path)
