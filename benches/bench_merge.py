@@ -29,8 +29,8 @@ def compare(folder: Path, first: Data, second: Data, versus: Callable[..., None]
         os.sync()
 
     def merge() -> None:
-        command = [sys.executable, "-m", "fastrecord", "merge", first.frec, second.frec, "-o", merged, "--quiet"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        arguments = ["merge", str(first.frec), str(second.frec), "-o", str(merged), "--quiet"]
+        subprocess.run([sys.executable, "-m", "fastrecord", *arguments], check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["sync", "-f", folder], check=True)
 
     def cat() -> None:
