@@ -17,10 +17,14 @@ README = Path(__file__).parents[1] / "README.md"
 TRAINER_MADE_SHORT = ["--max-steps", "1", "--image-size", "32", "--epochs", "1", "--warmup-epochs", "0", "--out", "run"]
 
 
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def quickstart_blocks() -> list[tuple[str, str]]:
     section = re.search(r"^## Quickstart$(.*?)^## ", README.read_text(), re.MULTILINE | re.DOTALL)
     assert section is not None
-    return re.findall(r"^```(\w+)\n(.*?)^```$", section[1], re.MULTILINE | re.DOTALL)
+    return blocks_of(section[1])
 
 
 def argv(line: str) -> list[str]:
@@ -76,6 +80,28 @@ def test_quickstart_of_the_readme_runs_as_it_stands(folder: Path) -> None:
     assert sizes == ["4"] * 4
     assert (folder / "run" / "metrics.jsonl").stat().st_size > 0
     assert (folder / "cats.frec").is_file()
+
+
+@pytest.mark.slow
+def test_the_page_on_pairs_runs_as_it_stands(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0)
+    for folder, side, suffix in (("lr", 32, "x4"), ("hr", 128, "")):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for number in range(16):
+            image = Image.fromarray(noise.integers(0, 256, (side, side, 3), np.uint8))
+            image.save(tmp_path / "data" / folder / f"{number:04d}{suffix}.png")
+    blocks = blocks_of((README.parent / "docs" / "pairs.md").read_text())
+    for line in "".join(text for kind, text in blocks if kind == "sh").splitlines():
+        if line.startswith("fastrecord pack"):
+            run(argv(line.partition("#")[0]), tmp_path)
+    shown = (
+        "    print(tuple(lr.shape), tuple(hr.shape), hr.dtype, hr.is_contiguous(memory_format=torch.channels_last))\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text("import torch\n" + "".join(text + shown for kind, text in blocks if kind == "python"))
+    lines = run([sys.executable, str(program)], tmp_path).splitlines()
+    dtypes = ["torch.uint8", "torch.float32", "torch.uint8"]
+    assert lines == [f"(8, 3, 24, 24) (8, 3, 96, 96) {dtype} True" for dtype in dtypes for _ in range(2)]
 
 
 def test_files_that_the_documents_link_to_exist() -> None:
