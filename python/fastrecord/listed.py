@@ -37,10 +37,12 @@ class ListedFields:
 
     Raises:
         SchemaError: a field of images, which a loader decodes; a field in `ragged` that has no such arrays.
-        ValueError: `ragged` has another value.
+        ValueError: `ragged` has another value. TypeError: it is no mapping.
     """
 
     def __init__(self, dataset: FastRecordDataset, ragged: Mapping[str, Ragged] | None) -> None:
+        if not isinstance(ragged, Mapping | None):
+            raise TypeError(f'ragged has a way for each field, such as {{"tokens": "pad"}}, not {ragged!r}')
         self._dataset = dataset
         self._ragged = dict(ragged or {})
         self.failed = 0
@@ -60,7 +62,7 @@ class ListedFields:
             if kind.name == "image":
                 raise SchemaError(
                     f"{reader.path}: field {name!r} holds encoded images: say images={{{name!r}: "
-                    "transforms.CenterCrop(224)}} or another geometry to have them decoded, or select other fields"
+                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields"
                 )
         self._merged = {name: way for name, way in self._ragged.items() if way != "list"}
 

@@ -208,6 +208,8 @@ class FastRecordLoader(Iterable[Any]):
                     if transform is not None:
                         info = BatchInfo(request.seed, request.epoch, request.positions[part], request.rows[part])
                         made = transform(made, info)
+                        if made is None:
+                            raise TypeError("batch_transform returned None: let it return the batch that is handed out")
                     request.hand_out()
                     self._clock.batches += 1
                     yield made
