@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 import fastrecord as fr
@@ -325,6 +326,45 @@ def test_ls_shows_one_line_a_record(image_folder: Path, packed: Path) -> None:
 )
 def test_ls_lists_the_records_asked_for(packed: Path, options: list[str], numbers: list[int]) -> None:
     assert [json.loads(line)["record"] for line in good("ls", packed, "--json", *options).splitlines()] == numbers
+
+
+def test_info_and_ls_show_every_type(tmp_path: Path) -> None:
+    schema = {
+        "lr": fr.array("uint8", (32, 32, 3)),
+        "mel": fr.array("float32", (None, 80)),
+        "tags": fr.list_(fr.string()),
+        "meta": fr.json(),
+        "half": fr.bfloat16(),
+        "z": fr.complex64(),
+        "flag": fr.bool_(),
+    }
+    mel = np.zeros((7, 80), np.float32)
+    record = {"lr": np.zeros((32, 32, 3), np.uint8), "mel": mel, "tags": ["a", "b"], "meta": {"a": [1, None]}}
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        writer.append({**record, "half": 1.5, "z": 1 - 2j, "flag": True})
+    text = good("info", tmp_path / "a.frec")
+    assert "lr (array(uint8, (32, 32, 3))), mel (array(float32, (None, 80))), tags (list(string)), meta (json)" in text
+    fields = json.loads(good("info", "--json", tmp_path / "a.frec"))["fields"]
+    assert fields["lr"] == "array(uint8, (32, 32, 3))"
+    assert fields["half"] == "bfloat16"
+    row = json.loads(good("ls", "--json", tmp_path / "a.frec"))
+    assert row == {
+        "record": 0,
+        "lr": {"bytes": 3072},
+        "mel": {"bytes": 2240},
+        "tags": {"bytes": 8 + 2 * 8 + 8 + 1},
+        "meta": {"a": [1, None]},
+        "half": 1.5,
+        "z": [1.0, -2.0],
+        "flag": True,
+    }
+    assert good("ls", tmp_path / "a.frec").split() == [
+        "0", "3,072", "2,240", "33", '{"a":', "[1,", "null]}", "1.5", "[1.0,", "-2.0]", "True"
+    ]  # fmt: skip
+    assert "no field 'lr' of type image or bytes" in failed(
+        "extract", "--field", "lr", tmp_path / "a.frec", tmp_path / "x"
+    )
+    assert good("verify", tmp_path / "a.frec")
 
 
 def test_ls_of_any_schema_lists_all_fields(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def write(path: Path, schema: dict[str, fr.FieldType], *records: dict[str, Any])
     return fr.Reader(path)
 
 
-NUMBERS = {
+NUMBERS: dict[str, list[Any]] = {
     "bool": [True, False, True],
     "int8": [-128, 127, 0],
     "uint64": [0, 2**64 - 1],

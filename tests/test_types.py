@@ -66,7 +66,8 @@ def test_a_scalar_type_knows_its_dtype_and_its_bytes(name: str) -> None:
     ],
 )
 def test_a_dtype_is_what_numpy_or_torch_call_one(given: Any, name: str) -> None:
-    assert fr.array(given, (3,)) == fr.array(name, [np.int64(3)])
+    dims: Any = [np.int64(3)]
+    assert fr.array(given, (3,)) == fr.array(name, dims)
 
 
 @pytest.mark.parametrize("dtype", [object, str, "U5", "S3", "M8[s]", "m8[s]", [("a", "i4")], "f4,f4", np.void, "V3"])
@@ -333,7 +334,7 @@ def test_torch_tensors_of_every_dtype_are_taken(tmp_path: Path) -> None:
         (np.zeros((3, 4), "f4,f4"), "not records of several fields"),
         (np.zeros((3, 4), "M8[s]"), r"not datetime64\[s\]"),
         (np.zeros((3, 4), "U3"), "not <U3"),
-        (np.ma.masked_array(np.zeros((3, 4), np.float32), np.ones((3, 4))), "not a masked one"),
+        (np.ma.masked_array(np.zeros((3, 4), np.float32), np.ones((3, 4), bool)), "not a masked one"),
         ([[0.0] * 4] * 3, "a numpy array or a torch tensor is wanted, not list"),
         (b"\0" * 48, "a numpy array or a torch tensor is wanted, not bytes"),
         (3.0, "a numpy array or a torch tensor is wanted, not float"),
@@ -365,7 +366,8 @@ def test_a_buffer_that_does_not_fit_a_batch_of_arrays_is_refused(tmp_path: Path)
         reader.read_batch_into(range(4), "x", small)
     assert not small.any()
     shapes: list[tuple[int, ...]] = [(3, 3, 40), (4, 40, 3), (4, 120)]
-    for out in (np.zeros((4, 3, 40)), np.zeros((4, 120), np.int32), *(np.zeros(shape, np.float32) for shape in shapes)):
+    wrong: list[Any] = [np.zeros((4, 3, 40)), np.zeros((4, 120), np.int32)]
+    for out in wrong + [np.zeros(shape, np.float32) for shape in shapes]:
         with pytest.raises(ValueError, match=r"an array of float32 of shape \(4, 3, 40\) is wanted"):
             reader.read_batch_into(range(4), "x", out)
     tensor = torch.zeros(4, 3, 40)
@@ -434,7 +436,7 @@ def test_variable_arrays_come_as_views_padded_or_packed(tmp_path: Path, access: 
             padded = arrays.padded(fill)
             wanted = np.full((150, *np.max([v.shape for v in values], axis=0)), fill, values[0].dtype)
             for i, value in enumerate(values):
-                wanted[(i, *(slice(n) for n in value.shape))] = value
+                wanted[i][tuple(slice(n) for n in value.shape)] = value
             assert same(padded, wanted)
             assert padded.flags.writeable
         if all(dim is not None for dim in (kind.shape or ())[1:]):
@@ -494,7 +496,19 @@ def test_a_variable_array_must_fit_the_dimensions_that_are_fixed(tmp_path: Path,
 
 @pytest.mark.parametrize("access", ACCESS)
 def test_json_comes_back_as_it_went_in(tmp_path: Path, access: str) -> None:
-    values = [None, True, 3, 2**80, -1.5e300, "größe 猫\0", [], {}, {"a": [1, {"b": None}]}, [[[]]], "x" * 100_000]
+    values: list[Any] = [
+        None,
+        True,
+        3,
+        2**80,
+        -1.5e300,
+        "größe 猫\0",
+        [],
+        {},
+        {"a": [1, {"b": None}]},
+        [[[]]],
+        "x" * 100_000,
+    ]
     write(tmp_path / "a.frec", {"meta": fr.json()}, *({"meta": value} for value in values))
     reader = fr.Reader(tmp_path / "a.frec", access)
     assert [record["meta"] for record in reader] == values

@@ -13,8 +13,11 @@ import click
 from fastrecord._core import Batch, FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.schema import Schema
 
 _BATCH = 4096
+# Of values of these types the size is listed, not the value.
+_LARGE = ("image", "bytes", "array", "list")
 _NAMED = 5
 
 
@@ -115,9 +118,9 @@ def _recoded(packs: object) -> list[str]:
 @click.option("--limit", type=click.IntRange(min=0), help="List at most so many records. Default: all.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a record and line.")
 def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
-    """List the records of FILE: number, then each field; of images and bytes the size (bytes, width x height).
+    """List the records of FILE: number, then each field; of images, bytes, arrays and lists the size in bytes.
 
-    Reads the index and the strings only, not the images.
+    Images have their width x height, too. Reads the index, the strings and JSON values only.
     """
     from fastrecord.classes import class_names
 
@@ -128,17 +131,17 @@ def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
         digits = len(str(max(len(reader) - 1, 0)))
         for start in range(offset, stop, _BATCH):
             rows = _rows(reader, range(start, min(start + _BATCH, stop)), classes)
-            lines = [json.dumps(row) if as_json else _row_text(row, digits) for row in rows]
+            lines = [json.dumps(row) if as_json else _row_text(row, reader.schema, digits) for row in rows]
             click.echo("\n".join(lines))
 
 
 def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator[dict[str, Any]]:
     schema = reader.schema
     values: dict[str, list[Any]] = {}
-    plain = [name for name, kind in schema.items() if kind.name not in ("image", "bytes")]
+    plain = [name for name, kind in schema.items() if kind.name not in _LARGE]
     batch: Mapping[str, Any] | Batch = reader.read_batch(numbers, plain) if plain else {}
     for name, kind in schema.items():
-        if kind.name in ("image", "bytes"):
+        if kind.name in _LARGE:
             sizes = [{"bytes": size} for size in reader.lengths(name, numbers).tolist()]
             if kind.name == "image":
                 here = slice(numbers.start, numbers.stop)
@@ -148,27 +151,36 @@ def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator
             values[name] = sizes
         else:
             column = batch[name]
+            if kind.name == "bfloat16":
+                # What numpy sees of them are the upper halves of float32.
+                column = (column.astype("uint32") << 16).view("float32")
             values[name] = column.tolist() if hasattr(column, "tolist") else list(column)
     for i, number in enumerate(numbers):
         row: dict[str, Any] = {"record": number}
         for name in schema:
-            row[name] = values[name][i]
+            row[name] = _as_json(values[name][i])
             if name == "label" and classes is not None and 0 <= row[name] < len(classes):
                 row["class"] = classes[row[name]]
         yield row
 
 
-def _row_text(row: dict[str, Any], digits: int) -> str:
+def _as_json(value: Any) -> Any:
+    """Return a complex number as its two parts, which JSON has; anything else as it is."""
+    return [value.real, value.imag] if isinstance(value, complex) else value
+
+
+def _row_text(row: dict[str, Any], schema: Schema, digits: int) -> str:
     cells = []
     for name, value in row.items():
         if name == "record":
             cells.append(f"{value:>{digits}}")
-        elif isinstance(value, dict):
+        elif name in schema and schema[name].name in _LARGE:
             cells.append(f"{value['bytes']:>9,}")
             if "width" in value:
                 cells.append(f"{value['width']}x{value['height']}".rjust(9))
         else:
-            cells.append(printable(value) if isinstance(value, str) else f"{value}")
+            text = json.dumps(value) if isinstance(value, dict | list) else f"{value}"
+            cells.append(printable(text))
     return "  ".join(cells)
 
 
