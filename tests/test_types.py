@@ -698,3 +698,72 @@ def test_a_value_of_which_no_type_is_known_names_its_field(tmp_path: Path, value
     with pytest.raises(fr.SchemaError, match=f"field 'x': .*({message}).*: give a schema"):
         fr.Writer.from_sample(tmp_path / "a.frec", {"x": value})
     assert list(tmp_path.iterdir()) == []
+
+
+# --- extremes ---
+
+
+def test_a_million_records_of_empty_arrays_are_written_and_read(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"x": fr.array("float32", (0, 3)), "s": fr.string()}) as writer:
+        writer.extend({"x": np.zeros((1_000_000, 0, 3), np.float32), "s": [""] * 1_000_000})
+    reader = fr.Reader(tmp_path / "a.frec")
+    assert len(reader) == 1_000_000
+    assert reader[999_999]["x"].shape == (0, 3)
+    assert reader.read_batch(np.arange(0, 1_000_000, 1000))["x"].shape == (1000, 0, 3)
+    assert reader.verify()["ok"]
+
+
+def test_field_names_may_be_very_long_and_of_any_script(tmp_path: Path) -> None:
+    names = ["n" * 100_000, "имя", "名前" * 1000, "a\tb", "'\"\\"]
+    value = np.arange(40, dtype=np.int16)
+    reader = write(tmp_path / "a.frec", {name: fr.array("int16", (40,)) for name in names}, dict.fromkeys(names, value))
+    assert list(reader.schema) == names
+    for name in names:
+        assert same(reader[0][name], value)
+        assert same(reader.read_batch([0, 0])[name], np.stack([value, value]))
+    with fr.Writer(tmp_path / "a.frec", mode="a") as writer, pytest.raises(fr.SchemaError, match="field имя: "):
+        writer.append(dict.fromkeys(names, value) | {"имя": value[:3]})
+
+
+def test_a_stack_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
+    schema = {"x": fr.array("uint8", (1 << 26,)), "y": fr.array("uint8", (None, None))}
+    wide, high = np.zeros((1, 1 << 20), np.uint8), np.zeros((1 << 20, 1), np.uint8)
+    x = np.zeros(1 << 26, np.uint8)
+    reader = write(tmp_path / "a.frec", schema, {"x": x, "y": wide}, {"x": x, "y": high})
+    arrays = reader.read_batch([0, 1] * 100_000, ["y"])["y"]
+    with pytest.raises(MemoryError):
+        arrays.padded()
+    # More than 47 bits of addresses.
+    with pytest.raises(MemoryError, match="no memory for a batch of"):
+        reader.read_batch(np.zeros(1 << 21, np.int64), ["x"])
+
+
+def test_a_batch_reads_the_same_in_many_threads_and_in_one(tmp_path: Path) -> None:
+    values = arrays_of("uint8", (64, 1024), 200)
+    write(tmp_path / "a.frec", {"x": fr.array("uint8", (64, 1024))}, *({"x": v} for v in values))
+    numbers = np.random.default_rng(1).integers(0, 200, 500)
+    for threads in (1, 2, None):
+        for verify in (False, True):
+            batch = fr.Reader(tmp_path / "a.frec", threads=threads).read_batch(numbers, verify=verify)["x"]
+            assert same(batch, values[numbers])
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_an_array_of_a_damaged_payload_is_named_where_it_is_checked(tmp_path: Path, access: str) -> None:
+    path = tmp_path / "a.frec"
+    values = arrays_of("float32", (50,), 5)
+    write(path, {"x": fr.array("float32", (50,))}, *({"x": v} for v in values))
+    data = bytearray(path.read_bytes())
+    at = data.find(values[3].tobytes())
+    data[at + 7] ^= 4
+    path.write_bytes(data)
+    reader = fr.Reader(path, access)
+    out = np.zeros((5, 50), np.float32)
+    for call in (
+        lambda: reader.read_batch(range(5), ["x"], verify=True),
+        lambda: reader.read_batch_into(range(5), "x", out),
+        lambda: reader.get(3, "x", verify=True),
+    ):
+        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 3, field x: stored CRC"):
+            call()
+    assert [("record 3, field x" in error) for error in reader.verify()["errors"]] == [True]

@@ -113,7 +113,7 @@ impl Writer {
                 self.append_dims(column, shape);
             }
             Value::Bytes(data) | Value::List(data) => {
-                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?
+                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
             }
             Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
         }

@@ -158,7 +158,9 @@ impl Column {
                 let mut parts = out.chunks_exact_mut(width);
                 self.walk(path, records, width, |i, entry| {
                     let entry = entry.ok_or_else(|| missing(i))?;
-                    parts.next().map(|part| part.copy_from_slice(entry));
+                    if let Some(part) = parts.next() {
+                        part.copy_from_slice(entry);
+                    }
                     Ok(())
                 })
             }
@@ -173,12 +175,11 @@ impl Column {
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
-        let (parts, _) = out.as_chunks_mut::<WIDTH>();
-        let mut parts = parts.iter_mut();
+        let mut parts = out.chunks_exact_mut(WIDTH);
         self.for_each::<WIDTH>(path, records, |i, entry| {
             let entry = entry.ok_or_else(|| missing(i))?;
             if let Some(part) = parts.next() {
-                *part = *entry;
+                part.copy_from_slice(entry);
             }
             Ok(())
         })

@@ -47,7 +47,7 @@ pub fn encode_list(kind: &FieldType, values: &[Value<'_>]) -> std::result::Resul
             Value::Str(text) => out.extend_from_slice(text.as_bytes()),
             Value::Array { data, shape } => {
                 if is_variable(kind) {
-                    shape.iter().for_each(|dim| out.extend(dim.to_le_bytes()));
+                    out.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
                 }
                 out.extend_from_slice(data);
             }

@@ -61,9 +61,8 @@ impl FieldType {
 
     /// Takes a type out of a schema row, with the keys that say more about it.
     fn from_row(row: &mut Map<String, Value>) -> std::result::Result<Self, BadType> {
-        let name = match row.remove("type") {
-            Some(Value::String(name)) => name,
-            _ => return Err(BadType::Wrong("has no type".to_owned())),
+        let Some(Value::String(name)) = row.remove("type") else {
+            return Err(BadType::Wrong("has no type".to_owned()));
         };
         match name.as_str() {
             "image" => Ok(Self::Image),

@@ -641,7 +641,7 @@ fn odd_metadata_is_refused_and_odd_but_allowed_metadata_is_not() {
         refused(&bytes, "metadata");
     }
     refused(&field(r#"{"id": 1, "name": "a", "type": "int7"}"#), "\"int7\"");
-    refused(&field(r#"{"id": 1, "name": "a", "type": "json"}"#), "upgrade fastrecord");
+    refused(&field(r#"{"id": 1, "name": "a", "type": "tensor"}"#), "upgrade fastrecord");
 
     let odd = r#" {"new key": {"x": [1.5]}, "schema": [{"id": 4294967295, "name": "a", "type": "int64", "more": 1}],
         "next_field_id": 18446744073709551615, "complete": false, "metadata": {"": null, "\ud83d\ude00": 1e300}} "#;
