@@ -21,6 +21,9 @@ fn list(item: FieldType) -> FieldType {
     FieldType::List(Box::new(item))
 }
 
+/// A value as it is read: its bytes and, of an array, its shape.
+type Found = (Vec<u8>, Vec<u64>);
+
 /// One value as it is written.
 #[derive(Debug, Clone)]
 enum Item {
@@ -41,7 +44,7 @@ impl Item {
     }
 
     /// As a reader gives it.
-    fn read(&self) -> (Vec<u8>, Vec<u64>) {
+    fn read(&self) -> Found {
         match self {
             Self::Number(bytes) | Self::List(bytes) => (bytes.clone(), vec![]),
             Self::Text(text) => (text.clone().into_bytes(), vec![]),
@@ -114,7 +117,7 @@ fn append_all(writer: &mut Writer, rows: &[Vec<Item>]) {
 }
 
 /// Everything in a file, in every way that there is; the ways agree.
-fn read_all(reader: &Reader) -> Result<Vec<Vec<(Vec<u8>, Vec<u64>)>>> {
+fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
     let records: Vec<u64> = (0..reader.len()).collect();
     let mut rows = vec![Vec::new(); records.len()];
     for (field, definition) in reader.schema().fields().iter().enumerate() {
@@ -145,7 +148,7 @@ fn read_all(reader: &Reader) -> Result<Vec<Vec<(Vec<u8>, Vec<u64>)>>> {
     Ok(rows)
 }
 
-fn wanted(rows: &[Vec<Item>]) -> Vec<Vec<(Vec<u8>, Vec<u64>)>> {
+fn wanted(rows: &[Vec<Item>]) -> Vec<Vec<Found>> {
     rows.iter().map(|row| row.iter().map(Item::read).collect()).collect()
 }
 
@@ -189,7 +192,7 @@ fn an_extended_file_is_the_one_that_is_appended_to() {
     };
     let path = folder.path().join("x.frec");
     let mut writer = Writer::open(&path, Some(schema()), None, &options(Mode::Create)).unwrap();
-    let blocks: Vec<(Vec<u8>, Vec<u64>)> = (0..rows[0].len())
+    let blocks: Vec<Found> = (0..rows[0].len())
         .map(|field| {
             let values: Vec<_> = rows.iter().map(|row| row[field].read()).collect();
             (values.iter().flat_map(|(bytes, _)| bytes.clone()).collect(), values[0].1.clone())

@@ -237,7 +237,7 @@ pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
             Datum::Int(value) => Cell::Int(value),
             Datum::Float(value) => Cell::Float(value.to_bits()),
             Datum::Missing => Cell::Missing,
-            other => panic!("read values of {other:?}"),
+            other @ Datum::Values(_) => panic!("read values of {other:?}"),
         })
     };
     (0..reader.len()).map(|record| (0..kinds.len()).map(|field| cell(field, record)).collect()).collect()
