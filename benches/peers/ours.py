@@ -15,6 +15,7 @@ from PIL import Image
 
 import fastrecord as fr
 from benches.peers import SIZE, Batch, Data, Epochs, Options
+from fastrecord.image_batches import ImageBatches
 
 RAW_SIDE = 256
 
@@ -65,9 +66,10 @@ def epochs(data: Data, options: Options) -> Epochs:
         flip=True,
         threads=options.threads,
     )
-    if options.variant == "whole":
-        loader._options["region"] = False
-        loader._plan = loader._make_plan()
+    maker = loader._maker
+    if options.variant == "whole" and isinstance(maker, ImageBatches):
+        maker._options["region"] = False
+        loader._plan = maker.plan()
 
     def batches(number: int) -> Iterable[Batch]:
         loader.set_epoch(number)
