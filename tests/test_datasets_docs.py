@@ -1,4 +1,4 @@
-"""The Python of docs/datasets.md, and what docs/order.md says of draws, runs as it stands."""
+"""The Python of docs/datasets.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -56,13 +56,3 @@ def test_samples_of_the_document_are_what_it_says(capsys: pytest.CaptureFixture[
     names = run("datasets.md", "Samples of any fields")
     assert capsys.readouterr().out == "{'label': 0, 'key': 'cat/0.jpg'}\n"
     assert names["labels"].tolist() == [2] * 4
-
-
-@pytest.mark.usefixtures("folder")
-def test_draws_of_the_document_are_what_it_says() -> None:
-    names = run("order.md", "Draws with replacement")
-    drawn = [row for batch in names["even"] for row in batch]
-    assert len(drawn) == 100
-    small = names["data"].column("image.width") <= 40
-    assert not any(small[row] for batch in names["sampler"] for row in batch)
-    run("order.md", "The draws, step by step")

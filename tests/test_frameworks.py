@@ -70,14 +70,26 @@ def launch(script: str, directory: Path, *arguments: str) -> list[dict[str, Any]
 def test_every_section_with_a_snippet_is_run_below() -> None:
     assert list(snippets()) == [
         "Which records make up a batch",
+        "Draws with replacement",
         "Lightning",
         "Accelerate",
         "The order, step by step",
         "The order by blocks, step by step",
+        "The draws, step by step",
     ]
 
 
-@pytest.mark.parametrize("heading", ["The order, step by step", "The order by blocks, step by step"])
+def test_the_draws_of_the_docs_run(run_snippet: Callable[[str], dict[str, Any]]) -> None:
+    names = run_snippet("Draws with replacement")
+    drawn = [row for batch in names["even"] for row in batch]
+    assert len(drawn) == 100
+    small = names["data"].column("image.width") <= 40
+    assert not any(small[row] for batch in names["sampler"] for row in batch)
+
+
+@pytest.mark.parametrize(
+    "heading", ["The order, step by step", "The order by blocks, step by step", "The draws, step by step"]
+)
 def test_the_golden_values_of_the_docs_are_those_of_the_code(heading: str) -> None:
     exec(snippets()[heading], {})
 

@@ -151,7 +151,7 @@ def test_no_python_runs_for_a_record_in_training_and_in_evaluation(
     def refuse(*_: object) -> None:
         raise AssertionError("a record was read by Python")
 
-    for name in ("__getitem__", "__getitems__", "_sample", "_decode"):
+    for name in ("__getitem__", "__getitems__", "_sample", "_tensors"):
         monkeypatch.setattr(fr.FastRecordDataset, name, refuse)
     config = small_config(colours, tmp_path / "out", val=str(val), max_steps=2)
     assert open_datasets(config)[1].target_transform is None  # type: ignore[union-attr]  # there is one
