@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use fastrecord_core::{ArrayType, Datum, FieldType, Reader as CoreReader, Spares};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
@@ -57,6 +57,10 @@ impl State {
         text: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, text).map_err(|error| {
+            // Ctrl-C is no matter of the text.
+            if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyRecursionError>(py) {
+                return error;
+            }
             let (path, name) = (self.reader.path().display(), &self.reader.schema().fields()[field].name);
             let message = format!("{path}: record {record}, field {name}: not valid JSON: {}", error.value(py));
             CorruptFileError::new_err(message)
