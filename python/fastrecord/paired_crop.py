@@ -15,12 +15,15 @@ from fastrecord.batch_info import BatchInfo
 Size: TypeAlias = int | tuple[int, int]
 Images: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
-# Of (B, H, W, C).
-_TURNS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "flip": lambda images: images.flip(2),
-    "vertical_flip": lambda images: images.flip(1),
-    "rot90": lambda images: images.rot90(1, (1, 2)),
+# Of (B, H, W, C): as torch does it, and as a view of numpy's. On the CPU torch would set threads to work that wait for
+# each other longer than they work, and take and put images value by value.
+_TURNS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    "flip": (lambda images: images.flip(2), lambda images: images[:, :, ::-1]),
+    "vertical_flip": (lambda images: images.flip(1), lambda images: images[:, ::-1]),
+    "rot90": (lambda images: images.rot90(1, (1, 2)), lambda images: np.rot90(images, 1, (1, 2))),
 }
+# Channels are copied one by one while they are few: numpy copies single values fast, and pixels of three slowly.
+_FEW_CHANNELS = 8
 # A record draws the place of its crop, top and left, and then each of these, asked for or not: so that one more changes
 # nothing else.
 _DRAWS = 2 + len(_TURNS)
@@ -144,14 +147,13 @@ class PairedRandomCrop:
 
     def _turn(self, images: torch.Tensor, draws: NDArray[np.float64]) -> None:
         """Turn some of the images (B, H, W, C), in place."""
-        for number, (name, turn) in enumerate(_TURNS.items(), start=2):
+        for number, (name, (turn, view)) in enumerate(_TURNS.items(), start=2):
             chosen = np.flatnonzero(draws[:, number] < 0.5) if getattr(self, name) else ()
             if len(chosen) == 0:
                 continue
             if images.device.type == "cpu":
-                # numpy takes and puts whole images, torch value by value.
                 array = _array(images)
-                array[chosen] = turn(torch.from_numpy(array[chosen])).numpy()
+                array[chosen] = _copied(view(array[chosen]))
             else:
                 index = torch.from_numpy(chosen).to(images.device)
                 images[index] = turn(images[index])
@@ -161,8 +163,13 @@ def _cut(images: Images, places: NDArray[np.int64], crop: tuple[int, int]) -> to
     """Return a part of each image, (B, height, width, C), at its place, int64 (B, 2) of top and left."""
     height, width = crop
     if not isinstance(images, torch.Tensor):
-        parts = zip(images, places.tolist(), strict=True)
-        return torch.stack([image[top : top + height, left : left + width] for image, (top, left) in parts])
+        parts = [
+            image[top : top + height, left : left + width]
+            for image, (top, left) in zip(images, places.tolist(), strict=True)
+        ]
+        if parts[0].device.type != "cpu":
+            return torch.stack(parts)
+        return torch.from_numpy(np.stack([_array(part) for part in parts])).view(parts[0].dtype)
     # A view of all crops that there are, out of which each record's is copied.
     records, rows, columns, channels = images.shape
     shape = (records, rows - height + 1, columns - width + 1, height, width, channels)
@@ -175,6 +182,17 @@ def _cut(images: Images, places: NDArray[np.int64], crop: tuple[int, int]) -> to
     record, row, column, channel = array.strides
     views = np.lib.stride_tricks.as_strided(array, shape, (record, row, column, row, column, channel), writeable=False)
     return torch.from_numpy(views[numbers]).view(images.dtype)
+
+
+def _copied(view: NDArray[Any]) -> NDArray[Any]:
+    """Return images (B, H, W, C) in memory of their own, in order."""
+    made = np.empty(view.shape, view.dtype)
+    if view.shape[3] > _FEW_CHANNELS:
+        made[:] = view
+    else:
+        for channel in range(view.shape[3]):
+            made[..., channel] = view[..., channel]
+    return made
 
 
 def _array(images: torch.Tensor) -> NDArray[Any]:
