@@ -10,6 +10,7 @@ from fastrecord._core import (
     CorruptFileError,
     DecodeError,
     FastRecordError,
+    Filler,
     LockedError,
     NoCommitError,
     Reader,
@@ -19,6 +20,7 @@ from fastrecord._core import (
     __version__,
     decode_image,
 )
+from fastrecord.new_field import add_field, drop_field
 from fastrecord.schema import (
     Compression,
     FieldType,
@@ -85,6 +87,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "FastRecordError",
     "FastRecordLoader",
     "FieldType",
+    "Filler",
     "LoaderStats",
     "LockedError",
     "NoCommitError",
@@ -95,6 +98,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "add_field",
     "array",
     "bfloat16",
     "bool_",
@@ -106,6 +110,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "complex64",
     "concat",
     "decode_image",
+    "drop_field",
     "float16",
     "float32",
     "float64",

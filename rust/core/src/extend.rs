@@ -77,11 +77,8 @@ impl Writer {
     fn blocks(&self, columns: &[Column<'_>]) -> Vec<(usize, bool)> {
         let fields = self.schema().fields().iter().zip(columns);
         let block = |(field, column): (&Field, &Column<'_>)| match (&field.kind, column) {
-            (FieldType::Scalar(dtype), _) => (dtype.size(), true),
-            (FieldType::Array(array), Column::Block { shape, .. }) => {
-                (array.nbytes_of(shape).unwrap_or_default() as usize, false)
-            }
-            _ => (0, false),
+            (kind, Column::Block { shape, .. }) => (block_value(kind, shape), matches!(kind, FieldType::Scalar(_))),
+            (_, Column::Values(_)) => (0, false),
         };
         fields.map(block).collect()
     }
@@ -120,8 +117,17 @@ impl Writer {
     }
 }
 
+/// The bytes of a value of a block; 0 if the field has no values of that shape.
+pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
+    match kind {
+        FieldType::Scalar(dtype) => dtype.size(),
+        FieldType::Array(array) => array.nbytes_of(shape).unwrap_or_default() as usize,
+        _ => 0,
+    }
+}
+
 /// Checks a block of values of so many bytes each; what is wrong has the position of its record.
-fn check_block(
+pub(crate) fn check_block(
     kind: &FieldType,
     data: &[u8],
     shape: &[u64],

@@ -3,7 +3,8 @@
 use crate::append::check_value;
 use crate::chunks::ColumnBuffer;
 use crate::error::{Error, Result};
-use crate::schema::Field;
+use crate::extend::{block_value, check_block};
+use crate::schema::{Field, FieldType};
 use crate::writer::{Value, Writer};
 
 /// Entries of a new field held in memory before they are written as chunks, which only the commit of the field names.
@@ -59,32 +60,58 @@ impl Writer {
     pub fn fill(&mut self, field: NewField, values: &[Value<'_>]) -> Result<()> {
         self.check_usable()?;
         let number = self.filling(field)?;
+        self.check_room(number, values.len())?;
         let Filling { field, filled, .. } = &self.fillings[number];
-        if values.len() as u64 > self.records - filled {
-            let detail = format!("a value too many: the file has {} records", self.records);
-            return Err(self.bad_value(self.records, &field.name, detail));
-        }
-        let sizes: Vec<_> = (*filled..)
+        let sizes: Vec<(u32, u32)> = (*filled..)
             .zip(values)
             .map(|(record, value)| check_value(&field.kind, value).map_err(|e| self.bad_value(record, &field.name, e)))
             .collect::<Result<_>>()?;
-        let filled = self.fill_checked(number, values, &sizes);
+        let filled = values.iter().zip(sizes).try_for_each(|(value, size)| self.fill_one(number, value, size));
         self.guard(filled)
     }
 
-    fn fill_checked(&mut self, number: usize, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
-        for (value, &size) in values.iter().zip(sizes) {
-            let columns = self.columns_of_filling(number);
-            self.append_value(columns.start, value, size)?;
-            self.fillings[number].filled += 1;
-            let held: usize = self.columns[columns].iter().map(|column| column.pending.len()).sum();
-            if held >= HELD {
-                self.write_filled(number)?;
-            } else if self.heap_is_full() {
-                self.flush_heap()?;
-            }
+    /// Gives the next `count` records their values: numbers (`shape` is empty then) or arrays of one shape, in one block.
+    ///
+    /// # Errors
+    /// As [`Writer::fill`].
+    pub fn fill_block(&mut self, field: NewField, data: &[u8], shape: &[u64], count: usize) -> Result<()> {
+        self.check_usable()?;
+        let number = self.filling(field)?;
+        self.check_room(number, count)?;
+        let Filling { field, filled, .. } = &self.fillings[number];
+        let scalar = matches!(field.kind, FieldType::Scalar(_));
+        let bytes = block_value(&field.kind, shape);
+        check_block(&field.kind, data, shape, bytes, count)
+            .map_err(|(i, detail)| self.bad_value(filled + i as u64, &field.name, detail))?;
+        let value = |i: usize| {
+            let data = &data[i * bytes..(i + 1) * bytes];
+            if scalar { Value::Number(data) } else { Value::Array { data, shape } }
+        };
+        let filled = (0..count).try_for_each(|i| self.fill_one(number, &value(i), (0, 0)));
+        self.guard(filled)
+    }
+
+    fn check_room(&self, number: usize, count: usize) -> Result<()> {
+        let Filling { field, filled, .. } = &self.fillings[number];
+        if count as u64 <= self.records - filled {
+            return Ok(());
         }
-        Ok(())
+        let detail = format!("a value too many: the file has {} records", self.records);
+        Err(self.bad_value(self.records, &field.name, detail))
+    }
+
+    fn fill_one(&mut self, number: usize, value: &Value<'_>, size: (u32, u32)) -> Result<()> {
+        let columns = self.columns_of_filling(number);
+        self.append_value(columns.start, value, size)?;
+        self.fillings[number].filled += 1;
+        let held: usize = self.columns[columns].iter().map(|column| column.pending.len()).sum();
+        if held >= HELD {
+            self.write_filled(number)
+        } else if self.heap_is_full() {
+            self.flush_heap()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the entries that are held as chunks.

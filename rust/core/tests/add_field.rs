@@ -107,7 +107,9 @@ fn a_reader_keeps_its_snapshot_and_sees_the_field_once_it_refreshes() {
         writer.close().unwrap();
         assert_eq!((read_by_batch(&before).unwrap(), before.schema()), (rows.clone(), &known));
         let after = before.refresh().unwrap().expect("a new commit");
-        rows.iter_mut().for_each(|row| row.push(Cell::Float(0.5_f64.to_bits())));
+        for row in &mut rows {
+            row.push(Cell::Float(0.5_f64.to_bits()));
+        }
         assert_eq!(read_by_batch(&after).unwrap(), rows);
         // The old snapshot can be opened again, by its name, in another process.
         let again = Reader::open_snapshot(&path, access, None, before.snapshot()).unwrap();
@@ -197,12 +199,12 @@ fn several_fields_grow_side_by_side_and_each_is_committed_or_dropped_by_itself()
     let dropped = writer.start_field(&field("dropped", &FieldType::String)).unwrap();
     let key = writer.start_field(&field("key", &FieldType::String)).unwrap();
     let thumb = png(7, 5, b"..");
-    for i in 0..6 {
+    for (i, row) in rows.iter_mut().enumerate() {
         let text = format!("key {i}");
         writer.fill(image, &[Value::Bytes(&thumb)]).unwrap();
         writer.fill(dropped, &[Value::Str("never seen")]).unwrap();
         writer.fill(key, &[Value::Str(&text)]).unwrap();
-        rows[i].extend([Cell::Text(text), Cell::Image(thumb.clone(), (7, 5))]);
+        row.extend([Cell::Text(text), Cell::Image(thumb.clone(), (7, 5))]);
     }
     writer.commit_field(key).unwrap();
     writer.drop_new_field(dropped).unwrap();
@@ -231,7 +233,9 @@ fn a_dropped_field_is_gone_its_id_is_never_reused_and_older_snapshots_have_it() 
     writer.drop_field("key").unwrap();
     writer.close().unwrap();
     assert_eq!(read_by_batch(&before).unwrap(), rows);
-    rows.iter_mut().for_each(|row| row.truncate(1));
+    for row in &mut rows {
+        row.truncate(1);
+    }
     assert_holds(&path, &rows);
     // Another session, so that the ids are those of the file.
     let mut writer = reopen(&path);

@@ -57,7 +57,12 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
         }
-        Error::Schema(_) | Error::BadValue { .. } | Error::SchemaMismatch { .. } => SchemaError::new_err(message),
+        Error::Schema(_)
+        | Error::BadValue { .. }
+        | Error::SchemaMismatch { .. }
+        | Error::AddField { .. }
+        | Error::Unfilled { .. }
+        | Error::Filling { .. } => SchemaError::new_err(message),
         Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(message),
         Error::Locked { .. } => LockedError::new_err(message),
         // `Error` is non-exhaustive only for other crates; these are the rest: Missing, WriterFailed, WrongProcess, Replaced.

@@ -165,6 +165,14 @@ pub(crate) enum HeldColumn {
 }
 
 impl HeldColumn {
+    /// How many values it has.
+    pub(crate) fn len(&self, py: Python<'_>) -> usize {
+        match self {
+            Self::Block(array, _) => array.bind(py).shape().first().copied().unwrap_or_default(),
+            Self::Values(values) => values.len(),
+        }
+    }
+
     pub(crate) fn column<'a>(&'a self, py: Python<'a>) -> Column<'a> {
         match self {
             Self::Block(array, shape) => Column::Block { data: array_bytes(py, array), shape },

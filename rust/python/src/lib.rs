@@ -11,6 +11,7 @@ mod copy;
 mod draw;
 mod error;
 mod export;
+mod filler;
 mod held;
 mod image;
 mod lists;
@@ -73,6 +74,8 @@ mod _core {
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
         UnsupportedVersionError,
     };
+    #[pymodule_export]
+    use crate::filler::Filler;
     #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops};
     #[pymodule_export]

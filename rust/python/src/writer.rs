@@ -2,18 +2,19 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use fastrecord_core::image::Markers;
 use fastrecord_core::{
     Column, Error, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions,
 };
-use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
+use crate::filler::Filler;
 use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
 use crate::turn::{InUse, Turns};
 
@@ -41,14 +42,29 @@ use crate::turn::{InUse, Turns};
 pub(crate) struct Writer {
     /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
     path: PathBuf,
-    schema: Schema,
+    /// Fields may be added to it.
+    schema: RwLock<Arc<Schema>>,
     core: Turns<CoreWriter>,
 }
 
 impl Writer {
     /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
-    fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
         self.core.take(py, &self.path)
+    }
+
+    /// The fields of every record.
+    fn known(&self) -> Arc<Schema> {
+        Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes note of fields that the core's writer has now.
+    pub(crate) fn note_schema(&self, writer: &CoreWriter) {
+        *self.schema.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(writer.schema().clone());
+    }
+
+    pub(crate) fn is_from_another_process(&self) -> bool {
+        self.core.is_from_another_process()
     }
 
     fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
@@ -62,17 +78,15 @@ impl Writer {
     /// The columns of many records, in the order of the fields, and how many records they are of.
     fn held_columns(&self, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<HeldColumn>, usize)> {
         let py = columns.py();
-        let fields = self.schema.fields();
+        let schema = self.known();
+        let fields = schema.fields();
         let (mut held, mut count): (Vec<HeldColumn>, Option<usize>) = (Vec::with_capacity(fields.len()), None);
         for field in fields {
             let values = get(columns, &field.name)?;
             let values = values.ok_or_else(|| self.bad_value(py, &field.name, "there are no values for it"))?;
             let column = hold_column(&values, &field.kind)?;
             let column = column.map_err(|(i, detail)| self.bad_value_of(py, i, &field.name, &detail))?;
-            let length = match &column {
-                HeldColumn::Block(array, _) => array.bind(py).shape()[0],
-                HeldColumn::Values(values) => values.len(),
-            };
+            let length = column.len(py);
             if *count.get_or_insert(length) != length {
                 let (first, expected) = (&fields[0].name, count.unwrap_or_default());
                 let detail = format!("{length} values, where field {first} has {expected}");
@@ -81,8 +95,8 @@ impl Writer {
             held.push(column);
         }
         if columns.len()? != fields.len() {
-            if let Some(name) = self.unknown_key(columns, None)? {
-                let detail = format!("no such field: the file has {}", self.schema.describe());
+            if let Some(name) = unknown_key(&schema, columns, None)? {
+                let detail = format!("no such field: the file has {}", schema.describe());
                 return Err(self.bad_value(py, &name, &detail));
             }
         }
@@ -91,7 +105,8 @@ impl Writer {
 
     fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
         let py = record.py();
-        let fields = self.schema.fields();
+        let schema = self.known();
+        let fields = schema.fields();
         let mut held = Vec::with_capacity(fields.len());
         for field in fields {
             let value = get(record, &field.name)?;
@@ -99,24 +114,24 @@ impl Writer {
             held.push(hold(&value, &field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
         }
         if record.len()? != fields.len() {
-            if let Some(name) = self.unknown_key(record, None)? {
-                let detail = format!("no such field: the file has {}", self.schema.describe());
+            if let Some(name) = unknown_key(&schema, record, None)? {
+                let detail = format!("no such field: the file has {}", schema.describe());
                 return Err(self.bad_value(py, &name, &detail));
             }
         }
         Ok(held)
     }
+}
 
-    /// The first key that names no field, or the one to leave out.
-    fn unknown_key(&self, given: &Bound<'_, PyMapping>, without: Option<&str>) -> PyResult<Option<String>> {
-        for key in given.keys()? {
-            let name = key.extract::<String>().ok();
-            if name.as_deref().is_none_or(|name| self.schema.position(name).is_none() || Some(name) == without) {
-                return Ok(Some(name.map_or_else(|| key.repr().map(|text| text.to_string()), Ok)?));
-            }
+/// The first key that names no field, or the one to leave out.
+fn unknown_key(schema: &Schema, given: &Bound<'_, PyMapping>, without: Option<&str>) -> PyResult<Option<String>> {
+    for key in given.keys()? {
+        let name = key.extract::<String>().ok();
+        if name.as_deref().is_none_or(|name| schema.position(name).is_none() || Some(name) == without) {
+            return Ok(Some(name.map_or_else(|| key.repr().map(|text| text.to_string()), Ok)?));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 /// What the keywords of `append_files` ask for; `None` if images stay as they are.
@@ -212,7 +227,8 @@ impl Writer {
             Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
             error => to_py(error),
         })?;
-        Ok(Self { path, schema: writer.schema().clone(), core: Turns::new(writer) })
+        let schema = RwLock::new(Arc::new(writer.schema().clone()));
+        Ok(Self { path, schema, core: Turns::new(writer) })
     }
 
     /// Append one record, a mapping with a value for each field, and return its number.
@@ -320,11 +336,11 @@ impl Writer {
             "skip" => OnError::Skip,
             other => return Err(PyValueError::new_err(format!("on_error is \"raise\" or \"skip\", not {other:?}"))),
         };
-        let schema = &self.schema;
+        let schema = self.known();
         let no_field =
             |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {}", schema.describe()));
         let position = schema.position(field).ok_or_else(|| no_field(field))?;
-        if let Some(name) = self.unknown_key(values, Some(field))? {
+        if let Some(name) = unknown_key(&schema, values, Some(field))? {
             let twice = || SchemaError::new_err(format!("field {field}: both files and values are given for it"));
             return Err(if name == field { twice() } else { no_field(&name) });
         }
@@ -348,6 +364,44 @@ impl Writer {
         })
     }
 
+    /// Start to add a field to the records of the file; those not yet committed are committed first.
+    ///
+    /// Give the filler a value for each record, in record order; it commits the field once it is closed, and nothing of it before.
+    /// No record is appended meanwhile; several fields may be filled side by side. Afterwards every record needs the field.
+    ///
+    /// Args:
+    ///     name: Of the new field. One that the file has is refused: add "label_v2" beside "label".
+    ///     type: `fastrecord.array("float32", (512,))` or another type.
+    /// Raises:
+    ///     SchemaError: the name is taken, or a name or a type is not allowed.
+    #[pyo3(signature = (name, r#type))]
+    fn add_field(slf: &Bound<'_, Self>, name: &str, r#type: &Bound<'_, PyAny>) -> PyResult<Filler> {
+        let py = slf.py();
+        let given = PyDict::new(py);
+        given.set_item(name, r#type)?;
+        let schema = schema_from(&given)?;
+        let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time")) };
+        let mut guard = slf.get().lock(py)?;
+        let writer = &mut *guard;
+        let new = py.detach(|| writer.start_field(field)).map_err(to_py)?;
+        drop(guard);
+        Ok(Filler::new(slf.clone().unbind(), new, field.clone()))
+    }
+
+    /// Remove a field, durably; what is not yet committed is committed with it. Its bytes stay in the file.
+    ///
+    /// Readers that are open keep it until they refresh.
+    ///
+    /// Raises:
+    ///     KeyError: no such field. SchemaError: it is the only one.
+    fn drop_field(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let mut guard = self.lock(py)?;
+        let writer = &mut *guard;
+        let dropped = py.detach(|| writer.drop_field(name));
+        self.note_schema(writer);
+        dropped.map(|_| ()).map_err(to_py)
+    }
+
     /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let mut guard = self.lock(py)?;
@@ -356,10 +410,16 @@ impl Writer {
     }
 
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
+    ///
+    /// Raises:
+    ///     SchemaError: a new field has no value for some records: it is left out, the rest is committed. (With mode "w" nothing
+    ///         takes the old file's place then.)
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        py.detach(|| writer.close()).map_err(to_py)
+        let closed = py.detach(|| writer.close());
+        self.note_schema(writer); // with the fields whose fillers were full
+        closed.map_err(to_py)
     }
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
@@ -392,7 +452,7 @@ impl Writer {
     }
 
     fn __repr__(&self) -> String {
-        format!("<fastrecord.Writer '{}': {}>", self.path.display(), self.schema.describe())
+        format!("<fastrecord.Writer '{}': {}>", self.path.display(), self.known().describe())
     }
 
     /// The path that it was opened by.
@@ -404,7 +464,7 @@ impl Writer {
     /// The fields of every record, a `fastrecord.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        schema_to(py, &self.schema)
+        schema_to(py, &self.known())
     }
 
     /// Bytes that this writer has appended to the file.

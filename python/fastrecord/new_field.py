@@ -1,0 +1,82 @@
+"""Fields that come later than the records: embeddings, scores, cleaned labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from itertools import islice
+from os import PathLike, fspath
+from typing import Any
+
+from fastrecord._core import Reader, SchemaError, Writer
+from fastrecord.schema import FieldType
+
+# Values that are written by one call: enough for its threads, few enough for memory and for progress.
+_VALUES = 1024
+_BYTES = 16 << 20
+
+
+def add_field(
+    path: str | PathLike[str],
+    name: str,
+    type: FieldType,  # noqa: A002  what it is called everywhere
+    values: Iterable[Any],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Add a field to an existing file without rewriting it: all or nothing, in one durable commit.
+
+    Readers and data sets that are open keep their snapshot without the field; `refresh()` shows it. What is killed or
+    fails in between leaves the file as it was. To replace the values of a field, add them as another ("label_v2").
+
+    Args:
+        path: The .frec file. No writer may have it open; readers may.
+        name: Of the new field.
+        type: `fastrecord.array("float32", (512,))` or another type.
+        values: One for each of the file's N records, in record order. An array (N, ...) is quickest, one in a file
+            (`numpy.load(..., mmap_mode="r")`) among them; other iterables and generators are read as they go, so that
+            not all values need be in memory. For batches of values use `Writer.add_field`.
+        progress: Called with records done and records in total, now and then; an exception in it ends it all.
+
+    Raises:
+        SchemaError: the file has the name already, a value does not fit (names its record), or they are not N.
+        FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
+        TypeError: `values` is a str, bytes or a mapping.
+    """
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"field {name!r}: values are one for each record, not a single {values.__class__.__name__}")
+    with Reader(path) as reader:
+        complete = reader.complete
+    with Writer(path, mode="a", complete=complete) as writer, writer.add_field(name, type) as filler:
+        records = len(writer)
+        if isinstance(values, Sized) and len(values) != records:
+            raise SchemaError(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records")
+        for batch in _batches(values):
+            filler.extend(batch)
+            if progress is not None:
+                progress(len(filler), records)
+
+
+def drop_field(path: str | PathLike[str], name: str) -> None:
+    """Remove a field from a file, durably, without rewriting it: its bytes stay, and only older snapshots name them.
+
+    Raises:
+        KeyError: the file has no such field. SchemaError: it is the only one.
+        FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
+    """
+    with Reader(path) as reader:
+        complete = reader.complete
+    with Writer(path, mode="a", complete=complete) as writer:
+        writer.drop_field(name)
+
+
+def _batches(values: Iterable[Any]) -> Iterator[Any]:
+    """Cut values into batches: slices of arrays, lists of anything else."""
+    if hasattr(values, "shape") and hasattr(values, "__getitem__") and isinstance(values, Sized):
+        each = getattr(values, "nbytes", 0) // max(len(values), 1)
+        step = max(_BYTES // max(each, 16), 1)
+        for start in range(0, len(values), step):
+            yield values[start : start + step]
+        return
+    rest = iter(values)
+    while batch := list(islice(rest, _VALUES)):
+        yield batch

@@ -1,0 +1,149 @@
+//! `fastrecord.Filler`: the values of a new field.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fastrecord_core::{Column, Field, NewField, Value};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::convert::bad_value;
+use crate::error::to_py;
+use crate::held::{HeldColumn, hold, hold_column};
+use crate::writer::Writer;
+
+/// Fewer bytes than this are taken before other threads could be let in.
+const QUICK: usize = 32 << 10;
+
+/// Takes the values of a new field, in record order; `Writer.add_field` makes it.
+///
+/// Leaving a `with` block normally commits the field if every record has a value, and raises if not; an exception drops it.
+/// Whatever is not committed, also in a process that is killed, leaves the file as it was.
+#[pyclass(module = "fastrecord", frozen)]
+pub(crate) struct Filler {
+    writer: Py<Writer>,
+    new: NewField,
+    field: Field,
+    filled: AtomicU64,
+}
+
+impl Filler {
+    pub(crate) fn new(writer: Py<Writer>, new: NewField, field: Field) -> Self {
+        Self { writer, new, field, filled: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> u64 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    fn bad_value(&self, py: Python<'_>, ahead: u64, detail: &str) -> PyErr {
+        let writer = self.writer.get().lock(py);
+        writer.map_or_else(|e| e, |w| bad_value(w.path(), self.next() + ahead, &self.field.name, detail))
+    }
+
+    fn fill(&self, py: Python<'_>, held: &HeldColumn) -> PyResult<u64> {
+        let (column, count) = (held.column(py), held.len(py));
+        let bytes = match &column {
+            Column::Block { data, .. } => data.len(),
+            Column::Values(values) => values.iter().map(bytes_of).sum(),
+        };
+        let mut guard = self.writer.get().lock(py)?;
+        let writer = &mut *guard;
+        let quick = bytes < QUICK && !writer.may_write(bytes);
+        let mut fill = || match &column {
+            Column::Block { data, shape } => writer.fill_block(self.new, data, shape, count),
+            Column::Values(values) => writer.fill(self.new, values),
+        };
+        let filled = if quick { fill() } else { py.detach(fill) };
+        filled.map_err(to_py)?;
+        Ok(self.filled.fetch_add(count as u64, Ordering::Relaxed))
+    }
+}
+
+fn bytes_of(value: &Value<'_>) -> usize {
+    match value {
+        Value::Bytes(bytes) => bytes.len(),
+        Value::Array { data, .. } => data.len(),
+        Value::Str(text) => text.len(),
+        _ => 8,
+    }
+}
+
+#[pymethods]
+impl Filler {
+    /// Give the next record its value; returns the record's number.
+    ///
+    /// Raises:
+    ///     SchemaError: the value does not fit, or every record has one; names record and field, and nothing was taken.
+    ///     OSError: a write failed (a full disk): the file is good up to its last commit, and its writer goes no further.
+    fn append(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let held = hold(value, &self.field.kind).map_err(|detail| self.bad_value(py, 0, &detail))?;
+        self.fill(py, &HeldColumn::Values(vec![held]))
+    }
+
+    /// Give the next N records their values; returns the number of the first.
+    ///
+    /// Args:
+    ///     values: N of them, held in memory until this call returns. For scalars and arrays of a fixed shape an array or a
+    ///         tensor (N, *shape) of the field's dtype is quickest.
+    /// Raises:
+    ///     As `append`; nothing of the call was taken then.
+    fn extend(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let held = hold_column(values, &self.field.kind)?;
+        let held = held.map_err(|(i, detail)| self.bad_value(py, i, &detail))?;
+        self.fill(py, &held)
+    }
+
+    /// Commit the field, durably. Closing twice is allowed.
+    ///
+    /// Raises:
+    ///     SchemaError: records without a value; says how many. The field is dropped then.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let owner = self.writer.get();
+        let mut guard = owner.lock(py)?;
+        let writer = &mut *guard;
+        if writer.filled(self.new).is_err() {
+            return Ok(());
+        }
+        let committed = py.detach(|| writer.commit_field(self.new));
+        owner.note_schema(writer);
+        committed.map(|_| ()).map_err(to_py)
+    }
+
+    /// Drop the field and its values: the file stays as it is. Nothing happens if it was committed.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let owner = self.writer.get();
+        if owner.is_from_another_process() {
+            return Ok(()); // a forked child that leaves the block: the file is its parent's
+        }
+        let mut guard = owner.lock(py)?;
+        let writer = &mut *guard;
+        py.detach(|| writer.drop_new_field(self.new)).map_err(to_py)
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let failed = exception.iter().next().is_some_and(|kind| !kind.is_none());
+        if failed { self.abort(py) } else { self.close(py) }
+    }
+
+    /// Records that have a value so far.
+    fn __len__(&self) -> usize {
+        self.next() as usize
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let writer = self.writer.get().lock(py)?;
+        let (path, records) = (writer.path().display(), writer.len());
+        Ok(format!("<fastrecord.Filler '{path}': {}, {} of {records} records>", self.field.name, self.next()))
+    }
+
+    /// The name of the new field.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.field.name
+    }
+}
