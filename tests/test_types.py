@@ -700,6 +700,13 @@ def test_a_value_of_which_no_type_is_known_names_its_field(tmp_path: Path, value
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sample_is_a_mapping(tmp_path: Path) -> None:
+    values: Any = [1, 2]
+    with pytest.raises(TypeError, match="a record is a mapping of field names to values, not list"):
+        fr.Writer.from_sample(tmp_path / "a.frec", values)
+    assert not (tmp_path / "a.frec").exists()
+
+
 # --- extremes ---
 
 

@@ -18,8 +18,10 @@ def infer_schema(sample: Mapping[str, Any]) -> Schema:
     """Return a schema that the record fits; what each value becomes, `Writer.from_sample` says.
 
     Raises:
-        SchemaError: a value of which no type is known; names the field.
+        SchemaError: a value of which no type is known; names the field. TypeError: the record is no mapping.
     """
+    if not isinstance(sample, Mapping):
+        raise TypeError(f"a record is a mapping of field names to values, not {type(sample).__name__}")
     fields = {}
     for name, value in sample.items():
         try:
