@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{
     ALL_TYPES, EXTENTS, Forge, Rng, Row, VALUES, all_types, append, append_with_side, assert_holds, folder, open,
-    options, random_row, u64_at,
+    options, random_row, u64_at, value,
 };
 use fastrecord_core::{
     Access, ArrayType, Copier, DType, Datum, Error, FieldType, Mode, Reader, Renumber, Result, Schema, Storage, Value,
@@ -161,6 +161,35 @@ fn side_bytes_are_copied_and_stay_under_the_checksum() {
     assert_eq!(stored(&from), stored(&to), "the side bytes are there");
     let report = open(&to).verify(go_on).unwrap();
     assert!(report.errors.is_empty(), "{:?}", report.errors);
+}
+
+#[test]
+fn values_of_a_field_that_came_later_are_copied_into_chunks_of_their_own() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("a.frec"), folder.path().join("b.frec"));
+    let mut rows = write(&from, 80, 9_000, 20_000, 4);
+    let more = Schema::new(
+        ALL_TYPES
+            .map(|(name, kind)| (["late ", name].concat(), kind))
+            .each_ref()
+            .map(|(name, kind)| (name.as_str(), kind.clone())),
+    );
+    let mut writer = Writer::open(&from, None, None, &options(Mode::Append)).unwrap();
+    for field in more.unwrap().fields() {
+        let alone = Schema::new([(field.name.as_str(), field.kind.clone())]).unwrap();
+        let cells: Vec<_> =
+            (0..80).map(|_| random_row(&mut Rng(field.name.len() as u64), &alone, 9_000).remove(0)).collect();
+        let new = writer.start_field(field).unwrap();
+        writer.fill(new, &cells.iter().map(value).collect::<Vec<_>>()).unwrap();
+        writer.commit_field(new).unwrap();
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
+    writer.close().unwrap();
+    assert_holds(&from, &rows);
+    copy_all(&open(&from), &to, true).unwrap();
+    assert_holds(&to, &rows);
+    assert_eq!(chunks_in(&to), 14, "two of the fields are images, of three columns each");
+    assert!(fs::metadata(&to).unwrap().len() < fs::metadata(&from).unwrap().len());
 }
 
 /// A file of three fields in which most records lack something.
