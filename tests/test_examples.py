@@ -42,7 +42,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def srcnn(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SRCNN), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
 
 
 def epochs(*arguments: object) -> list[dict[str, Any]]:
@@ -52,6 +52,7 @@ def epochs(*arguments: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Path) -> None:
     out = tmp_path / "patches.frec"
     common = ("--batch-size", 4, "--val", 9)
@@ -73,6 +74,7 @@ def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("decode", [False, True])
 def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(scenes: Path, tmp_path: Path, decode: bool) -> None:
     for number, path in enumerate(sorted(scenes.glob("*.png"))):

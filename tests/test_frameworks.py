@@ -76,6 +76,7 @@ def test_every_section_with_a_snippet_is_run_below() -> None:
         "The order, step by step",
         "The order by blocks, step by step",
         "The draws, step by step",
+        "The numbers of a batch, step by step",
     ]
 
 
@@ -88,7 +89,13 @@ def test_the_draws_of_the_docs_run(run_snippet: Callable[[str], dict[str, Any]])
 
 
 @pytest.mark.parametrize(
-    "heading", ["The order, step by step", "The order by blocks, step by step", "The draws, step by step"]
+    "heading",
+    [
+        "The order, step by step",
+        "The order by blocks, step by step",
+        "The draws, step by step",
+        "The numbers of a batch, step by step",
+    ],
 )
 def test_the_golden_values_of_the_docs_are_those_of_the_code(heading: str) -> None:
     exec(snippets()[heading], {})
