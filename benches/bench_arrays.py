@@ -112,6 +112,7 @@ def test_overhead_of_a_batch_over_copying(
     yardstick = copies(files, gather, AT_ONCE)
     versus(epochs(files, batch, verify=False), {name: (yardstick, 0.8, "speedup")}, rounds=10, scale=scale)
     beyond = (benchmark.stats.stats.median - benchmark.extra_info[name]["seconds"]) * scale
+    benchmark.extra_info["us_beyond_memcpy"] = beyond
     note(f"us beyond memcpy, batch of {batch}", "10 us", max(beyond, 0.0), 10, 1, "cost")
 
 

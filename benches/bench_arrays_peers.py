@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from benches.conftest import note
-from benches.contest import ROUNDS, against, contest
+from benches.contest import against, contest
 from benches.pairs import make_pairs
 from benches.peers import Data
 
@@ -72,14 +71,3 @@ def test_pairs_against_other_formats(pairs: Data, benchmark: Any, batch: int) ->
     for name in (*ALONE, *measured):
         against(what, OURS, name, seconds, 1, records=PAIRS)
     against(what, OURS_LZ4, f"LMDB, lz4, {BY_WORKERS}", seconds, 1, records=PAIRS)
-
-
-def test_pairs_against_memmap(pairs: Data, benchmark: Any) -> None:
-    """Both sizes against whole batches of a memmap, and against each other, in many rounds, as all are quick."""
-    names = {f"{name}, {batch}": (CONTENDERS[name], THREADS, batch) for name in (OURS, MEMMAP) for batch in BATCHES}
-    seconds = contest(benchmark, names, pairs, rounds=10 * ROUNDS, unit="pairs")
-    for batch in BATCHES:
-        against("us a pair", f"{OURS}, {batch}", f"{MEMMAP}, {batch}", seconds, 1, records=PAIRS)
-    scale = 1e6 / PAIRS
-    small, large = (seconds[f"{OURS}, {batch}"] * scale for batch in BATCHES)
-    note("us a pair: batches of 8", "batches of 128", small, large, 1.3, "cost")

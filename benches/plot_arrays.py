@@ -1,4 +1,4 @@
-"""Draw what bench_arrays_peers.py measured, and write the tables of arrays in docs/performance.md.
+"""Draw what bench_arrays_peers.py measured, and write its and bench_arrays.py's tables in docs/performance.md.
 
 `python -m pytest benches/bench_arrays.py benches/bench_arrays_peers.py --benchmark-json arrays.json`, then
 `python -m benches.plot_arrays arrays.json docs/img --page docs/performance.md`. Several files may be given: a later
@@ -23,7 +23,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, save
 
 AGAINST_OTHERS = "test_pairs_against_other_formats["
-AGAINST_MEMMAP = "test_pairs_against_memmap"
+IN_ONE_PROCESS = {
+    "test_overhead_of_a_batch_over_copying[8]": "batches of 8, not verified",
+    "test_overhead_of_a_batch_over_copying[128]": "batches of 128, not verified",
+    "test_small_batches_against_large_ones": "batches of 8",
+    "test_epoch_against_a_memmap[8]": "batches of 8",
+    "test_epoch_against_a_memmap[128]": "batches of 128",
+    "test_stacked_batches_of_256[False]": "large patches alone, batches of 256, not verified",
+    "test_stacked_batches_of_256[True]": "large patches alone, batches of 256",
+}
 BEGIN, END = "<!-- arrays: begin -->", "<!-- arrays: end -->"
 FIGURE = "arrays.svg"
 
@@ -126,29 +134,18 @@ def table(by_batch: dict[int, dict[str, Epoch]]) -> Iterator[str]:
         yield f"| {name} | {smallest.version} | {' | '.join(cells)} | {own} |"
 
 
-def memmap(benchmark: dict[str, Any]) -> Iterator[str]:
-    """Rows of Markdown: ours and whole batches of a memmap, in many rounds."""
-    found = epochs(benchmark)
-    mine, theirs = (
-        {name: found[name] for name in found if name.startswith("fastrecord") is ours} for ours in (True, False)
-    )
-    for (name, ours), (other, epoch) in zip(mine.items(), theirs.items(), strict=True):
-        ratio = epoch.seconds / ours.seconds
-        yield f"| {name}, s an epoch | {ours.seconds:.3f} | {other}: {epoch.seconds:.3f} | {ratio:.2f} x as fast |"
-    (name, small), (other, large) = list(mine.items())[:2]
-    ratio = small.seconds / large.seconds
-    yield f"| {name}, s an epoch | {small.seconds:.3f} | {other}: {large.seconds:.3f} | {ratio:.2f} |"
-
-
 def others(benchmarks: dict[str, Any]) -> Iterator[str]:
     """Rows of Markdown: benchmarks that time a peer in the same process."""
-    for name, benchmark in benchmarks.items():
-        for peer, values in benchmark["extra_info"].items():
-            if isinstance(values, dict) and values.keys() >= {"seconds", "ratio", "kind"}:
-                what = name.removeprefix("test_").replace("_", " ")
-                mine, theirs = (f"{s * 1e3:.3g} ms" for s in (benchmark["stats"]["median"], values["seconds"]))
+    for name, what in IN_ONE_PROCESS.items():
+        if name not in benchmarks:
+            continue
+        info, mine = benchmarks[name]["extra_info"], benchmarks[name]["stats"]["median"]
+        for peer, values in info.items():
+            if isinstance(values, dict):
                 ratio = f"{values['ratio']:.2f}{' x as fast' if values['kind'] == 'speedup' else ''}"
-                yield f"| {what} | {mine} | {peer}: {theirs} | {ratio} |"
+                yield f"| {what} | {mine:.3f} s | {peer}: {values['seconds']:.3f} s | {ratio} |"
+        if "us_beyond_memcpy" in info:
+            yield f"| ... what a batch takes beyond that | {info['us_beyond_memcpy']:.1f} us | | |"
 
 
 def main() -> None:
@@ -175,9 +172,8 @@ def main() -> None:
         draw(found, pairs, arguments.folder / FIGURE)
         at = os.path.relpath(arguments.folder / FIGURE, arguments.page.parent if arguments.page else Path())
         lines += [f"![seconds an epoch of pairs of patches]({at})", "", *table(found), ""]
-    rows = [*memmap(benchmarks[AGAINST_MEMMAP])] if AGAINST_MEMMAP in benchmarks else []
-    if rows := [*rows, *others(benchmarks)]:
-        lines += ["| what | fastrecord | against | ratio |", "|---|---|---|---:|", *rows, ""]
+    if rows := [*others(benchmarks)]:
+        lines += ["| an epoch in | fastrecord | against | ratio |", "|---|---:|---|---:|", *rows, ""]
     lines += left_out(benchmarks)
     if arguments.page:
         put(arguments.page, lines, BEGIN, END)
