@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::{ArrayType, Datum, FieldType, Reader as CoreReader, Spares};
+use fastrecord_core::{ArrayType, DType, Datum, FieldType, Reader as CoreReader, Spares};
+use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
@@ -149,6 +150,15 @@ pub(crate) fn values_of(
             };
             Bound::new(py, payloads)?.into_any()
         }
+        // Labels and scores of small batches: a vector becomes an array by one call.
+        FieldType::Scalar(DType::Int64) => {
+            let bytes = py.detach(|| reader.values(field, records)).map_err(to_py)?;
+            PyArray1::from_vec(py, words(&bytes).map(i64::from_le_bytes).collect()).into_any()
+        }
+        FieldType::Scalar(DType::Float64) => {
+            let bytes = py.detach(|| reader.values(field, records)).map_err(to_py)?;
+            PyArray1::from_vec(py, words(&bytes).map(f64::from_le_bytes).collect()).into_any()
+        }
         kind => match kind.values() {
             Some(array) => {
                 let out = new_array(py, array.dtype(), &stacked(records.len(), &array))?;
@@ -168,6 +178,10 @@ pub(crate) fn values_of(
         },
     };
     Ok(Values::Ready(array.unbind()))
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> {
+    bytes.chunks_exact(8).map(|word| word.try_into().unwrap_or_default())
 }
 
 /// Fixed arrays of records, stacked by the core's threads in memory that later batches use again.
