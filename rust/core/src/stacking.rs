@@ -70,7 +70,7 @@ impl StackPlan {
         let (payloads, values): (Vec<usize>, Vec<usize>) = (0..count).partition(|at| matches!(kind(at), Ok(true)));
         let fields: Vec<Vec<usize>> = sources.iter().map(|source| source.fields.clone()).collect();
         for source in &mut sources {
-            source.fields = Vec::from_iter(payloads.iter().map(|&at| source.fields[at]));
+            source.fields = payloads.iter().map(|&at| source.fields[at]).collect();
         }
         let (sources, blocks_seen) = (Sources::new(sources), AtomicI64::new(-1));
         Ok(Self { sources, payloads, values, fields, row_bytes, verify, blocks_seen })
