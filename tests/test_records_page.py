@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+import fastrecord as fr
 
 PAGE = Path(__file__).parents[1] / "docs" / "records.md"
 
@@ -29,3 +32,6 @@ def test_the_programs_of_the_page_run(
     assert names["padded"].shape == (4, 112, 80)
     assert names["offsets"].tolist() == [0, 23, 57, 92, 204]
     assert (names["out"] == names["batch"]["lr"]).all()
+    assert float(printed[-1]) == pytest.approx(7 / 99)
+    means = fr.Reader("records.frec").read_batch([3])["mean"]
+    np.testing.assert_allclose(means[0], names["reader"][3]["lr"].mean(axis=(0, 1)), rtol=1e-5)
