@@ -43,7 +43,7 @@ class FastRecordLoader(Iterable[Any]):
     **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and arrays of a fixed shape
     are tensors (B, *shape) of the field's type, arrays of varying shape what `ragged` says, and others lists. Small
     batches are made many at a time, so that a batch of 8 costs per record what one of 128 does: those of one group
-    (about 2 MiB, at most 64 batches) are parts of one memory, all of which a batch that is kept keeps.
+    (about 4 MiB, at most 64 batches) are parts of one memory, all of which a batch that is kept keeps.
 
     **Order and augmentation** depend on the sampler, its seed and the epoch alone, not on threads or timing: a crop is
     a function of (seed, epoch, position in the epoch's order). Epochs advance by themselves as those of
