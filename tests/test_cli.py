@@ -261,6 +261,7 @@ def test_info_json_has_the_agreed_keys(packed: Path) -> None:
             "records": 12,
             "bytes": packed.stat().st_size,
             "fields": {"image": "image", "label": "int64", "key": "string"},
+            "compression": {},
             "commits": reader.commit,
             "classes": ["cat", "dog", "owl"],
             "version": 1,

@@ -20,9 +20,9 @@ from fastrecord._core import (
     __version__,
     decode_image,
 )
+from fastrecord.compression import Compression
 from fastrecord.new_field import add_field, drop_field
 from fastrecord.schema import (
-    Compression,
     FieldType,
     Schema,
     array,

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastrecord.compression import Compression
+
 # Bytes of a number of each scalar type.
 _SIZES = {
     "bool": 1,
@@ -27,26 +29,6 @@ _SIZES = {
     "complex128": 16,
 }
 _UNDERSCORED = ("bool", "bytes", "list")
-
-
-@dataclass(frozen=True, slots=True)
-class Compression:
-    """How the values of one field are compressed.
-
-    Args:
-        codec: "lz4" or "zstd".
-        level: How hard zstd tries.
-    """
-
-    codec: str
-    level: int | None = None
-
-    def __repr__(self) -> str:
-        level = "" if self.level is None else f", level={self.level}"
-        return f'Compression("{self.codec}"{level})'
-
-    def _to_row(self) -> dict[str, Any]:
-        return {"codec": self.codec} if self.level is None else {"codec": self.codec, "level": self.level}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +96,7 @@ class FieldType:
             row.get("dtype"),
             None if shape is None else tuple(shape),
             None if item is None else cls._from_row(item),
-            None if compression is None else Compression(compression["codec"], compression.get("level")),
+            None if compression is None else Compression._from_row(compression),
         )
 
 
@@ -129,17 +111,17 @@ def image() -> FieldType:
 
 def bytes_(compression: Compression | str | None = None) -> FieldType:
     """Return the type of any bytes. Values: bytes-like; read as a read-only memoryview."""
-    return FieldType("bytes", compression=_compression(compression))
+    return FieldType("bytes", compression=Compression.of(compression))
 
 
 def string(compression: Compression | str | None = None) -> FieldType:
     """Return the type of a str, stored as UTF-8."""
-    return FieldType("string", compression=_compression(compression))
+    return FieldType("string", compression=Compression.of(compression))
 
 
 def json(compression: Compression | str | None = None) -> FieldType:
     """Return the type of what JSON can hold: dict, list, str, int, float, bool, None. NaN and inf are refused."""
-    return FieldType("json", compression=_compression(compression))
+    return FieldType("json", compression=Compression.of(compression))
 
 
 def bool_() -> FieldType:
@@ -233,7 +215,7 @@ def array(dtype: Any, shape: Sequence[int | None], compression: Compression | st
         TypeError: a dtype of objects, text, dates or several fields; a shape that is no sequence of integers and None.
         ValueError: a negative dimension.
     """
-    return FieldType("array", _dtype_name(dtype), _shape(shape), compression=_compression(compression))
+    return FieldType("array", _dtype_name(dtype), _shape(shape), compression=Compression.of(compression))
 
 
 def list_(item: FieldType, compression: Compression | str | None = None) -> FieldType:
@@ -248,15 +230,7 @@ def list_(item: FieldType, compression: Compression | str | None = None) -> Fiel
         raise TypeError("a list holds no lists")
     if item.compression is not None:
         raise TypeError("compress the list, not its items")
-    return FieldType("list", item=item, compression=_compression(compression))
-
-
-def _compression(given: Compression | str | None) -> Compression | None:
-    if given is None or isinstance(given, Compression):
-        return given
-    if not isinstance(given, str):
-        raise TypeError(f'compression is None, "lz4", "zstd" or a fastrecord.Compression, not {given!r}')
-    return Compression(given)
+    return FieldType("list", item=item, compression=Compression.of(compression))
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -53,12 +53,13 @@ impl Writer {
         bytes >= DIRECT
             || self.buffer.len() + bytes + MORE > BUFFER
             || self.heap.len() + bytes >= HEAP
+            || self.is_sampling()
             || self.commit_is_due(bytes + MORE)
     }
 
     /// Whether so many more bytes, of payloads or of the index, would be enough for a commit.
     fn commit_is_due(&self, more: usize) -> bool {
-        let payloads = self.position() + self.heap.len() as u64 - self.commit_start;
+        let payloads = self.position() + (self.heap.len() + self.held()) as u64 - self.commit_start;
         let index: usize = self.columns.iter().map(|c| c.pending.len()).sum();
         payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
     }
@@ -95,27 +96,20 @@ impl Writer {
         (width, height): (u32, u32),
     ) -> Result<usize> {
         let main = &mut self.columns[column];
-        let (next, alignment) = (column + main.parts, main.alignment);
+        let next = column + main.parts;
         match *value {
             Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
             Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
             Value::Number(bytes) => main.pending.extend_from_slice(bytes),
-            Value::Str(text) => {
-                // The offset is relative to the heap until the heap is written.
-                let (offset, stored) = (self.heap.len() as u64, text.len() as u64);
-                let crc = crc32c::crc32c(text.as_bytes());
-                main.pending.extend(Extent { offset, stored, crc, ..Extent::default() }.encode());
-                self.heap.extend_from_slice(text.as_bytes());
-            }
+            Value::Str(text) => self.append_packed(column, text.as_bytes())?,
             Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
             Value::Array { data, shape } => {
-                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
+                self.append_packed(column, data)?;
                 self.append_dims(column, shape);
             }
-            Value::Bytes(data) | Value::List(data) => {
-                self.append_payload(column, data, &[], crc32c::crc32c(data), alignment)?;
-            }
-            Value::Image { data, side, crc, .. } => self.append_payload(column, data, side, crc, alignment)?,
+            Value::Bytes(data) | Value::List(data) => self.append_packed(column, data)?,
+            Value::Image { data, .. } if main.packing.is_some() => self.append_packed(column, data)?,
+            Value::Image { data, side, crc, .. } => self.append_image(column, data, side, crc)?,
         }
         // A field of bytes takes images, too, and has no columns for their sizes.
         if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
@@ -145,10 +139,10 @@ impl Writer {
         }
     }
 
-    fn append_payload(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32, alignment: u64) -> Result<()> {
-        self.pad(alignment)?;
+    fn append_image(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32) -> Result<()> {
+        self.pad(self.columns[column].alignment)?;
         let (offset, stored) = (self.position(), (data.len() + side.len()) as u64);
-        let extent = Extent { offset, stored, side: side.len() as u32, crc, missing: false };
+        let extent = Extent { offset, stored, raw: data.len() as u64, crc, ..Extent::default() };
         self.put(data)?;
         self.put(side)?;
         self.columns[column].pending.extend(extent.encode());

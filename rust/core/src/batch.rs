@@ -8,6 +8,7 @@ use crate::buffer::fill_parts;
 use crate::error::{Error, Result};
 use crate::index::Source;
 use crate::layout::Extent;
+use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::schema::FieldType;
@@ -28,6 +29,9 @@ const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
 const PIECE: usize = 16 << 10;
 /// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
 const TOUCHED: u64 = 512;
+
+/// Offset and length of each value of a batch; `None` where it is missing.
+pub type Ranges = Vec<Option<(u64, u64)>>;
 
 /// Runs of neighbouring positions of about [`GROUP`] bytes each.
 pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
@@ -54,7 +58,7 @@ impl PayloadSource {
     /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
     pub(crate) fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
-        if let Source::Mapped(map) = &reader.inner.random {
+        if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
             let start = extent.offset as usize;
             let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
                 return Err(Error::corrupt(reader.path(), "index", "an extent lies outside of the mapping"));
@@ -64,7 +68,8 @@ impl PayloadSource {
             }
             return Ok(work(&stored[..extent.length() as usize]));
         }
-        let mut bytes = vec![0; extent.length() as usize];
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.length())?;
         reader.copy_one(self.field, record, extent, &mut bytes, verify)?;
         Ok(work(&bytes))
     }
@@ -108,6 +113,22 @@ impl Reader {
         Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
     }
 
+    /// Bytes of all values of a field, and the bytes that are stored of them; every record's index entry is read.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn sizes(&self, field: usize) -> Result<(u64, u64)> {
+        const AT_ONCE: u64 = 16 << 10;
+        let mut sizes = (0, 0);
+        for first in (0..self.len()).step_by(AT_ONCE as usize) {
+            let records: Vec<u64> = (first..self.len().min(first + AT_ONCE)).collect();
+            for extent in self.extents(field, &records)? {
+                sizes = (sizes.0 + extent.raw, sizes.1 + extent.stored);
+            }
+        }
+        Ok(sizes)
+    }
+
     /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
     ///
     /// # Errors
@@ -118,7 +139,8 @@ impl Reader {
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
-    /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping.
+    /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping; none at all if a value of the
+    /// batch is compressed: [`Reader::read_batch_owned`] then.
     ///
     /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
     /// would be read page by page.
@@ -130,12 +152,15 @@ impl Reader {
         field: usize,
         records: &[u64],
         interrupted: impl FnMut() -> bool,
-    ) -> Result<Vec<Option<(u64, u64)>>> {
+    ) -> Result<Option<Ranges>> {
         let extents = self.extents(field, records)?;
+        if !extents.iter().all(Extent::is_plain) {
+            return Ok(None);
+        }
         if self.disk_was_read() {
             self.ask_unless(&extents, interrupted)?;
         }
-        Ok(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect())
+        Ok(Some(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect()))
     }
 
     /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
@@ -165,6 +190,7 @@ impl Reader {
         }
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
+        self.all_there(field, records, &extents)?;
         self.copy(field, records, extents, &starts, out, verify, interrupted)?;
         Ok(starts)
     }
@@ -181,6 +207,37 @@ impl Reader {
         interrupted: impl FnMut() -> bool,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let extents = self.extents(field, records)?;
+        self.all_there(field, records, &extents)?;
+        self.copy_to_new(field, records, extents, verify, interrupted)
+    }
+
+    /// As [`Reader::read_batch_copy`], but where a value is missing it is `None`: offset and length of each in the buffer.
+    ///
+    /// # Errors
+    /// As there, but for missing values.
+    pub fn read_batch_owned(
+        &self,
+        field: usize,
+        records: &[u64],
+        verify: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Ranges)> {
+        let extents = self.extents(field, records)?;
+        let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
+        let (bytes, starts) = self.copy_to_new(field, records, extents, verify, interrupted)?;
+        let ranges = starts.windows(2).zip(missing);
+        let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
+        Ok((bytes, ranges))
+    }
+
+    fn copy_to_new(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: Vec<Extent>,
+        verify: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
         let size = starts.last().copied().unwrap_or_default();
         let mut out = Vec::new();
@@ -193,6 +250,13 @@ impl Reader {
         out.resize(size as usize, 0);
         self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
         Ok((out, starts))
+    }
+
+    fn all_there(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+        match extents.iter().position(|e| e.missing) {
+            Some(i) => Err(self.missing(field, records[i])),
+            None => Ok(()),
+        }
     }
 
     fn fitting_starts(&self, extents: &[Extent], given: u64) -> Result<Vec<u64>> {
@@ -215,9 +279,6 @@ impl Reader {
         verify: bool,
         interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
-        if let Some(i) = extents.iter().position(|e| e.missing) {
-            return Err(self.missing(field, records[i]));
-        }
         let total = starts.last().copied().unwrap_or_default();
         let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
         if total < ALONE || self.threads() == 1 {
@@ -328,6 +389,9 @@ impl Reader {
         out: &mut [u8],
         verify: bool,
     ) -> Result<()> {
+        if !extent.is_plain() {
+            return self.decompress_one(field, record, extent, out);
+        }
         match &self.inner.random {
             Source::Mapped(map) => {
                 let start = extent.offset as usize;

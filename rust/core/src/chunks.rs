@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, CHUNK_ALIGN, Chunk, Encoding, Part, u32_at, u64_at};
+use crate::packing::Packing;
 use crate::schema::{Field, Schema};
 use crate::writer::Writer;
 
@@ -32,6 +33,8 @@ pub(crate) struct ColumnBuffer {
     pub(crate) chunks: Vec<Chunk>,
     /// Entries of records that are not committed.
     pub(crate) pending: Vec<u8>,
+    /// How its payloads are compressed, if they are.
+    pub(crate) packing: Option<Packing>,
     /// Texts: from here on, offsets in `pending` are relative to a heap that is not yet written.
     unplaced: usize,
 }
@@ -58,6 +61,7 @@ impl ColumnBuffer {
                 width,
                 chunks: Vec::new(),
                 pending: Vec::new(),
+                packing: field.compression.as_ref().filter(|_| part == Part::MAIN).map(Packing::new),
                 unplaced: 0,
             });
         }

@@ -17,6 +17,7 @@ impl Writer {
     }
 
     pub(crate) fn commit_changes(&mut self, last: bool) -> Result<u64> {
+        self.settle_all()?;
         let committed = self.committed();
         let session_bytes = self.position() - self.session_start;
         let merges =

@@ -155,6 +155,7 @@ impl Copier {
             return Err(Error::OutOfRange { path, record, len: source.len() });
         }
         let fields = self.fields_in(source)?;
+        self.writer.adopt_dictionaries(source, &fields)?;
         let step = (WINDOW / self.columns.len().max(1) as u64).clamp(64, WINDOW_RECORDS);
         let mut done = 0;
         while done < rows.len() {

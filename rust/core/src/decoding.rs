@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::image::{Decoder, Random, raw_pixels};
 use crate::layout::Extent;
 use crate::loader::{LoadCounters, Making, Recipe, add};
+use crate::payload::resized;
 use crate::plan::{Lead, LoadPlan, Place, follow};
 use crate::reader::Reader;
 
@@ -25,6 +26,8 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 pub struct ImageTools {
     decoder: Decoder,
     payload: Vec<u8>,
+    /// What becomes of a compressed one.
+    value: Vec<u8>,
 }
 
 impl Recipe for LoadPlan {
@@ -50,7 +53,7 @@ impl Recipe for LoadPlan {
     }
 
     fn tools(&self) -> ImageTools {
-        ImageTools { decoder: Decoder::new(self.decode), payload: Vec::new() }
+        ImageTools { decoder: Decoder::new(self.decode), payload: Vec::new(), value: Vec::new() }
     }
 
     fn look_up(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Self::Found {
@@ -108,8 +111,13 @@ impl LoadPlan {
                 }
                 drawn
             };
-            let stored = self.read(counters, &mut tools.payload, place, output)?;
-            let (data, side) = stored.split_at(place.extents[output].length() as usize);
+            let stored = self.read(counters, (&mut tools.payload, &mut tools.value), place, output)?;
+            let extent = &place.extents[output];
+            let (data, side) = if extent.is_plain() {
+                stored.split_at(extent.length() as usize)
+            } else {
+                (stored, &[][..]) // decompressed
+            };
             let out = &mut *making.part.bytes[output];
             let made = match raw_pixels(data) {
                 Some(image) => {
@@ -138,7 +146,7 @@ impl LoadPlan {
     fn read<'a>(
         &'a self,
         counters: &LoadCounters,
-        memory: &'a mut Vec<u8>,
+        (memory, value): (&'a mut Vec<u8>, &'a mut Vec<u8>),
         place: &Place,
         output: usize,
     ) -> Result<&'a [u8]> {
@@ -157,23 +165,32 @@ impl LoadPlan {
             }
             let bytes = &mut memory[..length];
             reader.inner.file.read_exact_at(bytes, extent.offset).map_err(|e| Error::io(reader.path(), e))?;
-            if bytes.starts_with(RAW) {
+            if extent.is_plain() && bytes.starts_with(RAW) {
                 self.raw.store(true, Ordering::Relaxed);
             }
             bytes
         };
-        if self.verify {
+        let plain = extent.is_plain();
+        if plain && self.verify {
             reader.check_crc(field, place.record, extent, bytes)?;
         }
         add(&counters.reads, 1);
         add(&counters.bytes, extent.stored);
         add(&counters.read_nanos, nanos(start.elapsed()));
-        Ok(bytes)
+        if plain {
+            return Ok(bytes);
+        }
+        if value.capacity() > KEEP {
+            *value = Vec::new();
+        }
+        resized(value, extent.length())?;
+        reader.decompress(field, place.record, extent, bytes, value)?;
+        Ok(value)
     }
 }
 
 fn mapped_pixels<'a>(reader: &'a Reader, extent: &Extent) -> Option<&'a [u8]> {
     let start = extent.offset as usize;
     let bytes = reader.random_mapping()?.bytes().get(start..start + extent.stored as usize)?;
-    bytes.starts_with(RAW).then_some(bytes)
+    (extent.is_plain() && bytes.starts_with(RAW)).then_some(bytes)
 }

@@ -41,6 +41,9 @@ pub enum Error {
     #[error("{path}: record {record}, field {field}: bad extent: {detail}", path = path.display())]
     BadExtent { path: PathBuf, record: u64, field: String, detail: String },
 
+    #[error("{path}: record {record}, field {field}: the compressed payload is damaged: {detail}", path = path.display())]
+    BadPayload { path: PathBuf, record: u64, field: String, detail: String },
+
     #[error("{path}: record {record}, field {field}: not valid UTF-8", path = path.display())]
     BadString { path: PathBuf, record: u64, field: String },
 

@@ -1,5 +1,6 @@
 //! Appending many records by one call.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::append::check_value;
@@ -10,6 +11,11 @@ use crate::writer::{Value, Writer};
 
 /// How often the caller is asked whether to stop.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// Values that are compressed ahead, and their bytes; below some bytes it is not worth waking other threads.
+const AHEAD: usize = 16 << 10;
+const AHEAD_BYTES: usize = 8 << 20;
+const WORTH_IT: usize = 64 << 10;
 
 /// The values of one field of many records.
 #[derive(Debug)]
@@ -57,20 +63,60 @@ impl Writer {
         let kinds: Vec<(usize, bool)> = self.blocks(columns);
         let (mut row, mut row_sizes) = (Vec::with_capacity(columns.len()), Vec::with_capacity(columns.len()));
         let mut asked = Instant::now();
+        let mut packed = 0;
         for i in 0..count {
+            if i >= packed {
+                packed = self.pack_rows(columns, &kinds, i..count, &mut interrupted)?;
+            }
             row.clear();
             row_sizes.clear();
             row.extend(columns.iter().zip(&kinds).map(|(column, &(bytes, scalar))| column.value(i, bytes, scalar)));
             row_sizes.extend(sizes.iter().map(|sizes| sizes.get(i).copied().unwrap_or_default()));
-            self.append_row(&row, &row_sizes)?;
+            self.append_row(&row, &row_sizes).inspect_err(|_| self.drop_ready())?;
             if asked.elapsed() >= SLICE {
                 asked = Instant::now();
                 if interrupted() {
+                    self.drop_ready();
                     return Err(Error::Interrupted);
                 }
             }
         }
         Ok(first)
+    }
+
+    /// Compresses the values of the next records on all threads, as many as may wait in memory; returns the record behind them.
+    fn pack_rows(
+        &mut self,
+        columns: &[Column<'_>],
+        kinds: &[(usize, bool)],
+        rows: Range<usize>,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<usize> {
+        let mut number = 0;
+        let mut packing = Vec::new();
+        for (column, &(bytes, scalar)) in columns.iter().zip(kinds) {
+            if self.packs(number) {
+                packing.push((number, column, bytes, scalar));
+            }
+            number += self.columns[number].parts;
+        }
+        if packing.is_empty() {
+            return Ok(if self.is_sampling() { rows.start + 1 } else { rows.end });
+        }
+        let (mut values, mut held, mut end) = (Vec::new(), 0, rows.start);
+        while end < rows.end && held < AHEAD_BYTES && values.len() < AHEAD {
+            for &(number, column, bytes, scalar) in &packing {
+                if let Some(value) = column.value(end, bytes, scalar).packed() {
+                    held += value.len();
+                    values.push((number, value));
+                }
+            }
+            end += 1;
+        }
+        if values.len() > 1 && held >= WORTH_IT {
+            self.pack_ahead(&values, interrupted)?;
+        }
+        Ok(end)
     }
 
     /// For each column the bytes of a value of it, if it is a block, and whether that is a number.

@@ -2,6 +2,7 @@
 
 use crate::append::check_value;
 use crate::chunks::ColumnBuffer;
+use crate::compression::Compression;
 use crate::error::{Error, Result};
 use crate::extend::{block_value, check_block};
 use crate::schema::{Field, FieldType};
@@ -114,8 +115,25 @@ impl Writer {
         }
     }
 
+    /// The name of a field of the schema, or of one on its way there.
+    pub(crate) fn field_name(&self, id: u32) -> String {
+        let fields = self.document.schema.fields().iter().chain(self.fillings.iter().map(|filling| &filling.field));
+        fields.into_iter().find(|field| field.id == id).map_or_else(String::new, |field| field.name.clone())
+    }
+
+    /// Says how a field's values are compressed from now on, be it in the schema or on its way there.
+    pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
+        if let Some(filling) = self.fillings.iter_mut().find(|filling| filling.field.id == id) {
+            filling.field.compression = compression;
+        } else {
+            self.document.schema.set_compression(id, compression);
+            self.document_changed = true;
+        }
+    }
+
     /// Writes the entries that are held as chunks.
     fn write_filled(&mut self, number: usize) -> Result<()> {
+        self.settle_if_held(self.columns_of_filling(number).start)?;
         self.flush_heap()?;
         let end = self.fillings[number].filled;
         for column in self.columns_of_filling(number) {

@@ -37,6 +37,8 @@ pub enum ColumnBytes {
 pub enum Datum {
     /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
     Payload(u64, u64),
+    /// A payload's value that is stored compressed.
+    Decompressed(Vec<u8>),
     /// Text, which may be that of JSON.
     Str(String),
     /// An int64.
@@ -186,9 +188,13 @@ impl Reader {
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
                 Some(bytes) => match Extent::decode(bytes, limit) {
-                    Some(extent) if extent.side == 0 || image => extent,
+                    Some(extent) if if image { extent.is_plain() } else { extent.side() == 0 } => extent,
                     Some(extent) => {
-                        let detail = format!("{} side bytes, which only images have", extent.side);
+                        let detail = if image {
+                            "it is compressed, which images are not".to_owned()
+                        } else {
+                            format!("{} side bytes, which only images have", extent.side())
+                        };
                         return Err(self.bad_extent(field, records[i], detail));
                     }
                     None => {
@@ -209,7 +215,7 @@ impl Reader {
     /// What extents of arrays and lists are checked for beside the rest.
     fn check_extents(&self, field: usize, kind: &FieldType, records: &[u64], extents: &[Extent]) -> Result<()> {
         for (i, extent) in extents.iter().enumerate() {
-            if !extent.missing && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
+            if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
                 let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
                 return Err(self.bad_extent(field, records[i], detail));
             }
@@ -348,7 +354,11 @@ impl Reader {
             if extent.missing {
                 return Ok(None);
             }
-            let bytes = self.read_checked(field, records[i], extent)?;
+            let bytes = if extent.is_plain() {
+                self.read_checked(field, records[i], extent)?
+            } else {
+                self.decompressed(field, records[i], extent)?
+            };
             let bad =
                 |_| Error::BadString { path: self.path().to_owned(), record: records[i], field: self.name_of(field) };
             String::from_utf8(bytes).map(Some).map_err(bad)
@@ -400,6 +410,9 @@ impl Reader {
                 if extent.missing {
                     return Ok(Datum::Missing);
                 }
+                if !extent.is_plain() {
+                    return Ok(Datum::Decompressed(self.decompressed(field, record, &extent)?));
+                }
                 if verify {
                     if let Some(map) = &self.inner.map {
                         let start = extent.offset as usize;
@@ -424,7 +437,7 @@ impl Reader {
         }
     }
 
-    /// A copy of one payload, read by a system call.
+    /// A copy of one value, decompressed, read by a system call. (Compressed ones are always checked.)
     ///
     /// # Errors
     /// A failed read, damage, or a record without a value.
@@ -432,6 +445,9 @@ impl Reader {
         let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
         if extent.missing {
             return Err(self.missing(field, record));
+        }
+        if !extent.is_plain() {
+            return self.decompressed(field, record, &extent);
         }
         let mut bytes = self.pread(&extent)?;
         if verify {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::compression::{BadCompression, Compression};
 use crate::dtype::{ArrayType, DType};
 use crate::error::{Error, Result};
 use crate::layout::{Encoding, Part};
@@ -213,50 +214,17 @@ impl fmt::Display for FieldType {
     }
 }
 
-/// How a field's payloads are compressed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compression {
-    /// "lz4" or "zstd".
-    pub codec: String,
-    /// The codec's own measure of how hard it tries.
-    pub level: Option<i32>,
-    /// What else its schema row says: kept as it is.
-    pub(crate) other: Map<String, Value>,
-}
-
-impl Compression {
-    fn from_value(value: Value, kind: &FieldType) -> std::result::Result<Self, BadType> {
-        let wrong = |detail: &str| Err(BadType::Wrong(detail.to_owned()));
-        let Value::Object(mut row) = value else { return wrong("has a compression that is no object") };
-        let Some(Value::String(codec)) = row.remove("codec") else { return wrong("has a compression without a codec") };
-        if !["lz4", "zstd"].contains(&codec.as_str()) {
-            return Err(BadType::Unknown(format!("{kind}, compressed by {codec}")));
-        }
-        let level = match row.remove("level") {
-            None => None,
-            Some(level) => match level.as_i64().and_then(|level| i32::try_from(level).ok()) {
-                Some(level) => Some(level),
-                None => return wrong("has a compression level that is no whole number"),
-            },
-        };
-        if *kind == FieldType::Image {
-            return wrong("is an image: images are compressed already");
-        }
-        if !kind.has_payloads() {
-            return wrong("is stored in a column, which is not compressed");
-        }
-        Ok(Self { codec, level, other: row })
+fn compression_from(value: Value, kind: &FieldType) -> std::result::Result<Compression, BadType> {
+    if *kind == FieldType::Image {
+        return Err(BadType::Wrong("is an image: images are compressed already".to_owned()));
     }
-
-    fn to_value(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("codec".to_owned(), json!(self.codec));
-        if let Some(level) = self.level {
-            row.insert("level".to_owned(), json!(level));
-        }
-        row.extend(self.other.clone());
-        Value::Object(row)
+    if !kind.has_payloads() {
+        return Err(BadType::Wrong(format!("is {kind}: its values lie in an index column, which is not compressed")));
     }
+    Compression::from_value(value).map_err(|bad| match bad {
+        BadCompression::Unknown(codec) => BadType::Unknown(format!("{kind}, compressed by {codec}")),
+        BadCompression::Wrong(detail) => BadType::Wrong(format!("has a compression that is not allowed: {detail}")),
+    })
 }
 
 /// A named, typed part of a record.
@@ -283,19 +251,20 @@ impl Field {
     fn from_row(id: u32, name: &str, mut row: Map<String, Value>) -> std::result::Result<Self, BadType> {
         let kind = FieldType::from_row(&mut row)?;
         let compression = row.remove("compression").filter(|value| !value.is_null());
-        let compression = compression.map(|value| Compression::from_value(value, &kind)).transpose()?;
+        let compression = compression.map(|value| compression_from(value, &kind)).transpose()?;
         row.remove("id");
         row.remove("name");
         Ok(Self { compression, other: row, ..Self::new(id, name, kind) })
     }
 
-    fn to_row(&self) -> Value {
+    /// As JSON; `asked`: with what is asked for and not yet there.
+    fn to_row(&self, asked: bool) -> Value {
         let mut row = self.other.clone();
         row.insert("id".to_owned(), json!(self.id));
         row.insert("name".to_owned(), json!(self.name));
         self.kind.put_into(&mut row);
-        if let Some(compression) = &self.compression {
-            row.insert("compression".to_owned(), compression.to_value());
+        if let Some(compression) = self.compression.as_ref().filter(|c| asked || !c.is_auto()) {
+            row.insert("compression".to_owned(), compression.to_value(asked));
         }
         Value::Object(row)
     }
@@ -344,11 +313,11 @@ impl Schema {
 
     /// The fields as JSON rows with id, name and type.
     pub fn to_json(&self) -> String {
-        self.to_value().to_string()
+        self.to_value(true).to_string()
     }
 
-    fn to_value(&self) -> Value {
-        Value::Array(self.fields.iter().map(Field::to_row).collect())
+    fn to_value(&self, asked: bool) -> Value {
+        Value::Array(self.fields.iter().map(|field| field.to_row(asked)).collect())
     }
 
     fn check(&self) -> std::result::Result<(), String> {
@@ -397,6 +366,38 @@ impl Schema {
         self.fields.iter().map(key).eq(other.fields.iter().map(key))
     }
 
+    /// The first field whose payloads could not be compressed as `given` asks, with both compressions as text.
+    pub(crate) fn other_compression(&self, given: &Self) -> Option<(String, String)> {
+        let text = |c: Option<&Compression>| c.map_or_else(|| "none".to_owned(), Compression::describe);
+        self.fields.iter().zip(&given.fields).find_map(|(field, given)| {
+            let (found, wanted) = (field.compression.as_ref(), given.compression.as_ref()?);
+            let fits = found.map_or(wanted.is_auto(), |found| wanted.fits(found));
+            let named = |c| format!("{{{}: {}, compression {}}}", field.name, field.kind, text(c));
+            (!fits).then(|| (named(found), named(Some(wanted))))
+        })
+    }
+
+    /// Takes over what `given`, of the same fields, asks for.
+    pub(crate) fn take_compression(&mut self, given: &Self) {
+        for (field, given) in self.fields.iter_mut().zip(&given.fields) {
+            if given.compression.is_some() {
+                field.compression.clone_from(&given.compression);
+            }
+        }
+    }
+
+    /// Leaves out where dictionaries lie: in another file they do not.
+    pub(crate) fn forget_dictionaries(&mut self) {
+        self.fields.iter_mut().filter_map(|f| f.compression.as_mut()).for_each(|c| c.dictionaries.clear());
+    }
+
+    /// Says how the payloads of a field are compressed from now on.
+    pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
+        if let Some(field) = self.fields.iter_mut().find(|field| field.id == id) {
+            field.compression = compression;
+        }
+    }
+
     /// The fields as text for messages: `{image: image, label: int64}`.
     pub fn describe(&self) -> String {
         let parts: Vec<_> = self.fields.iter().map(|f| format!("{}: {}", f.name, f.kind)).collect();
@@ -421,7 +422,7 @@ impl Document {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.other.clone();
-        out.insert("schema".to_owned(), self.schema.to_value());
+        out.insert("schema".to_owned(), self.schema.to_value(false));
         out.insert("next_field_id".to_owned(), json!(self.next_id()));
         out.insert("complete".to_owned(), json!(self.complete));
         out.insert("metadata".to_owned(), Value::Object(self.user.clone()));

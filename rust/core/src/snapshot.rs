@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 
+use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::index::{Index, Source};
 use crate::layout::{FileId, Footer};
@@ -13,7 +14,7 @@ use crate::map::{Mapping, Pattern};
 use crate::open::{Commit, Opening};
 use crate::pool;
 use crate::reader::Reader;
-use crate::schema::Document;
+use crate::schema::{Document, Field};
 use crate::sys;
 
 /// How a reader gets at the bytes.
@@ -48,6 +49,8 @@ pub(crate) struct Snapshot {
     pub(crate) index: Index,
     /// Copies of columns that are not one chunk of a mapping, made once each.
     pub(crate) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
+    /// For each field those that its payloads may need.
+    pub(crate) dictionaries: Vec<Vec<Dictionary>>,
     /// For the size check, for advice, and for reading in order.
     pub(crate) file: Arc<File>,
     pub(crate) map: Option<Arc<Mapping>>,
@@ -121,6 +124,10 @@ impl Reader {
         };
         let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
         let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
+        let of = |field: &Field| {
+            field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()
+        };
+        let dictionaries = document.schema.fields().iter().map(of).collect();
         let advice = sys::largest_advice(&file);
         let inner = Snapshot {
             path: path.to_owned(),
@@ -132,6 +139,7 @@ impl Reader {
             file_length,
             index,
             copies,
+            dictionaries,
             file,
             map,
             random,

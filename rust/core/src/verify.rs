@@ -49,6 +49,9 @@ impl Reader {
                 }
             }
         }
+        for error in self.damaged_dictionaries() {
+            note(&mut report, &error);
+        }
         let done = Arc::new(AtomicU64::new(0));
         for (field, definition) in self.schema().fields().iter().enumerate() {
             if !definition.kind.has_payloads() {

@@ -57,6 +57,17 @@ pub enum Value<'a> {
     },
 }
 
+impl<'a> Value<'a> {
+    /// The bytes that a compressed field would compress.
+    pub(crate) fn packed(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Bytes(data) | Self::List(data) | Self::Array { data, .. } | Self::Image { data, .. } => Some(data),
+            Self::Str(text) => Some(text.as_bytes()),
+            _ => None,
+        }
+    }
+}
+
 /// What to do with a file that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -119,6 +130,10 @@ pub struct Writer {
     pub(crate) failed: Option<String>,
     /// What became of the images of files.
     pub(crate) tally: Tally,
+    /// Names of fields of which it was decided how they are compressed, until somebody asks.
+    pub(crate) decided: Vec<String>,
+    /// For compressing.
+    pub(crate) scratch: Vec<u8>,
 }
 
 impl Writer {
@@ -193,7 +208,13 @@ impl Writer {
         Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete), options)
     }
 
-    fn create_on(path: &Path, storage: Box<dyn Storage>, document: Document, options: &WriterOptions) -> Result<Self> {
+    fn create_on(
+        path: &Path,
+        storage: Box<dyn Storage>,
+        mut document: Document,
+        options: &WriterOptions,
+    ) -> Result<Self> {
+        document.schema.forget_dictionaries();
         let mut id = FileId::default();
         getrandom::fill(&mut id).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
         storage.write_at(&encode_superblock(&id), 0).map_err(|e| Error::io(path, e))?;
@@ -216,10 +237,18 @@ impl Writer {
     ) -> Result<Self> {
         let opening = Opening::new(path, storage.as_ref())?;
         let footer = opening.newest()?;
-        let Commit { id, directory, document, file_length, .. } = opening.load(footer)?;
+        let Commit { id, directory, mut document, file_length, .. } = opening.load(footer)?;
         if let Some(given) = schema.filter(|given| !given.same_fields(&document.schema)) {
             let (found, given) = (document.schema.describe(), given.describe());
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
+        }
+        // A file without records does not tell how its values would be compressed.
+        let decided = footer.records > 0;
+        if let Some((found, given)) = schema.filter(|_| decided).and_then(|s| document.schema.other_compression(s)) {
+            return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
+        }
+        if let Some(given) = schema.filter(|_| !decided) {
+            document.schema.take_compression(given);
         }
         let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
         if file_length > footer.end() {
@@ -231,6 +260,7 @@ impl Writer {
         for column in &mut writer.columns {
             column.chunks = chunks.iter().copied().filter(|chunk| column.holds(chunk)).collect();
         }
+        writer.load_dictionaries(footer.offset)?;
         writer.footer = Some(footer);
         writer.metadata = footer.metadata;
         writer.records = footer.records;
@@ -272,6 +302,8 @@ impl Writer {
             commit_bytes: options.commit_bytes.max(1),
             failed: None,
             tally: Tally::default(),
+            decided: Vec::new(),
+            scratch: Vec::new(),
         }
     }
 

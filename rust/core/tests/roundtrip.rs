@@ -117,7 +117,7 @@ proptest! {
                 prop_assert_eq!(reader.lengths(field, &records).unwrap(), lengths);
                 prop_assert_eq!(reader.prefetch(field, &records, || false).unwrap(), joined.len() as u64);
                 if let Some(map) = reader.mapping() {
-                    let views = reader.view_batch(field, &records, || false).unwrap();
+                    let views = reader.view_batch(field, &records, || false).unwrap().unwrap();
                     let bytes = views.iter().map(|view| {
                         let (offset, length) = view.unwrap();
                         &map.bytes()[offset as usize..(offset + length) as usize]

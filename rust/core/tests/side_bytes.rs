@@ -36,7 +36,7 @@ fn readers_hand_out_the_value_alone() {
         let reader = Reader::open(&path, access, Some(2)).unwrap();
         let lengths = reader.lengths(0, &all).unwrap();
         assert_eq!(lengths[..6], lengths[6..]);
-        let views = reader.view_batch(0, &all, never).unwrap();
+        let views = reader.view_batch(0, &all, never).unwrap().unwrap();
         assert_eq!(views.into_iter().map(|view| view.unwrap().1).collect::<Vec<_>>(), lengths);
         for verify in [false, true] {
             let (bytes, starts) = reader.read_batch_copy(0, &all, verify, never).unwrap();

@@ -46,6 +46,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::Checksum { .. }
         | Error::BadExtent { .. }
         | Error::BadList { .. }
+        | Error::BadPayload { .. }
         | Error::BadString { .. } => CorruptFileError::new_err(message),
         Error::NoCommit { .. } => NoCommitError::new_err(message),
         Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(message),

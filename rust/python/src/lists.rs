@@ -1,13 +1,15 @@
 //! Lists, both ways: their items as Python objects, and payloads of Python's lists.
 
+use std::sync::Arc;
+
 use fastrecord_core::{DType, FieldType, ListItem, encode_list, encode_numbers};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::arrays::{array_over, number};
 use crate::error::{CorruptFileError, to_py, without_gil};
-use crate::export::{array_bytes, slice};
+use crate::export::{Bytes, array_bytes, export, slice};
 use crate::held::{Held, as_array, hold, number_bytes, type_name};
 use crate::state::State;
 
@@ -61,10 +63,21 @@ pub(crate) fn list_of<'py>(
         let items = reader.items(field, record, bytes).map_err(to_py)?;
         return Builder { state, field, record, view: view.bind(py), offset, bytes }.list(item, &items);
     }
-    let bytes = py.detach(|| reader.payload(field, record, true)).map_err(to_py)?;
-    let owned = PyBytes::new(py, &bytes);
-    let view = PyMemoryView::from(&owned)?.into_any();
-    let items = reader.items(field, record, &bytes).map_err(to_py)?;
+    list_owned(py, state, field, item, record, py.detach(|| reader.payload(field, record, true)).map_err(to_py)?)
+}
+
+/// The list that these bytes are.
+pub(crate) fn list_owned<'py>(
+    py: Python<'py>,
+    state: &State,
+    field: usize,
+    item: &FieldType,
+    record: u64,
+    bytes: Vec<u8>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = Arc::new(bytes);
+    let view = export(py, Bytes::Owned(Arc::clone(&bytes)))?.into_bound(py);
+    let items = state.reader.items(field, record, &bytes).map_err(to_py)?;
     Builder { state, field, record, view: &view, offset: 0, bytes: &bytes }.list(item, &items)
 }
 
@@ -78,9 +91,26 @@ pub(crate) fn lists_of<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let reader = &state.reader;
     let places = without_gil(py, |interrupted| {
-        reader.verify_mapped(field, records, &mut *interrupted)?;
-        reader.view_batch(field, records, interrupted)
+        let places = reader.view_batch(field, records, &mut *interrupted)?;
+        if places.is_some() {
+            reader.verify_mapped(field, records, interrupted)?;
+        }
+        Ok(places)
     })?;
+    let Some(places) = places else {
+        // Compressed ones are decompressed by the threads, into memory that all of them share.
+        let read = |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, true, interrupted);
+        let (bytes, places) = without_gil(py, read)?;
+        let all = Arc::new(bytes);
+        let view = export(py, Bytes::Owned(Arc::clone(&all)))?.into_bound(py);
+        let list = |(&record, place): (&u64, Option<(u64, u64)>)| {
+            let Some((offset, length)) = place else { return Ok(py.None().into_bound(py)) };
+            let bytes = all.get(offset as usize..(offset + length) as usize).unwrap_or_default();
+            let items = reader.items(field, record, bytes).map_err(to_py)?;
+            Builder { state, field, record, view: &view, offset, bytes }.list(item, &items)
+        };
+        return PyList::new(py, records.iter().zip(places).map(list).collect::<PyResult<Vec<_>>>()?);
+    };
     let lists = records.iter().zip(places).map(|(&record, place)| list_of(py, state, field, item, record, place));
     PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)
 }

@@ -46,27 +46,30 @@ impl Arrays {
         let places = OnceLock::new();
         if let Some(view) = state.random(py) {
             let ranges = without_gil(py, |interrupted| {
-                if verify {
-                    reader.verify_mapped(field, records, &mut *interrupted)?;
+                let ranges = reader.view_batch(field, records, &mut *interrupted)?;
+                if verify && ranges.is_some() {
+                    reader.verify_mapped(field, records, interrupted)?;
                 }
-                reader.view_batch(field, records, interrupted)
+                Ok(ranges)
             })?;
-            let _ = places.set((view, ranges));
+            if let Some(ranges) = ranges {
+                let _ = places.set((view, ranges));
+            }
         }
         let (state, array, records) = (Arc::clone(state), array.clone(), records.to_vec());
         Ok(Self { state, field, array, records, shapes, verify, places })
     }
 
-    /// Where the arrays lie; those that are read by system calls are read now.
+    /// Where the arrays lie; those that are read by system calls, or decompressed, are read now.
     fn places(&self, py: Python<'_>) -> PyResult<&Places> {
         if let Some(places) = self.places.get() {
             return Ok(places);
         }
         let (field, records) = (self.field, &self.records);
         let reader = &self.state.reader;
-        let (bytes, starts) =
-            without_gil(py, |interrupted| reader.read_batch_copy(field, records, self.verify, interrupted))?;
-        let ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
+        let read =
+            |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, self.verify, interrupted);
+        let (bytes, ranges) = without_gil(py, read)?;
         let places = (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges);
         Ok(self.places.get_or_init(|| places))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::{
-    Access, ColumnBytes, Error, FieldType, Reader as CoreReader, SnapshotId, from_hex, hex, shape_text,
+    Access, Codec, ColumnBytes, Error, FieldType, Reader as CoreReader, SnapshotId, from_hex, hex, shape_text,
 };
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -156,14 +156,37 @@ impl Reader {
         Ok(int64_array(py, lengths))
     }
 
+    /// Return how the values of each compressed field are stored: field -> dict. Reads their index entries, 32 bytes a record.
+    ///
+    /// "codec": "lz4" or "zstd"; "level": zstd's, or None; "dictionaries": ids of those in the file; "bytes": of all values;
+    /// "stored": of what is stored of them; "ratio": the one by the other, or None without any.
+    fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let state = self.state()?;
+        let dict = PyDict::new(py);
+        for (position, field) in state.reader.schema().fields().iter().enumerate() {
+            let Some(compression) = &field.compression else { continue };
+            let (bytes, stored) = py.detach(|| state.reader.sizes(position)).map_err(to_py)?;
+            let row = PyDict::new(py);
+            row.set_item("codec", compression.codec.name())?;
+            row.set_item("level", (compression.codec == Codec::Zstd).then_some(compression.level))?;
+            row.set_item("dictionaries", compression.dictionaries())?;
+            row.set_item("bytes", bytes)?;
+            row.set_item("stored", stored)?;
+            #[allow(clippy::cast_precision_loss)] // of a ratio
+            row.set_item("ratio", (stored > 0).then(|| bytes as f64 / stored as f64))?;
+            dict.set_item(&field.name, row)?;
+        }
+        Ok(dict)
+    }
+
     /// Read many records by one call, without the GIL.
     ///
     /// Args:
     ///     indices: Record numbers, any 1-D integer sequence or array; repeats are allowed, negative ones count from the end.
     ///     fields: Names of the fields wanted; by default all.
-    ///     verify: Check each payload against its CRC (strings always are).
+    ///     verify: Check each payload against its CRC (strings and what is compressed always are).
     /// Returns:
-    ///     A Batch. Its payloads are views of the mapping; with access="pread", of one new buffer.
+    ///     A Batch. Its payloads are views of the mapping; with access="pread", or if one is compressed, of one new buffer.
     /// Raises:
     ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named.
     #[pyo3(signature = (indices, fields = None, verify = false))]
@@ -196,7 +219,7 @@ impl Reader {
     ///     field: A field of any type but single numbers; of a string, a JSON value or a list the bytes that are stored.
     ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call. For
     ///         arrays of a fixed shape an array or tensor (N, *shape) of their dtype, or flat memory.
-    ///     verify: Check each payload against its CRC.
+    ///     verify: Check each payload against its CRC (those that are compressed always are).
     /// Returns:
     ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
     /// Raises:

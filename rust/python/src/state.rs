@@ -13,7 +13,7 @@ use crate::batch::{Payloads, Values};
 use crate::convert::from_json;
 use crate::error::{CorruptFileError, to_py, without_gil};
 use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
-use crate::lists::{list_of, lists_of};
+use crate::lists::{list_of, list_owned, lists_of};
 use crate::ragged::Arrays;
 
 /// A core reader with the memoryviews that all views are slices of.
@@ -108,6 +108,16 @@ pub(crate) fn value<'py>(
                 }
             }
         },
+        Datum::Decompressed(bytes) => {
+            if let FieldType::List(item) = kind {
+                return list_owned(py, state, field, item, record, bytes);
+            }
+            let view = export(py, Bytes::Owned(Arc::new(bytes)))?.into_bound(py);
+            match kind {
+                FieldType::Array(array) => array_over(&view, 0, array.dtype(), state.shape_of(field, array, record)?),
+                _ => Ok(view),
+            }
+        }
         Datum::Values(bytes) => match kind {
             FieldType::Scalar(dtype) => number(py, *dtype, &bytes),
             FieldType::Array(array) => array_of(py, &bytes, array.dtype(), state.shape_of(field, array, record)?),
@@ -134,20 +144,29 @@ pub(crate) fn values_of(
     let array = match kind {
         FieldType::String | FieldType::Json => return Ok(Values::Texts(field, OnceLock::new())),
         FieldType::Image | FieldType::Bytes => {
-            let payloads = if let Some(view) = &state.random {
-                let ranges = without_gil(py, |interrupted| {
-                    if verify {
-                        reader.verify_mapped(field, records, &mut *interrupted)?;
+            // None if nothing is mapped, or if values are compressed: they are read into memory of the batch's own.
+            let mapped = match &state.random {
+                Some(view) => without_gil(py, |interrupted| {
+                    let ranges = reader.view_batch(field, records, &mut *interrupted)?;
+                    if verify && ranges.is_some() {
+                        reader.verify_mapped(field, records, interrupted)?;
                     }
-                    reader.view_batch(field, records, interrupted)
-                })?;
-                Payloads { view: view.clone_ref(py), ranges: Arc::new(ranges) }
-            } else {
-                let (bytes, starts) =
-                    without_gil(py, |interrupted| reader.read_batch_copy(field, records, verify, interrupted))?;
-                let ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
-                Payloads { view: export(py, Bytes::Owned(Arc::new(bytes)))?, ranges: Arc::new(ranges) }
+                    Ok(ranges)
+                })?
+                .map(|ranges| (view.clone_ref(py), ranges)),
+                None => None,
             };
+            let (view, ranges) = match mapped {
+                Some(mapped) => mapped,
+                None => {
+                    let read = |interrupted: &mut dyn FnMut() -> bool| {
+                        reader.read_batch_owned(field, records, verify, interrupted)
+                    };
+                    let (bytes, ranges) = without_gil(py, read)?;
+                    (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges)
+                }
+            };
+            let payloads = Payloads { view, ranges: Arc::new(ranges) };
             Bound::new(py, payloads)?.into_any()
         }
         // Labels and scores of small batches: a vector becomes an array by one call.

@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
+use crate::compression::{compression_dict, log_decisions};
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
 use crate::filler::Filler;
@@ -101,6 +102,13 @@ impl Writer {
             }
         }
         Ok((held, count.unwrap_or_default()))
+    }
+
+    /// Lets go of the writer after a call, and logs what it has decided meanwhile.
+    fn done<T>(&self, py: Python<'_>, mut writer: InUse<'_, CoreWriter>, outcome: PyResult<T>) -> PyResult<T> {
+        let decided = writer.take_decisions();
+        drop(writer);
+        outcome.and_then(|outcome| log_decisions(py, &self.path, decided).map(|()| outcome))
     }
 
     fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
@@ -249,7 +257,7 @@ impl Writer {
         });
         let number =
             if writer.may_write(bytes.sum()) { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
-        number.map_err(to_py)
+        self.done(py, guard, number.map_err(to_py))
     }
 
     /// Append many records by one call, and return the number of the first.
@@ -266,7 +274,8 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let columns: Vec<Column<'_>> = held.iter().map(|column| column.column(py)).collect();
-        without_gil(py, |interrupted| writer.extend(&columns, count, interrupted))
+        let first = without_gil(py, |interrupted| writer.extend(&columns, count, interrupted));
+        self.done(py, guard, first)
     }
 
     /// Open a new file whose fields are those of a record: a Writer.
@@ -359,9 +368,10 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
-        without_gil(py, |interrupted| {
+        let skipped = without_gil(py, |interrupted| {
             writer.append_files(position, &paths, on_error, recode.as_ref(), row, interrupted)
-        })
+        });
+        self.done(py, guard, skipped)
     }
 
     /// Start to add a field to the records of the file; those not yet committed are committed first.
@@ -406,7 +416,8 @@ impl Writer {
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        py.detach(|| writer.commit()).map_err(to_py)
+        let committed = py.detach(|| writer.commit()).map_err(to_py);
+        self.done(py, guard, committed)
     }
 
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
@@ -417,9 +428,9 @@ impl Writer {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
-        let closed = py.detach(|| writer.close());
+        let closed = py.detach(|| writer.close()).map_err(to_py);
         self.note_schema(writer); // with the fields whose fillers were full
-        closed.map_err(to_py)
+        self.done(py, guard, closed)
     }
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
@@ -490,6 +501,18 @@ impl Writer {
             ("bytes_out", bytes_out),
         ];
         rows.into_py_dict(py)
+    }
+
+    /// How the compressed fields' values are stored, a new dict each time: field -> dict.
+    ///
+    /// "codec": "lz4", "zstd", "none" (as they are), or "auto" while the first values are held back; "level": zstd's, or None;
+    /// "dictionary": the id of the one in use, or None; "ratio": bytes of the values that this writer has appended to what is
+    /// stored of them, or None before any; "reason": why so, with the numbers that "auto" decided by. The choice is logged
+    /// under "fastrecord", too.
+    #[getter]
+    fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = self.lock(py)?.compression();
+        compression_dict(py, all)
     }
 
     /// Records that are durable.

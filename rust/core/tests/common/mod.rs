@@ -233,6 +233,7 @@ pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
                 }
                 if kinds[field] == FieldType::Image { Cell::Image(bytes, (0, 0)) } else { Cell::Bytes(bytes) }
             }
+            Datum::Decompressed(bytes) => Cell::Bytes(bytes),
             Datum::Str(text) => Cell::Text(text),
             Datum::Int(value) => Cell::Int(value),
             Datum::Float(value) => Cell::Float(value.to_bits()),

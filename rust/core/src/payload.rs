@@ -1,0 +1,106 @@
+//! Compressed payloads on their way to the caller: read, checked, decompressed into memory of exactly the value's size.
+
+use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
+
+use crate::codec;
+use crate::dictionary::Dictionary;
+use crate::error::{Error, Result};
+use crate::index::Source;
+use crate::layout::Extent;
+use crate::reader::Reader;
+
+/// Larger buffers are not kept.
+const KEEP: usize = 4 << 20;
+
+thread_local! {
+    /// What is read by system calls lies here until it is decompressed.
+    static STORED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Reader {
+    /// Reads, checks and decompresses a value into `out`, which is of its size.
+    ///
+    /// Whoever asks for no check of payloads gets it here all the same: a codec notices most damage, not all, and what it makes of the
+    /// rest is garbage from the first wrong bit on. It costs little beside decompressing.
+    pub(crate) fn decompress_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
+        match &self.inner.random {
+            Source::Mapped(map) => {
+                let start = extent.offset as usize;
+                let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
+                    return Err(Error::corrupt(self.path(), "index", "an extent lies outside of the mapping"));
+                };
+                self.decompress(field, record, extent, stored, out)
+            }
+            Source::File(file) => STORED.with_borrow_mut(|stored| {
+                resized(stored, extent.stored)?;
+                file.read_exact_at(stored, extent.offset).map_err(|e| Error::io(self.path(), e))?;
+                let outcome = self.decompress(field, record, extent, stored, out);
+                if stored.capacity() > KEEP {
+                    *stored = Vec::new();
+                }
+                outcome
+            }),
+        }
+    }
+
+    /// A compressed value in memory of its own.
+    pub(crate) fn decompressed(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+        let mut value = Vec::new();
+        resized(&mut value, extent.length())?;
+        self.decompress_one(field, record, extent, &mut value)?;
+        Ok(value)
+    }
+
+    /// Checks and decompresses stored bytes.
+    pub(crate) fn decompress(
+        &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.check_crc(field, record, extent, stored)?;
+        let mut unusable = None;
+        let dictionary = |id| {
+            self.dictionary(field, id).map_err(|error| {
+                let text = error.to_string();
+                unusable = Some(error);
+                text
+            })
+        };
+        codec::decode(extent.codec, stored, out, dictionary).map_err(|detail| {
+            let (path, field) = (self.path().to_owned(), self.name_of(field));
+            unusable.unwrap_or(Error::BadPayload { path, record, field, detail })
+        })
+    }
+
+    /// What is wrong with the dictionaries of all fields.
+    pub(crate) fn damaged_dictionaries(&self) -> Vec<Error> {
+        let (file, limit) = (&self.inner.file, self.inner.footer.offset);
+        let of = |(field, all): (usize, &Vec<Dictionary>)| {
+            let name = self.name_of(field);
+            all.iter().filter_map(|d| d.prepared(self.path(), &name, file, limit).err()).collect::<Vec<_>>()
+        };
+        self.inner.dictionaries.iter().enumerate().flat_map(of).collect()
+    }
+
+    fn dictionary(&self, field: usize, id: u32) -> Result<&zstd_safe::DDict<'static>> {
+        let name = self.name_of(field);
+        let known = self.inner.dictionaries.get(field).map_or(&[][..], Vec::as_slice);
+        let Some(dictionary) = known.iter().find(|dictionary| dictionary.id() == id) else {
+            let detail =
+                format!("a payload needs it, and the schema does not say where it lies ({} are known)", known.len());
+            return Err(Error::corrupt(self.path(), format!("dictionary {id} of field {name}"), detail));
+        };
+        dictionary.prepared(self.path(), &name, &self.inner.file, self.inner.footer.offset)
+    }
+}
+
+/// Makes a buffer of so many bytes; what a hostile file asks for is an error, not the end of the process.
+pub(crate) fn resized(buffer: &mut Vec<u8>, bytes: u64) -> Result<()> {
+    buffer.try_reserve_exact((bytes as usize).saturating_sub(buffer.len())).map_err(|_| Error::Memory { bytes })?;
+    buffer.resize(bytes as usize, 0);
+    Ok(())
+}
