@@ -27,7 +27,7 @@ def patches(size: int) -> NDArray[np.uint8]:
     slopes = rng.uniform(-2, 2, (RECORDS, 2, 3))
     base = np.einsum("nkc,khw->nhwc", slopes, np.stack([y, x]).astype(float)) + rng.uniform(40, 200, (RECORDS, 1, 1, 3))
     noise = rng.integers(0, 3, (RECORDS, size, size, 3)) * (rng.random((RECORDS, size, size, 1)) < 0.25)
-    return (base + noise).clip(0, 255).astype(np.uint8)
+    return np.asarray((base + noise).clip(0, 255), np.uint8)
 
 
 def features(values: int) -> NDArray[np.float32]:
@@ -56,18 +56,16 @@ class Peer:
         self.pool = ThreadPoolExecutor(threads)
         self.decompressor = zstandard.ZstdDecompressor()
 
-    def _some(self, rows: list[int]) -> None:
-        for row in rows:
-            lz4.block.decompress(self.stored[row], uncompressed_size=self.size)
+    def _some(self, rows: list[int]) -> list[bytes]:
+        return [lz4.block.decompress(self.stored[row], uncompressed_size=self.size) for row in rows]
 
-    def batch(self, rows: list[int]) -> None:
-        """Decompress a batch; lz4's results are dropped one by one, zstd's lie in one buffer."""
+    def batch(self, rows: list[int]) -> Any:
+        """Decompress a batch, all of which is there at the end: lz4's as many values, zstd's in one buffer."""
         if self.codec == "zstd":
             frames = [self.stored[row] for row in rows]
-            self.decompressor.multi_decompress_to_buffer(frames, threads=self.threads)
-        else:
-            share = -(-len(rows) // self.threads)
-            list(self.pool.map(self._some, [rows[at : at + share] for at in range(0, len(rows), share)]))
+            return self.decompressor.multi_decompress_to_buffer(frames, threads=self.threads)
+        share = -(-len(rows) // self.threads)
+        return list(self.pool.map(self._some, [rows[at : at + share] for at in range(0, len(rows), share)]))
 
 
 def make(folder: Path, name: str, codec: str) -> tuple[Path, NDArray[Any]]:

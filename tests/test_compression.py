@@ -208,10 +208,10 @@ def test_a_compression_is_what_one_would_write() -> None:
     [
         (lambda: fr.Compression("gzip"), ValueError, "lz4, zstd, auto"),
         (lambda: fr.string("gzip"), ValueError, "lz4, zstd, auto"),
-        (lambda: fr.string(3), TypeError, "fastrecord.Compression"),
+        (lambda: fr.string(3), TypeError, "fastrecord.Compression"),  # type: ignore[arg-type]
         (lambda: fr.Compression("zstd", level=0), ValueError, "1 to 22"),
         (lambda: fr.Compression("zstd", level=23), ValueError, "1 to 22"),
-        (lambda: fr.Compression("zstd", level=2.5), TypeError, "int"),
+        (lambda: fr.Compression("zstd", level=2.5), TypeError, "int"),  # type: ignore[arg-type]
         (lambda: fr.Compression("zstd", dictionary=3), ValueError, "256 to 16777216 bytes"),
         (lambda: fr.Compression("lz4", level=3), ValueError, "zstd's"),
         (lambda: fr.Compression("auto", dictionary=True), ValueError, "zstd's"),

@@ -11,7 +11,7 @@ fn codec_name(packed: &Packed) -> &'static str {
 }
 
 /// A dict of field -> {"codec", "level", "dictionary", "ratio", "reason"}.
-pub(crate) fn compression_dict<'py>(py: Python<'py>, all: Vec<Packed>) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn compression_dict(py: Python<'_>, all: Vec<Packed>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for packed in all {
         let row = PyDict::new(py);

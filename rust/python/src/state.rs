@@ -156,15 +156,14 @@ pub(crate) fn values_of(
                 .map(|ranges| (view.clone_ref(py), ranges)),
                 None => None,
             };
-            let (view, ranges) = match mapped {
-                Some(mapped) => mapped,
-                None => {
-                    let read = |interrupted: &mut dyn FnMut() -> bool| {
-                        reader.read_batch_owned(field, records, verify, interrupted)
-                    };
-                    let (bytes, ranges) = without_gil(py, read)?;
-                    (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges)
-                }
+            let (view, ranges) = if let Some(mapped) = mapped {
+                mapped
+            } else {
+                let read = |interrupted: &mut dyn FnMut() -> bool| {
+                    reader.read_batch_owned(field, records, verify, interrupted)
+                };
+                let (bytes, ranges) = without_gil(py, read)?;
+                (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges)
             };
             let payloads = Payloads { view, ranges: Arc::new(ranges) };
             Bound::new(py, payloads)?.into_any()
