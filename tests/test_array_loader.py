@@ -132,6 +132,20 @@ def test_arrays_of_varying_shape_are_listed_padded_or_packed(patches: Path, tmp_
         assert plain(batch["tokens"]) == plain(expected(batch["number"].tolist())["tokens"])
 
 
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_arrays_are_decompressed_into_the_batch(tmp_path: Path, codec: str, access: str) -> None:
+    schema = fr.Schema({"rows": fr.array("int32", (300,), codec), "tokens": fr.array("int32", (None,), codec)})
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        for number in range(50):
+            writer.append({"rows": np.arange(300, dtype=np.int32) + number, "tokens": np.full(number, 7, np.int32)})
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", access=access)
+    batches = list(make(dataset, 8, ragged={"tokens": "packed"}))
+    whole = torch.cat([batch["rows"] for batch in batches])
+    assert torch.equal(whole, torch.arange(300, dtype=torch.int32) + torch.arange(50, dtype=torch.int32)[:, None])
+    assert sum(len(batch["tokens"][0]) for batch in batches) == sum(range(50))
+
+
 def test_a_batch_that_is_kept_never_changes(patches: Path) -> None:
     kept, seen = [], []
     for number, batch in enumerate(make(patches, 3, shuffle=True, prefetch=1)):
