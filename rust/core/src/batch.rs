@@ -406,16 +406,16 @@ impl Reader {
                 let mut crc = 0;
                 for (to, from) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE)) {
                     to.copy_from_slice(from);
-                    crc = crc32c::crc32c_append(crc, to);
+                    crc = crate::crc::crc32c_append(crc, to);
                 }
-                self.compare_crc(field, record, extent.crc, crc32c::crc32c_append(crc, side))
+                self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))
             }
             Source::File(file) => {
                 file.read_exact_at(out, extent.offset).map_err(|e| Error::io(self.path(), e))?;
                 if !verify {
                     return Ok(());
                 }
-                let crc = self.read_crc(extent, extent.length(), crc32c::crc32c(out), &mut Vec::new())?;
+                let crc = self.read_crc(extent, extent.length(), crate::crc::crc32c(out), &mut Vec::new())?;
                 self.compare_crc(field, record, extent.crc, crc)
             }
         }

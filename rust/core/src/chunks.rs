@@ -135,7 +135,7 @@ impl Table {
     pub(crate) fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - self.filled));
-            self.crc = crc32c::crc32c_append(self.crc, now);
+            self.crc = crate::crc::crc32c_append(self.crc, now);
             self.filled += now.len();
             if self.filled == BLOCK {
                 self.end_block();
@@ -220,7 +220,7 @@ impl Writer {
             read(self, &mut piece[..length], chunk.offset + done)?;
             for (i, block) in piece[..length].chunks(BLOCK).enumerate() {
                 let number = done as usize / BLOCK + i;
-                let (stored, computed) = (u32_at(&stored, number * 4), crc32c::crc32c(block));
+                let (stored, computed) = (u32_at(&stored, number * 4), crate::crc::crc32c(block));
                 if stored != computed {
                     let at = chunk.offset + done + (i * BLOCK) as u64;
                     let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x} (from byte {at})");

@@ -70,7 +70,8 @@ impl Writer {
 
     fn put_checked(&mut self, bytes: &[u8]) -> Result<CheckedRange> {
         self.pad(8)?;
-        let range = CheckedRange { offset: self.position(), length: bytes.len() as u64, crc: crc32c::crc32c(bytes) };
+        let range =
+            CheckedRange { offset: self.position(), length: bytes.len() as u64, crc: crate::crc::crc32c(bytes) };
         self.put(bytes)?;
         Ok(range)
     }

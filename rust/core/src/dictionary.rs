@@ -102,7 +102,7 @@ impl DictionaryRange {
         }
         let mut bytes = vec![0; length as usize];
         read(&mut bytes, offset)?;
-        let computed = crc32c::crc32c(&bytes);
+        let computed = crate::crc::crc32c(&bytes);
         if stored != computed {
             let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x}");
             return Err(self.corrupt(path, field, detail));

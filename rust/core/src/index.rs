@@ -361,7 +361,7 @@ impl ChunkData {
         let length = self.chunk.length() as usize;
         let table = (self.chunk.table().0 - self.chunk.offset) as usize;
         let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
-        let computed = crc32c::crc32c(bytes.get(start..end).unwrap_or_default());
+        let computed = crate::crc::crc32c(bytes.get(start..end).unwrap_or_default());
         let stored = u32_at(bytes, table + 4 * block);
         if stored == computed {
             return Ok(());

@@ -339,8 +339,8 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode
         None => None,
     };
     let crc = match &recoded {
-        Some(recoded) => crc32c::crc32c_append(crc32c::crc32c(&recoded.bytes), &recoded.side),
-        None => crc32c::crc32c(&data),
+        Some(recoded) => crate::crc::crc32c_append(crate::crc::crc32c(&recoded.bytes), &recoded.side),
+        None => crate::crc::crc32c(&data),
     };
     Ok(Loaded { data, size, recoded, crc })
 }

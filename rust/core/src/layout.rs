@@ -59,7 +59,7 @@ pub(crate) fn encode_superblock(id: &FileId) -> Vec<u8> {
 }
 
 fn superblock_crc(page: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&page[0..12]), &page[16..32])
+    crate::crc::crc32c_append(crate::crc::crc32c(&page[0..12]), &page[16..32])
 }
 
 /// Checks the first bytes of a file (up to a page) and returns its id.
@@ -114,7 +114,7 @@ impl Slot {
         put(&mut out, 0, &self.footer.to_le_bytes());
         put(&mut out, 8, &self.commit.to_le_bytes());
         put(&mut out, 16, &(1 + u64::from(self.sealed)).to_le_bytes());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&out[..28]), id);
+        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&out[..28]), id);
         put(&mut out, 28, &crc.to_le_bytes());
         out
     }
@@ -124,7 +124,7 @@ impl Slot {
         if bytes.iter().all(|&b| b == 0) {
             return SlotState::Empty;
         }
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..28]), id);
+        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&bytes[..28]), id);
         let state = u64_at(bytes, 16);
         if crc != u32_at(bytes, 28) || !(1..=2).contains(&state) {
             return SlotState::Unreadable;
@@ -178,7 +178,7 @@ impl Footer {
         put(&mut out, 88, &self.directory.crc.to_le_bytes());
         put(&mut out, 92, &self.metadata.crc.to_le_bytes());
         put(&mut out, 96, &self.previous.to_le_bytes());
-        let crc = crc32c::crc32c(&out[..PAGE as usize - 4]);
+        let crc = crate::crc::crc32c(&out[..PAGE as usize - 4]);
         put(&mut out, PAGE as usize - 4, &crc.to_le_bytes());
         out
     }
@@ -194,7 +194,7 @@ impl Footer {
     /// A valid footer with a version or flags that this crate does not know, or with ranges outside of its commit.
     pub(crate) fn decode(path: &Path, page: &[u8], offset: u64, id: &FileId) -> Result<Option<Self>> {
         let Some(page) = page.get(..PAGE as usize) else { return Ok(None) };
-        let crc = crc32c::crc32c(&page[..PAGE as usize - 4]);
+        let crc = crate::crc::crc32c(&page[..PAGE as usize - 4]);
         if !Self::has_magic(page)
             || crc != u32_at(page, PAGE as usize - 4)
             || u64_at(page, 32) != offset

@@ -33,6 +33,7 @@ mod commit;
 mod compression;
 mod copy;
 mod copy_column;
+mod crc;
 mod decoding;
 mod dictionary;
 mod draw;

@@ -150,7 +150,7 @@ impl<'a> Opening<'a> {
 
     fn read_checked(&self, range: CheckedRange, part: String) -> Result<Vec<u8>> {
         let bytes = self.read(range.offset, range.length)?;
-        let computed = crc32c::crc32c(&bytes);
+        let computed = crate::crc::crc32c(&bytes);
         if computed == range.crc {
             return Ok(bytes);
         }

@@ -146,7 +146,7 @@ fn pack<'a>(encoder: Option<&Encoder>, value: &'a [u8], scratch: &'a mut Vec<u8>
         None => None,
     };
     let (bytes, codec) = made.unwrap_or((value, Codec::None));
-    Ok(Stored { bytes, raw: value.len() as u64, codec, crc: crc32c::crc32c(bytes) })
+    Ok(Stored { bytes, raw: value.len() as u64, codec, crc: crate::crc::crc32c(bytes) })
 }
 
 impl Writer {
@@ -174,7 +174,7 @@ impl Writer {
     /// Appends a value to a field that may be compressed.
     pub(crate) fn append_packed(&mut self, column: usize, value: &[u8]) -> Result<()> {
         let Some(packing) = &mut self.columns[column].packing else {
-            let (raw, crc) = (value.len() as u64, crc32c::crc32c(value));
+            let (raw, crc) = (value.len() as u64, crate::crc::crc32c(value));
             return self.append_stored(column, Stored { bytes: value, raw, codec: Codec::None, crc });
         };
         if let Some(sample) = &mut packing.sample {
@@ -379,7 +379,7 @@ impl Writer {
         self.pad(8)?;
         let id = crate::codec::dictionary_id(bytes).unwrap_or_default();
         let range =
-            DictionaryRange { id, offset: self.position(), length: bytes.len() as u64, crc: crc32c::crc32c(bytes) };
+            DictionaryRange { id, offset: self.position(), length: bytes.len() as u64, crc: crate::crc::crc32c(bytes) };
         self.put(bytes)?;
         Ok(range)
     }

@@ -385,7 +385,7 @@ impl Reader {
     }
 
     pub(crate) fn check_crc(&self, field: usize, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
-        self.compare_crc(field, record, extent.crc, crc32c::crc32c(bytes))
+        self.compare_crc(field, record, extent.crc, crate::crc::crc32c(bytes))
     }
 
     pub(crate) fn compare_crc(&self, field: usize, record: u64, stored: u32, computed: u32) -> Result<()> {

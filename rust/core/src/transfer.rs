@@ -192,7 +192,7 @@ impl Transfer<'_> {
             let bytes = self.span.get(&self.source.inner.file, at, piece.end() - at, || end_of_span(&pieces[i..], at));
             let bytes = bytes.map_err(|e| Error::io(self.source.path(), e))?;
             if self.verify.is_some() {
-                crc = crc32c::crc32c_append(crc, bytes);
+                crc = crate::crc::crc32c_append(crc, bytes);
             }
             self.writer.put(bytes)?;
             at += bytes.len() as u64;

@@ -147,7 +147,7 @@ impl Reader {
         while at < extent.stored {
             piece.resize((extent.stored - at).min(PIECE as u64) as usize, 0);
             self.inner.file.read_exact_at(piece, extent.offset + at).map_err(|e| Error::io(self.path(), e))?;
-            crc = crc32c::crc32c_append(crc, piece);
+            crc = crate::crc::crc32c_append(crc, piece);
             at += piece.len() as u64;
         }
         Ok(crc)
