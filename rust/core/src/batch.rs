@@ -105,10 +105,10 @@ impl Reader {
     /// # Errors
     /// A damaged index, or a field of single numbers.
     pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
-        if let FieldType::Array(array) = &self.field_at(field)?.kind {
-            if let Some(bytes) = array.nbytes() {
-                return Ok(vec![bytes; records.len()]);
-            }
+        if let FieldType::Array(array) = &self.field_at(field)?.kind
+            && let Some(bytes) = array.nbytes()
+        {
+            return Ok(vec![bytes; records.len()]);
         }
         Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
     }
@@ -182,11 +182,11 @@ impl Reader {
         verify: bool,
         interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<u64>> {
-        if let FieldType::Array(array) = &self.field_at(field)?.kind {
-            if let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads()) {
-                self.values_into(field, records, out)?;
-                return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
-            }
+        if let FieldType::Array(array) = &self.field_at(field)?.kind
+            && let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads())
+        {
+            self.values_into(field, records, out)?;
+            return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
         }
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;

@@ -22,10 +22,12 @@ impl Writer {
         let session_bytes = self.position() - self.session_start;
         let merges =
             self.columns[..self.named_columns()].iter().any(|c| c.merge_from(last, session_bytes, committed).is_some());
-        if let Some(footer) = self.footer {
-            if self.records == committed && !self.document_changed && !(last && merges) {
-                return Ok(footer.commit);
-            }
+        if let Some(footer) = self.footer
+            && self.records == committed
+            && !self.document_changed
+            && !(last && merges)
+        {
+            return Ok(footer.commit);
         }
         self.flush_heap()?;
         let named = self.named_columns();

@@ -84,10 +84,11 @@ impl<'a> Opening<'a> {
         {
             return Err(self.lost(lost));
         }
-        if self.length.is_multiple_of(PAGE) && self.length >= 2 * PAGE {
-            if let Some(footer) = self.footer_at(self.length - PAGE)? {
-                return Ok(footer);
-            }
+        if self.length.is_multiple_of(PAGE)
+            && self.length >= 2 * PAGE
+            && let Some(footer) = self.footer_at(self.length - PAGE)?
+        {
+            return Ok(footer);
         }
         let mut best: Option<Footer> = None;
         let mut slots: Vec<Slot> = slots().collect();
@@ -128,10 +129,10 @@ impl<'a> Opening<'a> {
             let start = end.saturating_sub(STEP).max(PAGE);
             let bytes = self.read(start, end - start)?;
             for (i, page) in bytes.chunks_exact(PAGE as usize).enumerate().rev() {
-                if Footer::has_magic(page) {
-                    if let Some(footer) = Footer::decode(self.path, page, start + i as u64 * PAGE, &self.id)? {
-                        return Ok(Some(footer));
-                    }
+                if Footer::has_magic(page)
+                    && let Some(footer) = Footer::decode(self.path, page, start + i as u64 * PAGE, &self.id)?
+                {
+                    return Ok(Some(footer));
                 }
             }
             end = start;

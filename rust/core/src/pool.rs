@@ -107,10 +107,10 @@ impl Pool {
     /// The pool of this process, made on first use with a thread for each CPU that the process may run on.
     pub fn current() -> Arc<Self> {
         let process = std::process::id();
-        if let Some(pool) = &*CURRENT.load() {
-            if pool.process == process {
-                return Arc::clone(pool);
-            }
+        if let Some(pool) = &*CURRENT.load()
+            && pool.process == process
+        {
+            return Arc::clone(pool);
         }
         let made = Arc::new(Self::new(default_threads()));
         let before = CURRENT.load_full();

@@ -413,12 +413,10 @@ impl Reader {
                 if !extent.is_plain() {
                     return Ok(Datum::Decompressed(self.decompressed(field, record, &extent)?));
                 }
-                if verify {
-                    if let Some(map) = &self.inner.map {
-                        let start = extent.offset as usize;
-                        let bytes = map.bytes().get(start..start + extent.stored as usize).unwrap_or_default();
-                        self.check_crc(field, record, &extent, bytes)?;
-                    }
+                if verify && let Some(map) = &self.inner.map {
+                    let start = extent.offset as usize;
+                    let bytes = map.bytes().get(start..start + extent.stored as usize).unwrap_or_default();
+                    self.check_crc(field, record, &extent, bytes)?;
                 }
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }
@@ -483,11 +481,11 @@ impl Reader {
             };
             return Err(self.wrong_type(field, &format!("only scalars and small arrays are columns{hint}")));
         };
-        if let Some(chunk) = column.single(self.len()) {
-            if let Some(offset) = chunk.mapped_at() {
-                chunk.checked_bytes(self.path(), name)?;
-                return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
-            }
+        if let Some(chunk) = column.single(self.len())
+            && let Some(offset) = chunk.mapped_at()
+        {
+            chunk.checked_bytes(self.path(), name)?;
+            return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
         }
         let number = index.columns().iter().position(|c| std::ptr::eq(c, column)).unwrap_or_default();
         let Some(cell) = self.inner.copies.get(number) else { return Err(self.no_field(name)) };

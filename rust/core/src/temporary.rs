@@ -27,12 +27,11 @@ pub(crate) fn remove_stale_temporaries(path: &Path) {
     for entry in entries.flatten() {
         let other = entry.file_name();
         let suffix = other.to_str().and_then(|o| o.strip_prefix(name)).and_then(|o| o.strip_prefix(TEMPORARY));
-        if suffix.is_some_and(|s| s.len() == 8 && s.bytes().all(|b| b.is_ascii_hexdigit())) {
-            if let Ok(file) = File::open(entry.path()) {
-                if sys::try_lock(&file).unwrap_or(false) {
-                    let _ = std::fs::remove_file(entry.path());
-                }
-            }
+        if suffix.is_some_and(|s| s.len() == 8 && s.bytes().all(|b| b.is_ascii_hexdigit()))
+            && let Ok(file) = File::open(entry.path())
+            && sys::try_lock(&file).unwrap_or(false)
+        {
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }

@@ -357,9 +357,9 @@ fn what_the_kernel_does_not_copy_goes_through_memory() {
         let file = File::options().read(true).write(true).create_new(true).open(&to).unwrap();
         let copied = Arc::new(AtomicU64::new(0));
         let storage = Box::new(Difficult { file, kernel, copied: Arc::clone(&copied) });
-        let mut copier = Copier::create_in(&to, storage, &source, 40, false).unwrap();
-        copier.copy_run(&source, 0..40, &[], &mut go_on).unwrap();
-        copier.finish(Map::new(), true).unwrap();
+        let mut copy = Copier::create_in(&to, storage, &source, 40, false).unwrap();
+        copy.copy_run(&source, 0..40, &[], &mut go_on).unwrap();
+        copy.finish(Map::new(), true).unwrap();
         assert_holds(&to, &rows);
         assert_eq!(copied.load(Ordering::Relaxed) > 500_000, copies, "{kernel:?}");
     }

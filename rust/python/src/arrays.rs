@@ -1,6 +1,7 @@
 //! Arrays and numbers of the core as numpy's and Python's.
 
 use fastrecord_core::{ArrayType, DType};
+use half::{bf16, f16};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -89,8 +90,8 @@ pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResu
         DType::UInt16 => Ok(u16::from_le_bytes(word(bytes)).into_pyobject(py)?.into_any()),
         DType::UInt32 => Ok(u32::from_le_bytes(word(bytes)).into_pyobject(py)?.into_any()),
         DType::UInt64 => Ok(u64::from_le_bytes(word(bytes)).into_pyobject(py)?.into_any()),
-        DType::Float16 => float(from_half(u16::from_le_bytes(word(bytes)))),
-        DType::BFloat16 => float(from_bfloat(u16::from_le_bytes(word(bytes)))),
+        DType::Float16 => float(f16::from_le_bytes(word(bytes)).to_f64()),
+        DType::BFloat16 => float(bf16::from_le_bytes(word(bytes)).to_f64()),
         DType::Float32 => float(f32_at(0)),
         DType::Float64 => float(f64_at(0)),
         DType::Complex64 => Ok(PyComplex::from_doubles(py, f32_at(0), f32_at(4)).into_any()),
@@ -99,54 +100,14 @@ pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResu
     }
 }
 
-fn from_bfloat(bits: u16) -> f64 {
-    f64::from(f32::from_bits(u32::from(bits) << 16))
-}
-
-fn from_half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1F), f64::from(bits & 0x3FF));
-    match (exponent, bits & 0x3FF) {
-        (0, _) => sign * fraction * 2_f64.powi(-24),
-        (0x1F, 0) => sign * f64::INFINITY,
-        (0x1F, _) => f64::NAN,
-        _ => sign * (1.0 + fraction / 1024.0) * 2_f64.powi(exponent - 15),
-    }
-}
-
-/// The nearest float of 16 bits, ties to even; `None` if the number is finite and that float is not.
-///
-/// `exponent` bits of exponent: 5 for float16, 8 for bfloat16.
-fn narrow(value: f64, exponent: u32) -> Option<u16> {
-    let fraction_bits = 15 - exponent;
-    let sign = u16::from(value.is_sign_negative()) << 15;
-    let infinite = ((1_u16 << exponent) - 1) << fraction_bits;
-    if value.is_nan() {
-        return Some(sign | infinite | 1 << (fraction_bits - 1));
-    }
-    if value.is_infinite() {
-        return Some(sign | infinite);
-    }
-    let bias = (1_i32 << (exponent - 1)) - 1;
-    let magnitude = value.abs();
-    // The exponent of the number, or that of the smallest normal one: below it floats are evenly spaced. Those of a float64
-    // that are themselves so spaced come out as 0.
-    let of_number = (magnitude.to_bits() >> 52) as i32 - 1023;
-    let scale = of_number.max(1 - bias);
-    // Exact: a power of two, and the result is of a size where float64 has more than enough bits.
-    let steps = (magnitude * 2_f64.powi(fraction_bits as i32 - scale)).round_ties_even();
-    #[allow(clippy::cast_sign_loss)] // of numbers that are not negative
-    let steps = steps as u32; // at most 2 to the power of fraction_bits + 1
-    // Rounding up to the next power of two carries into the exponent, as it should.
-    let bits = ((scale + bias - 1) as u32) << fraction_bits;
-    let bits = if scale == 1 - bias && steps < 1 << fraction_bits { steps } else { bits + steps };
-    u16::try_from(bits).ok().filter(|&bits| bits < infinite).map(|bits| sign | bits)
-}
-
+/// The nearest float of 16 bits; `None` if the number is finite and that float is not.
 pub(crate) fn to_half(value: f64) -> Option<u16> {
-    narrow(value, 5)
+    let near = f16::from_f64(value);
+    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }
 
+/// As [`to_half`].
 pub(crate) fn to_bfloat(value: f64) -> Option<u16> {
-    narrow(value, 8)
+    let near = bf16::from_f64(value);
+    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }

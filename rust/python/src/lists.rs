@@ -17,13 +17,13 @@ use crate::state::State;
 pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
     let py = value.py();
     let fail = |error: PyErr| error.value(py).to_string();
-    if let FieldType::Scalar(dtype) = kind {
-        if let Some(array) = as_array(value, *dtype)? {
-            return match array.shape().len() {
-                1 => Ok(encode_numbers(*dtype, array_bytes(py, &array.unbind()))),
-                dims => Err(format!("a list of numbers is wanted, not an array of {dims} dimensions")),
-            };
-        }
+    if let FieldType::Scalar(dtype) = kind
+        && let Some(array) = as_array(value, *dtype)?
+    {
+        return match array.shape().len() {
+            1 => Ok(encode_numbers(*dtype, array_bytes(py, &array.unbind()))),
+            dims => Err(format!("a list of numbers is wanted, not an array of {dims} dimensions")),
+        };
     }
     // Not any sequence: text and bytes are such, too.
     let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);

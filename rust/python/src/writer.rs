@@ -95,11 +95,11 @@ impl Writer {
             }
             held.push(column);
         }
-        if columns.len()? != fields.len() {
-            if let Some(name) = unknown_key(&schema, columns, None)? {
-                let detail = format!("no such field: the file has {}", schema.describe());
-                return Err(self.bad_value(py, &name, &detail));
-            }
+        if columns.len()? != fields.len()
+            && let Some(name) = unknown_key(&schema, columns, None)?
+        {
+            let detail = format!("no such field: the file has {}", schema.describe());
+            return Err(self.bad_value(py, &name, &detail));
         }
         Ok((held, count.unwrap_or_default()))
     }
@@ -121,11 +121,11 @@ impl Writer {
             let value = value.ok_or_else(|| self.bad_value(py, &field.name, "the record has no value for it"))?;
             held.push(hold(&value, &field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
         }
-        if record.len()? != fields.len() {
-            if let Some(name) = unknown_key(&schema, record, None)? {
-                let detail = format!("no such field: the file has {}", schema.describe());
-                return Err(self.bad_value(py, &name, &detail));
-            }
+        if record.len()? != fields.len()
+            && let Some(name) = unknown_key(&schema, record, None)?
+        {
+            let detail = format!("no such field: the file has {}", schema.describe());
+            return Err(self.bad_value(py, &name, &detail));
         }
         Ok(held)
     }
