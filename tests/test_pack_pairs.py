@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fastrecord as fr
 from fastrecord.pack import PackProgress, PackSummary, pack_pairs
@@ -212,6 +213,35 @@ def test_pixels_of_many_sizes_have_a_shape_that_is_open(tmp_path: Path) -> None:
         for i, size in enumerate(sizes):
             assert np.array_equal(reader[i]["lr"], reference(small(i, *size)))
             assert np.array_equal(reader[i]["hr"], reference(large(i, *size)))
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "auto"])
+def test_compressed_pixels_are_the_same_and_a_pack_of_them_is_resumed(
+    pairs: tuple[Path, Path], tmp_path: Path, compression: str
+) -> None:
+    out = tmp_path / "out.frec"
+    flat = {f"f{i}": save(Image.new("RGB", (12, 10), (i, 2, 3)), "PNG") for i in range(3)}
+    folders(
+        tmp_path,
+        {f"{name}.png": data for name, data in flat.items()},
+        {f"f{i}.png": save(Image.new("RGB", (48, 40), (i, 2, 3)), "PNG") for i in range(3)},
+    )
+    pack_pairs(*pairs, tmp_path / "plain.frec", decode=True)
+    pack_pairs(*pairs, out, decode=True, compression=compression)
+    for row, expected in zip(rows(out), rows(tmp_path / "plain.frec"), strict=True):
+        assert row["key"] == expected["key"]
+        assert np.array_equal(row["lr"], expected["lr"])
+        assert np.array_equal(row["hr"], expected["hr"])
+    assert pack_pairs(*pairs, out, decode=True, compression=compression, mode="resume").packed == 0
+    with pytest.raises(
+        fr.FastRecordError, match=f"with other settings: --pairs --decode --compression {compression}, "
+    ):
+        pack_pairs(*pairs, out, decode=True, mode="resume")
+    if compression != "auto":
+        with fr.Reader(out) as reader:
+            assert repr(reader.schema["hr"].compression).startswith(f'Compression("{compression}"')
+            assert reader.lengths("hr").tolist() == [48 * 40 * 3] * 8
+        assert out.stat().st_size < (tmp_path / "plain.frec").stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -462,6 +492,11 @@ def test_the_command_prints_json(pairs: tuple[Path, Path], tmp_path: Path) -> No
         (["--pairs", "a", "b", "c", "--raw"], "--raw is not for --pairs: leave it out"),
         (["--pairs", "a", "b", "c", "--list", "x.csv"], "--list is not for --pairs: leave it out"),
         (["--pairs", "a", "b", "c", "--short-side", "9"], "--short-side is not for --pairs"),
+        (
+            ["--pairs", "a", "b", "c", "--compression", "lz4"],
+            "images are compressed already: --compression is for --dec",
+        ),
+        (["--compression", "lz4", "a", "b"], "--compression is for --pairs"),
         (["--decode", "a", "b"], "--decode is for --pairs"),
         (["--any-scale", "a", "b"], "--any-scale is for --pairs"),
     ],

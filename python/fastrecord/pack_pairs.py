@@ -21,6 +21,9 @@ from fastrecord.target import Target, open_target
 
 Pair = tuple[Any, Any]
 
+# Arrays of so few bytes lie in a column of the index, which is not compressed.
+_IN_COLUMNS = 64
+
 
 class Stored(NamedTuple):
     """What is known of a file to append to: its name, and the scale of its pairs if they have one."""
@@ -36,6 +39,7 @@ def pack_pairs(
     *,
     mode: Mode = "x",
     decode: bool = False,
+    compression: str | None = None,
     any_scale: bool = False,
     bad_files: BadFiles = "stop",
     shards: int | None = None,
@@ -59,6 +63,7 @@ def pack_pairs(
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
         mode: As in `fastrecord.pack.pack_folder`.
         decode: Store pixels.
+        compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and may leave them.
         any_scale: Take pairs of any sizes; "scale" then stands in the metadata only if it is that of all.
         bad_files: "stop": a file without a partner, one that is no image or can not be read, or a pair of another scale
             than most, ends the pack. "skip": the pair is left out, and listed in the summary and under "skipped" in the
@@ -73,10 +78,14 @@ def pack_pairs(
     """
     started = time.perf_counter()
     check_options(mode, bad_files, shards, shard_size, commit_bytes)
+    if compression is not None and not decode:
+        raise ValueError("images are compressed already: compression is for decode")
+    if compression is not None and shard_size is not None:
+        raise ValueError("how large compressed pixels are is known only when they are packed: give shards")
+    pairing = Pairing(decode, compression)
     listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
     target = os.fspath(out)
     _refuse_inside(target, listing)
-    pairing = Pairing(decode=decode)
     with ThreadPoolExecutor(default_threads()) as pool:
         packer = _PairPacker(listing, bad_files, pairing, commit_bytes, progress, started, pool)
         packer.refuse_unmatched()
@@ -209,7 +218,10 @@ def _schema(listing: PairListing, pairing: Pairing) -> Schema:
     fields: dict[str, FieldType] = {}
     for name, columns in (("lr", slice(0, 2)), ("hr", slice(2, 4))):
         distinct = np.unique(sizes[:, columns], axis=0).tolist()
-        fields[name] = array("uint8", (*distinct[0], 3) if len(distinct) == 1 else (None, None, 3))
+        shape: tuple[int | None, ...] = (*distinct[0], 3) if len(distinct) == 1 else (None, None, 3)
+        fields[name] = array("uint8", shape, pairing.compression)
+        if (fields[name].nbytes or _IN_COLUMNS + 1) <= _IN_COLUMNS:
+            fields[name] = array("uint8", shape)
     return Schema(fields | {"key": string()})
 
 

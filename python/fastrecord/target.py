@@ -321,11 +321,14 @@ def _check_schema(reader: Reader, schema: Schema) -> None:
 
 
 def _holds(found: FieldType, given: FieldType) -> bool:
-    """Return whether all values of a type are values of the one that a file has: its shape may leave open more."""
+    """Return whether all values of a type are values of the one that a file has: its shape may leave open more.
+
+    How a file compresses is its own; what a pack was told to do is compared with its settings.
+    """
     if found.shape is None or given.shape is None or len(found.shape) != len(given.shape):
         return found == given
     wide = all(dim is None or dim == other for dim, other in zip(found.shape, given.shape, strict=True))
-    return wide and replace(found, shape=given.shape) == given
+    return wide and replace(found, shape=given.shape, compression=given.compression) == given
 
 
 def _records(reader: Reader, first: int) -> Iterator[tuple[int, str, int]]:

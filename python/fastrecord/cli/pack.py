@@ -34,6 +34,11 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     help="With --pairs: store pixels, arrays uint8 (height, width, 3): nothing is left to decode, at 3 bytes a pixel.",
 )
 @click.option(
+    "--compression",
+    type=click.Choice(["lz4", "zstd", "auto"]),
+    help="With --decode: compress the pixels. auto measures on the first ones and may leave them as they are.",
+)
+@click.option(
     "--any-scale",
     is_flag=True,
     help="With --pairs: take pairs of any sizes. Without it all larger images are as many times, 2 or 3 or so, as high "
@@ -178,7 +183,7 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
 
     src, out = _arguments(paths, "SRC", "OUT")
     del options["pairs"]
-    for name in ("decode", "any_scale"):
+    for name in ("decode", "compression", "any_scale"):
         if options.pop(name):
             raise click.UsageError(f"--{name.replace('_', '-')} is for --pairs")
     crop_ready, keep = options.pop("crop_ready"), options.pop("keep")
@@ -204,7 +209,13 @@ def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., Pac
 
     (out,) = _arguments(paths, "OUT")
     low, high = options.pop("pairs")
-    taken = {name: options.pop(name) for name in ("decode", "any_scale", "bad_files", "shards", "shard_size")}
+    names = ("decode", "compression", "any_scale", "bad_files", "shards", "shard_size")
+    taken = {name: options.pop(name) for name in names}
+    if taken["compression"] is not None:
+        if not taken["decode"]:
+            raise click.UsageError("images are compressed already: --compression is for --decode")
+        if taken["shard_size"] is not None:
+            raise click.UsageError("how large compressed pixels are is known only when they are packed: give --shards")
     given = [name for name, value in options.items() if value]
     if given:
         word = "list" if given[0] == "list_path" else given[0].replace("_", "-")
