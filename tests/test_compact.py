@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fastrecord as fr
@@ -165,3 +166,16 @@ def test_an_exception_at_the_very_end_costs_no_file(worn: Path) -> None:
     with pytest.raises(RuntimeError, match="now"):
         fr.compact(worn, progress=stop)
     assert records(worn) == before
+
+
+def test_values_of_a_field_that_came_later_lie_with_the_others(worn: Path) -> None:
+    scores = np.arange(600, dtype=np.float32)
+    fr.add_field(worn, "score", fr.float32(), scores)
+    fr.add_field(worn, "note", fr.string(), [f"note {i}" for i in range(600)])
+    before = records(worn)
+    fr.compact(worn)
+    assert records(worn) == before
+    with fr.Reader(worn) as reader:
+        assert list(reader.schema) == ["data", "label", "key", "score", "note"]
+        np.testing.assert_array_equal(reader.column("score"), scores)
+        assert not reader.column("score").flags.owndata

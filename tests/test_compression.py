@@ -239,3 +239,19 @@ def test_another_compression_than_the_files_is_refused_to_append(tmp_path: Path)
         fr.Writer(path, {"text": fr.string("zstd")}, "a")
     for how in (None, "lz4", "auto"):
         fr.Writer(path, {"text": fr.string(how)}, "a").close()
+
+
+@pytest.mark.parametrize("how", ["auto", fr.Compression("zstd", dictionary=4096)])
+def test_what_was_asked_for_an_empty_file_holds_for_its_first_values(tmp_path: Path, how: Any) -> None:
+    path = tmp_path / "train.frec"
+    values = [f"the {i % 7}th of the texts, much like {i % 5} others of the texts" * 3 for i in range(3000)]
+    with fr.Writer(path, {"text": fr.string(how)}):
+        pass
+    with fr.Reader(path) as reader:
+        assert (len(reader), reader.schema["text"].compression) == (0, fr.string(how).compression)
+    with fr.Writer(path, mode="a") as writer:
+        writer.extend({"text": values})
+    with fr.Reader(path) as reader:
+        assert reader.schema["text"].compression.codec in ("lz4", "zstd")
+        assert reader.read_batch(range(3000))["text"] == values
+    assert path.stat().st_size < sum(map(len, values))

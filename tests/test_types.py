@@ -596,6 +596,8 @@ def test_extend_writes_what_append_would(tmp_path: Path) -> None:
         ({"n": np.zeros(4, np.uint64)}, "record 5, field n: int64 values are wanted, not uint64"),
         ({"n": [1, 2, "3", 4]}, "record 7, field n: an integer"),
         ({"n": np.zeros((4, 1), int)}, r"record 5, field n: an array of shape \(4, 1\), where one of N numbers"),
+        ({"n": 5}, "record 5, field n: a sequence of values, each int64, is wanted, not int"),
+        ({"image": b"four"}, "record 5, field image: a sequence of values, each image, is wanted, not bytes"),
         ({"image": [encode(1), b"no"] * 2}, "record 6, field image: "),
         ({"more": [1] * 4}, "field more: no such field"),
         ({"n": None}, "record 5, field n: there are no values for it"),

@@ -106,14 +106,14 @@ impl Compression {
         Ok(made)
     }
 
-    /// The row as it is in a file; `asked`: with what is asked for and not yet there.
-    pub(crate) fn to_value(&self, asked: bool) -> Value {
+    /// As a row has it, with what is asked for and not yet decided.
+    pub(crate) fn to_value(&self) -> Value {
         let mut row = self.other.clone();
         row.insert("codec".to_owned(), json!(if self.is_auto() { "auto" } else { self.codec.name() }));
         if self.codec == Codec::Zstd {
             row.insert("level".to_owned(), json!(self.level));
         }
-        if asked && self.train > 0 {
+        if self.train > 0 {
             row.insert("dictionary".to_owned(), json!(self.train));
         }
         if !self.dictionaries.is_empty() {

@@ -257,14 +257,13 @@ impl Field {
         Ok(Self { compression, other: row, ..Self::new(id, name, kind) })
     }
 
-    /// As JSON; `asked`: with what is asked for and not yet there.
-    fn to_row(&self, asked: bool) -> Value {
+    fn to_row(&self) -> Value {
         let mut row = self.other.clone();
         row.insert("id".to_owned(), json!(self.id));
         row.insert("name".to_owned(), json!(self.name));
         self.kind.put_into(&mut row);
-        if let Some(compression) = self.compression.as_ref().filter(|c| asked || !c.is_auto()) {
-            row.insert("compression".to_owned(), compression.to_value(asked));
+        if let Some(compression) = &self.compression {
+            row.insert("compression".to_owned(), compression.to_value());
         }
         Value::Object(row)
     }
@@ -313,11 +312,11 @@ impl Schema {
 
     /// The fields as JSON rows with id, name and type.
     pub fn to_json(&self) -> String {
-        self.to_value(true).to_string()
+        self.to_value().to_string()
     }
 
-    fn to_value(&self, asked: bool) -> Value {
-        Value::Array(self.fields.iter().map(|field| field.to_row(asked)).collect())
+    fn to_value(&self) -> Value {
+        Value::Array(self.fields.iter().map(Field::to_row).collect())
     }
 
     fn check(&self) -> std::result::Result<(), String> {
@@ -422,7 +421,7 @@ impl Document {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.other.clone();
-        out.insert("schema".to_owned(), self.schema.to_value(false));
+        out.insert("schema".to_owned(), self.schema.to_value());
         out.insert("next_field_id".to_owned(), json!(self.next_id()));
         out.insert("complete".to_owned(), json!(self.complete));
         out.insert("metadata".to_owned(), Value::Object(self.user.clone()));

@@ -194,8 +194,14 @@ pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResu
             return Ok(hold_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
         }
     }
+    // A text is a sequence too, of its characters, and bytes are one of integers.
+    let one = values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>();
+    let values_of = if one { None } else { values.try_iter().ok() };
+    let Some(values_of) = values_of else {
+        return Ok(Err((0, not_wanted(values, &format!("a sequence of values, each {kind},")))));
+    };
     let mut held = Vec::with_capacity(values.len().unwrap_or_default());
-    for (i, value) in values.try_iter()?.enumerate() {
+    for (i, value) in values_of.enumerate() {
         match hold(&value?, kind) {
             Ok(value) => held.push(value),
             Err(detail) => return Ok(Err((i as u64, detail))),
