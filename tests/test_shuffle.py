@@ -78,3 +78,7 @@ def test_the_command_shuffles_and_reports(source: Path, tmp_path: Path) -> None:
     assert rows(out) == rows(tmp_path / "again.frec")
     assert "exists already" in failed("shuffle", source, out)
     assert "not in the range" in failed("shuffle", source, out, "--seed", "-1", status=2)
+    assert "name the file to write" in failed("shuffle", source, status=2)
+    assert "given twice" in failed("shuffle", source, out, "-o", out, status=2)
+    good("shuffle", source, "-o", tmp_path / "named.frec", "--seed", "9")
+    assert (tmp_path / "named.frec").stat().st_size == out.stat().st_size

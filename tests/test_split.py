@@ -202,7 +202,7 @@ def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:
     assert summary["counts"] == [902, 101]
     assert summary["paths"] == [str(name) for name in names]
     assert rows(names[1]) == rows(tmp_path / "many-00001-of-00002.frec")
-    assert "exists already" in failed("split", many, *names, "--shards", "2")
+    assert "exists already" in failed("split", many, "-o", names[0], "-o", names[1], "--shards", "2")
     good("split", many, *names, "--shards", "2", "--overwrite", "--verify")
     good("split", many, tmp_path / "by-size.frec", "--shard-size", "1MB")
 

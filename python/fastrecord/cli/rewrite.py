@@ -105,6 +105,7 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.command()
 @click.argument("file", type=click.Path())
 @click.argument("out", nargs=-1, type=click.Path(), metavar="[OUT...]")
+@click.option("--out", "-o", "named", type=click.Path(), metavar="OUT", multiple=True, help="The same as OUT.")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
@@ -132,7 +133,7 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
     help="Of the choice for --fractions: the same seed makes the same files.",
 )
 @_shared
-def split(file: str, out: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
+def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the records of FILE into several files, in the order that they have in FILE. FILE stays as it is.
 
     OUT is one name, of which train.frec stands for train-00000-of-00002.frec and so on; or as many names as there are
@@ -144,6 +145,7 @@ def split(file: str, out: tuple[str, ...], quiet: bool, as_json: bool, **options
 
     if sum(options[name] is not None for name in ("shards", "shard_size", "fractions")) != 1:
         raise click.UsageError("give one of --shards, --shard-size and --fractions")
+    out += named
     names = None if not out else out[0] if len(out) == 1 else out
     try:
         with _bar(quiet=quiet) as show:
@@ -155,7 +157,8 @@ def split(file: str, out: tuple[str, ...], quiet: bool, as_json: bool, **options
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("out", type=click.Path(), required=False)
+@click.option("--out", "-o", "named", type=click.Path(), metavar="OUT", help="The same as OUT.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
@@ -164,7 +167,7 @@ def split(file: str, out: tuple[str, ...], quiet: bool, as_json: bool, **options
     help="Of the order: the same seed makes the same order.",
 )
 @_shared
-def shuffle(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:
+def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the records of FILE in random order into OUT, for disks that are slow at all but reading on and on.
 
     FILE stays as it is. FILE is read all over the place, and asked for ahead; OUT is written from start to end, and its
@@ -175,6 +178,11 @@ def shuffle(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> 
     """
     from fastrecord.rewrite import shuffle as shuffle_file
 
+    if out is not None and named is not None:
+        raise click.UsageError("OUT is given twice")
+    out = named if out is None else out
+    if out is None:
+        raise click.UsageError("name the file to write: OUT, or --out OUT")
     with _bar(quiet=quiet) as show:
         summary = shuffle_file(file, out, progress=show, **options)
     _print(summary, as_json=as_json)
