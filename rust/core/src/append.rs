@@ -5,7 +5,8 @@ use std::mem;
 
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
-use crate::layout::{Extent, PAGE, align};
+use crate::extent::Extent;
+use crate::layout::{PAGE, align};
 use crate::list::check_list;
 use crate::schema::{Field, FieldType};
 use crate::storage::Storage;

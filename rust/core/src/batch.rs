@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::buffer::fill_parts;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::index::Source;
-use crate::layout::Extent;
 use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;

@@ -10,8 +10,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::copy_column::CopyColumn;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::gather::{Rows, copy_values, extents_in, gather_extents};
-use crate::layout::{Encoding, Extent, Part};
+use crate::layout::{Encoding, Part};
 use crate::pieces::Piece;
 use crate::reader::Reader;
 use crate::schema::Field;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::image::{Decoder, Random, raw_pixels};
-use crate::layout::Extent;
 use crate::loader::{LoadCounters, Making, Recipe, add};
 use crate::payload::resized;
 use crate::plan::{Lead, LoadPlan, Place, follow};

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::copy_column::CopyColumn;
 use crate::error::{Error, Result};
+use crate::extent::{EXTENT_LEN, Extent};
 use crate::index::Column;
-use crate::layout::{EXTENT_LEN, Encoding, Extent, Part, u64_at};
+use crate::layout::{Encoding, Part, u64_at};
 use crate::pieces::Piece;
 use crate::reader::Reader;
 use crate::writer::Writer;

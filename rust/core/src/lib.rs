@@ -40,6 +40,7 @@ mod draw;
 mod dtype;
 mod error;
 mod extend;
+mod extent;
 mod fill;
 mod filling;
 mod gather;

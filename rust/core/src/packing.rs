@@ -13,7 +13,7 @@ use crate::codec::{Codec, Encoder};
 use crate::compression::{Compression, Sample, Settled, choose, train};
 use crate::dictionary::DictionaryRange;
 use crate::error::{Error, Result};
-use crate::layout::Extent;
+use crate::extent::Extent;
 use crate::pool;
 use crate::reader::Reader;
 use crate::writer::Writer;

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use crate::codec;
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::index::Source;
-use crate::layout::Extent;
 use crate::reader::Reader;
 
 /// Larger buffers are not kept.

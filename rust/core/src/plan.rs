@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::image::{Crop, DecodeError, DecodeOptions, Geometry, Rect};
-use crate::layout::Extent;
 use crate::sources::{LoadSource, Sources};
 
 /// What is made of each record.

@@ -8,8 +8,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
+use crate::extent::{EXTENT_LEN, Extent};
 use crate::index::{Column, Source};
-use crate::layout::{EXTENT_LEN, Extent, FORMAT_VERSION, Part};
+use crate::layout::{FORMAT_VERSION, Part};
 use crate::map::Mapping;
 use crate::schema::{Field, FieldType, Schema};
 use crate::snapshot::{Access, Snapshot, SnapshotId};

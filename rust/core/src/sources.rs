@@ -3,7 +3,8 @@
 use std::ops::Index;
 
 use crate::error::{Error, Result};
-use crate::layout::{Extent, PAGE};
+use crate::extent::Extent;
+use crate::layout::PAGE;
 use crate::reader::Reader;
 use crate::sys;
 

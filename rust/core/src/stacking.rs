@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::decoding::nanos;
 use crate::error::{Error, Result};
-use crate::layout::Extent;
+use crate::extent::Extent;
 use crate::loader::{Making, Recipe, add};
 use crate::schema::FieldType;
 use crate::sources::{LoadSource, Sources};

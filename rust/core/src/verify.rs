@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::layout::{Extent, Part};
+use crate::extent::Extent;
+use crate::layout::Part;
 use crate::pool::Pool;
 use crate::reader::Reader;
 

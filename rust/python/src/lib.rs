@@ -20,6 +20,7 @@ mod loader;
 mod ragged;
 mod random;
 mod reader;
+mod recode;
 mod state;
 mod turn;
 mod writer;

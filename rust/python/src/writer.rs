@@ -4,10 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fastrecord_core::image::Markers;
-use fastrecord_core::{
-    Column, Error, Limit, Mode, OnError, Recode, Schema, Tally, Value, Writer as CoreWriter, WriterOptions,
-};
+use fastrecord_core::{Column, Error, Mode, OnError, Schema, Tally, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
@@ -17,6 +14,7 @@ use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_
 use crate::error::{SchemaError, to_py, without_gil};
 use crate::filler::Filler;
 use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
+use crate::recode::recode_from;
 use crate::turn::{InUse, Turns};
 
 /// The one writer of a file: append records, commit, close.
@@ -140,56 +138,6 @@ fn unknown_key(schema: &Schema, given: &Bound<'_, PyMapping>, without: Option<&s
         }
     }
     Ok(None)
-}
-
-/// What the keywords of `append_files` ask for; `None` if images stay as they are.
-fn recode_from(
-    short_side: Option<i64>,
-    max_side: Option<i64>,
-    quality: Option<i64>,
-    raw: bool,
-    crop_ready: Option<&str>,
-) -> Result<Option<Recode>, String> {
-    let limit = match (short_side, max_side) {
-        (Some(_), Some(_)) => return Err("give short_side or max_side, not both".to_owned()),
-        // What is out of range is for `check` to refuse.
-        (Some(pixels), None) => Some(Limit::ShortSide(pixels.try_into().unwrap_or(0))),
-        (None, Some(pixels)) => Some(Limit::LongSide(pixels.try_into().unwrap_or(0))),
-        (None, None) => None,
-    };
-    if quality.is_some() && (limit.is_none() || raw) {
-        return Err("quality is that of JPEGs which short_side or max_side makes smaller".to_owned());
-    }
-    let crop_ready = crop_ready.map(markers).transpose()?;
-    if limit.is_none() && !raw && crop_ready.is_none() {
-        return Ok(None);
-    }
-    let quality = quality.map_or(Recode::default().quality, |quality| quality.try_into().unwrap_or(0));
-    let recode = Recode { limit, quality, raw, crop_ready };
-    recode.check()?;
-    Ok(Some(recode))
-}
-
-fn markers(names: &str) -> Result<Markers, String> {
-    match names {
-        "all" => return Ok(Markers::ALL),
-        "none" => return Ok(Markers::NONE),
-        _ => {}
-    }
-    let mut markers = Markers::NONE;
-    for name in names.split(',') {
-        match name.trim() {
-            "exif" => markers.exif = true,
-            "icc" => markers.icc = true,
-            "other" => markers.other = true,
-            name => {
-                return Err(format!(
-                    "what is kept is \"all\", \"none\", or names out of exif, icc and other with commas between them, not {name:?}"
-                ));
-            }
-        }
-    }
-    Ok(markers)
 }
 
 /// The value of a key; `None` if the mapping has none. Other errors of the mapping are the caller's to see.
