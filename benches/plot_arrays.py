@@ -7,8 +7,6 @@ one's results replace an earlier one's.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, save
+from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, read_results, save
 
 AGAINST_OTHERS = "test_pairs_against_other_formats["
 IN_ONE_PROCESS = {
@@ -150,22 +148,13 @@ def others(benchmarks: dict[str, Any]) -> Iterator[str]:
 
 def main() -> None:
     """Draw all that the results hold."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("results", nargs="+", type=Path, help="what --benchmark-json wrote")
-    parser.add_argument("folder", type=Path, help="where the plot goes")
-    parser.add_argument("--page", type=Path, help="a page whose numbers, between two marks, are replaced")
-    arguments = parser.parse_args()
-    benchmarks: dict[str, Any] = {}
-    for path in arguments.results:
-        results = json.loads(path.read_text())
-        benchmarks |= {benchmark["name"]: benchmark for benchmark in results["benchmarks"]}
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    arguments, benchmarks, info = read_results(__doc__)
     by_batch = {
         int(name.removeprefix(AGAINST_OTHERS).rstrip("]")): benchmark
         for name, benchmark in benchmarks.items()
         if name.startswith(AGAINST_OTHERS)
     }
-    lines = [f"Measured on: {machine(results['machine_info'])}.", ""]
+    lines = [f"Measured on: {machine(info)}.", ""]
     if by_batch:
         found = {batch: epochs(benchmark) for batch, benchmark in by_batch.items()}
         pairs = next(iter(by_batch.values()))["extra_info"]["pairs"]

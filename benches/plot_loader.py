@@ -248,24 +248,32 @@ def put(page: Path, lines: list[str], begin: str = BEGIN, end: str = END) -> Non
     print(page)
 
 
-def main() -> None:
-    """Draw all that the results hold."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def read_results(purpose: str | None) -> tuple[argparse.Namespace, dict[str, Any], dict[str, Any]]:
+    """Read what the command line names; the folder for plots is made.
+
+    Returns:
+        The arguments; benchmarks by name, a later result's instead of an earlier one's; what the last one ran on.
+    """
+    parser = argparse.ArgumentParser(description=purpose.splitlines()[0] if purpose else None)
     parser.add_argument("results", nargs="+", type=Path, help="what --benchmark-json wrote")
     parser.add_argument("folder", type=Path, help="where the plots go")
     parser.add_argument("--page", type=Path, help="a page whose numbers, between two marks, are replaced")
     arguments = parser.parse_args()
-    benchmarks: dict[str, Any] = {}
-    for path in arguments.results:
-        results = json.loads(path.read_text())
-        benchmarks |= {benchmark["name"]: benchmark for benchmark in results["benchmarks"]}
+    results = [json.loads(path.read_text()) for path in arguments.results]
+    benchmarks = {benchmark["name"]: benchmark for result in results for benchmark in result["benchmarks"]}
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    return arguments, benchmarks, results[-1]["machine_info"]
+
+
+def main() -> None:
+    """Draw all that the results hold."""
+    arguments, benchmarks, info = read_results(__doc__)
     by_threads = {
         int(name.rpartition("[")[2].rstrip("]")): rates(benchmark)
         for name, benchmark in benchmarks.items()
         if name.startswith("test_random_resized_crops[")
     }
-    lines = [f"Measured on: {machine(results['machine_info'])}.", ""]
+    lines = [f"Measured on: {machine(info)}.", ""]
     page = arguments.page.parent if arguments.page else Path()
 
     def show(text: str, name: str) -> list[str]:
