@@ -21,6 +21,7 @@ __all__ = [
     "CorruptFileError",
     "DecodeError",
     "FastRecordError",
+    "Filler",
     "ImagePlan",
     "Load",
     "Loading",
