@@ -85,6 +85,7 @@ def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--quiet",
         "--no-index",
         "--no-deps",
+        "--ignore-installed",  # pip looks for what is there along the path file too
         wheel,
         folder=folder,
     )
