@@ -14,7 +14,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python test test-rust test-python bench wheel clean help
+.PHONY: setup demo check check-rust check-python test test-rust test-python torture bench wheel clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -53,6 +53,9 @@ test-rust: setup
 test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
 	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
+
+torture: setup ## break things for some hours, and write what came of it into docs/reliability.md
+	$(BIN)/python -m tests.torture --page docs/reliability.md
 
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
