@@ -145,22 +145,60 @@ def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(tmp_path: Path
     assert len(epoch(make(dataset, on_error="skip", truncated="accept"))) >= COUNT - 1
 
 
-def test_a_batch_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
-    path = write_payloads(tmp_path / "train.frec", [photo(0), photo(1), b"no", b"none"], images=False)
-    loader = make(path, 2, on_error="skip")
+def nothing_left(tmp_path: Path) -> Path:
+    """Return a file whose second batch of two gives nothing."""
+    return write_payloads(tmp_path / "train.frec", [photo(0), photo(1), b"no", b"none", photo(4)], images=False)
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_a_batch_of_which_nothing_is_left_is_an_error_where_ranks_take_equally_many(tmp_path: Path, tail: Any) -> None:
+    dataset = fr.FastRecordDataset(nothing_left(tmp_path))
+    sampler = FastRecordBatchSampler(dataset, 2, shuffle=False, tail=tail)
+    loader = make(dataset, None, batch_sampler=sampler, on_error="skip")
     batches = iter(loader)
     next(batches)
     with pytest.raises(
         fr.FastRecordError,
-        match=r"none of the 2 records of a batch could be loaded; the last one: .*record 3.*'train/3'",
+        match=r"none of the 2 records of a batch .*use larger batches; the last one: .*record 3.*'train/3'",
     ):
         next(batches)
     assert [record.record for record in loader.skipped] == [2, 3]
 
 
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("arrays", [False, True])
+def test_a_batch_of_which_nothing_is_left_is_left_out_where_nobody_waits_for_it(
+    tmp_path: Path, prefetch: int, foreign: bool, arrays: bool
+) -> None:
+    dataset = fr.FastRecordDataset(nothing_left(tmp_path))
+    options: dict[str, Any] = {"prefetch": prefetch, "on_error": "skip"}
+    if arrays:
+        options |= {"images": {"image": CenterCrop(16)}}
+        dataset = dataset.select(("label", "image"))
+    if foreign:
+        options["batch_sampler"] = [[0, 1], [2, 3], [4]]
+    loader = make(dataset, None if foreign else 2, **options)
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict()["batches_done"] == 1
+    last = next(batches)
+    assert len(last["label"] if arrays else last[0]) == 1
+    # The one that was left out is done too.
+    assert loader.state_dict()["batches_done"] in (0, 3)
+    assert next(batches, None) is None
+    assert (loader.stats().skipped, loader.stats().batches) == (2, 2)
+
+
+def test_an_epoch_that_gives_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "train.frec", [b"no"] * 5, images=False)
+    with pytest.raises(fr.FastRecordError, match=r"none of the 5 records of an iteration .*record 4.*'train/4'"):
+        list(make(path, 2, on_error="skip"))
+
+
 def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), *[b"none"] * 1100], images=False)
-    loader = make(path, 1101, on_error="skip")
+    loader = make(path, 1101, on_error="skip", max_skipped=None)
     assert len(epoch(loader)) == 1
     assert [record.record for record in loader.skipped] == list(range(1, 1001))
     assert loader.stats().skipped == 1100

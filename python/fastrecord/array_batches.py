@@ -16,7 +16,7 @@ from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery
 from fastrecord.listed import ListedFields
 from fastrecord.requests import ForeignRequests, OwnRequests, Request
-from fastrecord.skipping import Skipper
+from fastrecord.skipping import EpochSkips
 from fastrecord.stats import Clock
 
 # What costs some microseconds whatever its size is done once for so many bytes of batches ...
@@ -39,15 +39,12 @@ class ArrayBatches:
         dataset: In fields mode.
         listed: Makes the values of fields that can not be stacked by the threads.
         delivery: Says where batches go.
-        skipper: Decides about records that fail.
         prefetch: Groups under way beside the one that is handed out; 0: a batch is made when it is asked for.
     """
 
-    def __init__(
-        self, dataset: FastRecordDataset, listed: ListedFields, delivery: Delivery, skipper: Skipper, prefetch: int
-    ) -> None:
+    def __init__(self, dataset: FastRecordDataset, listed: ListedFields, delivery: Delivery, prefetch: int) -> None:
         self._dataset, self._listed = dataset, listed
-        self._delivery, self._skipper, self._prefetch = delivery, skipper, prefetch
+        self._delivery, self._prefetch = delivery, prefetch
         schema = dataset.readers[0].schema
         self._names = tuple(dataset.fields or ())
         stacked = {name: schema[name] for name in self._names if name not in listed.names}
@@ -67,9 +64,10 @@ class ArrayBatches:
         return _core.ArrayPlan(files, verify=self._dataset.verify, spares=spares)
 
     def groups(
-        self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock
-    ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any]]]]:
-        """Yield groups of batches, each batch as a request, what part of its rows the batch has, and its fields.
+        self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
+    ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any] | None]]]:
+        """Yield groups of batches, each batch as a request, what part of its rows the batch has, and its fields:
+        None, if no record is left.
 
         Raises:
             FastRecordError, OSError: by a group, when the turn of a batch has come with a record that failed.
@@ -87,10 +85,10 @@ class ArrayBatches:
             if pending and self._delivery.copies and pending[0].is_ready():
                 # Its copy to the device runs while the consumer computes.
                 pending[0].complete()
-            yield self._cut(group)
+            yield self._cut(group, skips)
             del group  # its memory is free for a later one once its batches are gone
 
-    def _cut(self, group: _Group) -> Iterator[tuple[Request, Part, dict[str, Any]]]:
+    def _cut(self, group: _Group, skips: EpochSkips) -> Iterator[tuple[Request, Part, dict[str, Any] | None]]:
         request, failures, stacked = group.request, group.failures, tuple(self._kinds)
         listed = None if failures else self._listed.read_many(request.rows)
         simple, on_stream = not (failures or self._listed.names), self._delivery.stream is not None
@@ -98,6 +96,7 @@ class ArrayBatches:
         stop = 0
         for number, size in enumerate(request.sizes):
             start, stop = stop, stop + size
+            skips.seen += size
             part: Part = slice(start, stop)
             if on_stream:
                 group.reach()
@@ -106,7 +105,10 @@ class ArrayBatches:
                 if listed is not None:
                     others = {name: values[part] for name, values in listed.items()}
                 else:
-                    kept, others = self._read(request.rows[part], group.failures_in(start, stop))
+                    kept, others = self._read(request.rows[part], group.failures_in(start, stop), skips)
+                    if not len(kept):
+                        yield request, kept, None
+                        continue
                     if len(kept) < size:
                         part = kept + start
                         fields = {name: _pick(tensor, kept) for name, tensor in fields.items()}
@@ -115,18 +117,20 @@ class ArrayBatches:
             yield request, part, fields
 
     def _read(
-        self, rows: NDArray[np.int64], failures: list[tuple[int, Exception]]
+        self, rows: NDArray[np.int64], failures: list[tuple[int, Exception]], skips: EpochSkips
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
         """Return which of the rows of a batch stay, and the values of these that the threads have not stacked."""
-        kept = self._skipper.keep(rows, failures) if failures else np.arange(len(rows))
+        kept = skips.keep(rows, failures) if failures else np.arange(len(rows))
+        if not len(kept):
+            return kept, {}
         try:
             return kept, self._listed.read(rows[kept])
         except FastRecordError:
             failures = self._listed.failures(rows[kept])
             if not failures:
                 raise
-        kept = kept[self._skipper.keep(rows[kept], failures)]
-        return kept, self._listed.read(rows[kept])
+        kept = kept[skips.keep(rows[kept], failures)]
+        return kept, self._listed.read(rows[kept]) if len(kept) else {}
 
 
 class _Group:

@@ -421,6 +421,7 @@ def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget:
         flip=True,
         threads=threads,
         on_error="skip",
+        max_skipped=None,
         pin_memory=False,
     ) as loader:
         batches = iter(loader)

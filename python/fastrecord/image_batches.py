@@ -15,7 +15,7 @@ from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery, Pending
 from fastrecord.listed import mapped_label
 from fastrecord.requests import ForeignRequests, OwnRequests, Request
-from fastrecord.skipping import Skipper
+from fastrecord.skipping import EpochSkips
 from fastrecord.stats import Clock
 from fastrecord.transforms import Geometry
 from fastrecord.values import as_tensors
@@ -31,7 +31,6 @@ class ImageBatches:
         fields: Further fields whose values follow.
         options: What else the core's threads are told.
         delivery: Says where batches go.
-        skipper: Decides about records that fail.
         prefetch: Batches under way beside the one that the consumer has or waits for.
     """
 
@@ -43,11 +42,10 @@ class ImageBatches:
         fields: Sequence[str],
         options: Mapping[str, Any],
         delivery: Delivery,
-        skipper: Skipper,
         prefetch: int,
     ) -> None:
         self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
-        self._delivery, self._skipper, self._prefetch = delivery, skipper, prefetch
+        self._delivery, self._prefetch = delivery, prefetch
         # The consumer's batch, the one before it while it is replaced, and those under way.
         self._options = {**options, "spares": len(outputs) * (prefetch + 2)}
 
@@ -58,9 +56,10 @@ class ImageBatches:
         return _core.ImagePlan([(reader, names) for reader in self._dataset.readers], specs, **self._options)
 
     def groups(
-        self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock
+        self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, NDArray[np.int64] | slice, Any]]]:
-        """Yield groups of one batch: what was asked for, what part of its rows it has, and what the consumer gets.
+        """Yield groups of one batch: what was asked for, what part of its rows it has, and what the consumer gets:
+        None, if no record is left.
 
         Raises:
             FastRecordError, OSError: the turn of a batch has come with a record that failed.
@@ -75,18 +74,21 @@ class ImageBatches:
             batch = pending.popleft()
             with clock.waiting():
                 batch.complete()
-            kept, made = self._finish(batch)
+            kept, made = self._finish(batch, skips)
             if pending and self._delivery.copies and pending[0].is_ready():
                 # Its copy to the device runs while the consumer computes.
                 pending[0].complete()
             yield ((batch.request, kept, made),)
 
-    def _finish(self, batch: Pending) -> tuple[NDArray[np.int64] | slice, Any]:
+    def _finish(self, batch: Pending, skips: EpochSkips) -> tuple[NDArray[np.int64] | slice, Any]:
         """Return what the consumer gets: without the records that failed, if they may be skipped."""
         rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
         kept: NDArray[np.int64] | slice = slice(None)
+        skips.seen += len(rows)
         if batch.failures:
-            kept = self._skipper.keep(rows, batch.failures)
+            kept = skips.keep(rows, batch.failures)
+            if not len(kept):
+                return kept, None
             rows = rows[kept]
             index = torch.from_numpy(kept).to(self._delivery.device or "cpu")
             images = [tensor[index] for tensor in images]

@@ -33,7 +33,6 @@ class ListedFields:
 
     Attributes:
         names: The fields.
-        failed: Values that could not be read so far.
 
     Raises:
         SchemaError: a field of images, which a loader decodes; a field in `ragged` that has no such arrays.
@@ -45,7 +44,6 @@ class ListedFields:
             raise TypeError(f'ragged has a way for each field, such as {{"tokens": "pad"}}, not {ragged!r}')
         self._dataset = dataset
         self._ragged = dict(ragged or {})
-        self.failed = 0
         self._label = mapped_label(dataset)
         reader = dataset.readers[0]
         schema = reader.schema
@@ -106,7 +104,6 @@ class ListedFields:
                 self.read(rows[place : place + 1])
             except FastRecordError as error:
                 failures.append((place, error))
-        self.failed += len(failures)
         return failures
 
     def _parts(self, name: str, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Any]]:

@@ -21,7 +21,7 @@ from fastrecord.listed import ListedFields, Ragged
 from fastrecord.requests import ForeignRequests, OwnRequests
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import WORD, Shuffle, flag, integer
-from fastrecord.skipping import OnError, SkippedRecord, Skipper
+from fastrecord.skipping import MAX_SKIPPED, OnError, SkippedRecord, Skipper
 from fastrecord.stats import Clock, LoaderStats
 from fastrecord.transforms import Geometry
 
@@ -88,7 +88,12 @@ class FastRecordLoader(Iterable[Any]):
             them uint8 and apply `transforms.Normalize`. Default: uint8.
         on_error: What a record that can not be decoded, is damaged or lacks a value does. "raise": its error is raised
             when the batch's turn has come. "skip": the batch is smaller by it, and `skipped` and `stats()` count it. A
-            callable: called with the error and a `SkippedRecord`; the record is skipped if it returns.
+            callable: called with the error and a `SkippedRecord`; the record is skipped if it returns. An error of the
+            disk is never skipped.
+        max_skipped: How many records an iteration may skip, whoever decides it; one more ends it with an error. A
+            float: a share of this rank's records of an epoch, but 10 at least if it is not 0.0 (with a batch sampler
+            that is none of fastrecord's: of the rank's part of the data set, or of the records so far if these are
+            more). An int: a number. None: all.
         truncated: "reject": an image that ends early is an error. "accept": what is there is decoded.
         exif_orientation: Turn images as their EXIF data says; torchvision does not.
         max_pixels: Larger images are errors. Default: where Pillow refuses them.
@@ -119,6 +124,7 @@ class FastRecordLoader(Iterable[Any]):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         on_error: OnError = "raise",
+        max_skipped: float | int | None = MAX_SKIPPED,
         truncated: Literal["reject", "accept"] = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
@@ -138,8 +144,7 @@ class FastRecordLoader(Iterable[Any]):
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._prefetch = integer("prefetch", prefetch, 0, _MANY)
         self._delivery = Delivery(device, pin_memory, dtype)
-        self._skipper = Skipper(on_error, dataset)
-        self._listed: ListedFields | None = None
+        self._skipper = Skipper(on_error, max_skipped, dataset)
         self._maker: ArrayBatches | ImageBatches
         if dataset.fields is not None and images is None:
             decoding = {
@@ -150,8 +155,8 @@ class FastRecordLoader(Iterable[Any]):
                 "max_pixels": max_pixels,
             }
             _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
-            self._listed = ListedFields(dataset, ragged)
-            self._maker = ArrayBatches(dataset, self._listed, self._delivery, self._skipper, self._prefetch)
+            listed = ListedFields(dataset, ragged)
+            self._maker = ArrayBatches(dataset, listed, self._delivery, self._prefetch)
         else:
             if ragged is not None:
                 raise ValueError(
@@ -172,7 +177,6 @@ class FastRecordLoader(Iterable[Any]):
                 _further_fields(dataset, outputs, fields),
                 options,
                 self._delivery,
-                self._skipper,
                 self._prefetch,
             )
         self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
@@ -180,7 +184,8 @@ class FastRecordLoader(Iterable[Any]):
         self._iterations: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plan": None, "_clock": Clock(), "_iterations": []}
+        fresh = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
+        return {**self.__dict__, **fresh}
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch.
@@ -202,9 +207,15 @@ class FastRecordLoader(Iterable[Any]):
         loading = plan.start(self._threads)
         self._iterations.append(loading)
         self._clock.start()
+        requests = self._requests
+        skips = self._skipper.begin(requests.epoch_records, may_fall_short=requests.may_fall_short)
         try:
-            for group in self._maker.groups(loading, self._requests, self._clock):
+            for group in self._maker.groups(loading, requests, self._clock, skips):
                 for request, part, made in group:
+                    if made is None:
+                        # Nothing is left of it. A state counts it all the same.
+                        request.hand_out()
+                        continue
                     if transform is not None:
                         info = BatchInfo(request.seed, request.epoch, request.positions[part], request.rows[part])
                         made = transform(made, info)
@@ -218,6 +229,7 @@ class FastRecordLoader(Iterable[Any]):
                             "this iteration began in another process, where its threads are: iterate over the loader "
                             "anew"
                         )
+            skips.end()
         finally:
             loading.close()
             self._iterations.remove(loading)
@@ -266,11 +278,11 @@ class FastRecordLoader(Iterable[Any]):
 
     def stats(self) -> LoaderStats:
         """Return what was done since the loader was made (or unpickled); may be called at any time."""
-        records, failures, reads, size, read, decode, resize = self._plan.counters() if self._plan else (0,) * 7
+        records, _, reads, size, read, decode, resize = self._plan.counters() if self._plan else (0,) * 7
         return LoaderStats(
             records=records,
             images=records if isinstance(self._maker, ImageBatches) else 0,
-            skipped=failures + (0 if self._listed is None else self._listed.failed),
+            skipped=self._skipper.total,
             batches=self._clock.batches,
             reads=reads,
             bytes_read=size,
@@ -328,7 +340,8 @@ def _requests(
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
-    return ForeignRequests(batch_sampler, dataset.rows, seed=0 if seed is None else integer("seed", seed, 0, WORD))
+    own_seed = 0 if seed is None else integer("seed", seed, 0, WORD)
+    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset), seed=own_seed)
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch.distributed
 from numpy.typing import NDArray
 
 from fastrecord.rows import All, Rows
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler import FastRecordBatchSampler, process_group
 from fastrecord.sampler_state import WORD, integer
 
 _STATE_VERSION = 1
@@ -94,6 +93,17 @@ class OwnRequests:
         # The order of the files may be another than the view's.
         return np.sort(self._view.take(np.concatenate(parts)))
 
+    @property
+    def epoch_records(self) -> int:
+        """Records of this rank in a whole epoch, those that fill up its last batch too."""
+        last = len(self.sampler) - 1
+        return self.sampler.batch_size * last + len(self.sampler.positions(last)) if last >= 0 else 0
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether ranks may have different numbers of batches, so that one of which nothing is left may be left out."""
+        return self.sampler.tail == "exact"
+
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration."""
         self.sampler.set_epoch(epoch)
@@ -113,12 +123,15 @@ class ForeignRequests:
     Args:
         batches: Iterated once an epoch, in this process.
         rows: Checks record numbers and makes them an array.
+        records: Of the data set.
         seed: Of the augmentation.
     """
 
-    def __init__(self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, seed: int) -> None:
+    def __init__(
+        self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, records: int, seed: int
+    ) -> None:
         self.sampler = batches
-        self._rows = rows
+        self._rows, self._records = rows, records
         self._seed = seed
         self._progress = _Progress(epoch=0)
         self._skip = 0
@@ -148,9 +161,7 @@ class ForeignRequests:
         """
         skip, self._skip = self._skip, 0
         progress = self._progress = _Progress(self._counted(), skip)
-        rank, world_size = 0, 1
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, world_size = process_group() or (0, 1)
 
         def hand_out() -> None:
             progress.done += 1
@@ -182,6 +193,18 @@ class ForeignRequests:
         if group:
             yield request()
         progress.total = max(number, skip)
+
+    @property
+    def epoch_records(self) -> int:
+        """A guess at the records of this rank in a whole epoch: the sampler says it by ending."""
+        _, world_size = process_group() or (0, 1)
+        return self._records // world_size
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether one of several batches may be left out: not where other ranks may wait for it."""
+        _, world_size = process_group() or (0, 1)
+        return world_size == 1
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch of the next iteration, to the sampler too if it wants to know.

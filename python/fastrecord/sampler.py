@@ -118,7 +118,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
             raise ValueError(f"give both rank and world_size, or neither: rank={rank}, world_size={world_size}")
         self._follows_group = rank is None or world_size is None
         if rank is None or world_size is None:
-            rank, world_size = _process_group() or (0, 1)
+            rank, world_size = process_group() or (0, 1)
         self._records = len(data)
         if self._records == 0:
             raise ValueError("data is empty: there is no record to make batches of")
@@ -176,7 +176,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         Whoever iterates computes batches from `rows` and `positions`, as far ahead as it likes, and raises `run.done`
         by one when it hands a batch out: `epoch` and `state_dict` go by that.
         """
-        group = _process_group()
+        group = process_group()
         if self._follows_group and group is not None and group != (self._rank, self._world_size):
             raise RuntimeError(
                 f"the sampler was made as rank {self._rank} of {self._world_size}, but torch.distributed now says rank "
@@ -413,7 +413,7 @@ class _Run:
     begun: bool = False
 
 
-def _process_group() -> tuple[int, int] | None:
+def process_group() -> tuple[int, int] | None:
     """Rank and world size of torch.distributed's process group, if there is one."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None

@@ -15,7 +15,7 @@ class LoaderStats:
     Attributes:
         records: Records that were made.
         images: Those whose images were made: all of them, or none where batches are of arrays.
-        skipped: Records that gave none.
+        skipped: Records that were left out of the batches handed out.
         batches: Batches handed to the consumer.
         reads: Payloads read.
         bytes_read: Their bytes.

@@ -33,6 +33,23 @@ _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 _DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 
 
+class _Most(click.ParamType[Any]):
+    """A share, a number, or "none"."""
+
+    name = "SHARE|NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a float, an int, or None."""
+        if not isinstance(value, str):
+            return value
+        if value.lower() == "none":
+            return None
+        try:
+            return int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a share such as 0.01, nor a number such as 100, nor none", param, ctx)
+
+
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
     """Declare the option of a field of TrainConfig, with its default; `name` in the spelling of the command line."""
     field = name.removeprefix("--").replace("-", "_")
@@ -77,6 +94,12 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     "--on-error",
     "A record that is damaged or can not be decoded: raise ends the run; skip leaves it out, logged and counted.",
     choices=OnError,
+)
+@_option(
+    "--max-skipped",
+    "With --on-error skip: what each process may skip in an epoch; one more ends the run. 0.01: a share of its records, "
+    "and 10 at least; 100: a number; none: no limit.",
+    kind=_Most(),
 )
 @_option(
     "--data",

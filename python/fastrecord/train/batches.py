@@ -42,6 +42,10 @@ class Batches(Protocol):
         """Return what this rank's loader has done since it was made; None if the source does not measure it."""
         ...
 
+    def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many records this rank has skipped since it was last asked, and the first of them."""
+        ...
+
     def close(self) -> None:
         """End the threads or workers. Nothing can be drawn any more."""
         ...
@@ -110,6 +114,10 @@ class SampledBatches:
     def stats(self) -> LoaderStats | None:
         """See `Batches.stats`."""
         return None
+
+    def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
+        """See `Batches.take_skipped`."""
+        return 0, []
 
 
 def derive_seed(*key: int) -> int:

@@ -14,6 +14,7 @@ import torch
 from fastrecord.train.config import TrainError
 
 _FORMAT = "fastrecord.train 1"
+_TEMPORARY = ".{}.tmp"
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
@@ -26,7 +27,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     # Through memory: torch turns a full disk into an error without the path, and it leaves the reason out.
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, **state}, buffer)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(_TEMPORARY.format(path.name))
     try:
         with temporary.open("wb") as file:
             file.write(buffer.getbuffer())
@@ -34,13 +35,24 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(error.errno, f"{error.strerror}; the checkpoint was not written", str(path)) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
     finally:
-        os.close(folder)
+        # It is gone if all went well.
+        temporary.unlink(missing_ok=True)
+    # The folder too may be new to the disk.
+    for folder in (path.parent, path.parent.parent):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files that a killed run was writing when it ended: of checkpoints, metrics and plot."""
+    for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "training.png"):
+        path = folder / name
+        path.with_name(_TEMPORARY.format(path.name)).unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class TrainConfig:
             workers 8 at most.
         on_error: What the native loader does with a record that is damaged or can not be decoded: "raise" ends the run,
             "skip" leaves it out of its batch, logged and counted.
+        max_skipped: With "skip": how many records each process may skip in an epoch, and in an evaluation; one more
+            ends the run. A float: a share of its records, and 10 at least; an int: a number; None: all.
         lr: Peak learning rate for a global batch of 256; scaled linearly with the global batch.
         momentum: Of SGD.
         weight_decay: Of SGD.
@@ -95,6 +97,7 @@ class TrainConfig:
     shuffle: ShuffleKind = "full"
     threads: int | None = None
     on_error: OnError = "raise"
+    max_skipped: float | int | None = 0.05
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -125,6 +128,9 @@ class TrainConfig:
         self._check("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
         self._check("threads", self.threads is None or self.threads >= 0, "at least 0")
         self._check("max_steps", self.max_steps is None or self.max_steps >= 1, "at least 1")
+        most = self.max_skipped
+        fits = most is None or (0 <= most <= 1 if isinstance(most, float) else most >= 0)
+        self._check("max_skipped", fits, "a share from 0.0 to 1.0, or a number of records, at least 0")
         fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
         self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
         choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}

@@ -94,13 +94,17 @@ class Ranks:
 
     def _raise_first(self, message: str | None, error: Exception | None = None) -> None:
         """Raise on every rank what the first rank with a message says; `error` itself where there is one."""
-        messages = [message]
-        if self.control is not None:
-            messages = [None] * self.world_size
-            dist.all_gather_object(messages, message, group=self.control)
-        for rank, text in enumerate(messages):
+        for rank, text in enumerate(self.gather(message)):
             if text is not None:
                 raise error or TrainError(text if rank == 0 else f"rank {rank}: {text}")
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, which must pickle, on every rank."""
+        if self.control is None:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def first(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0 alone and return its result, which must pickle, on every rank.

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from fastrecord import FastRecordError
 from fastrecord.train.batches import Batch, Batches, derive_seed
-from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, remove_leftovers, save_checkpoint
 from fastrecord.train.config import TrainConfig, TrainError, one_line
 from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks, start_ranks
@@ -36,6 +36,7 @@ from fastrecord.train.meters import (
 from fastrecord.train.model import build_model
 from fastrecord.train.plot import plot_metrics
 from fastrecord.train.schedule import LearningRate
+from fastrecord.train.skips import Skips
 
 _log = logging.getLogger("fastrecord.train")
 
@@ -177,6 +178,7 @@ class _Run:
             torch.backends.cudnn.benchmark = True
         self.learner = Learner(ranks.each(lambda: build_model(config, self.classes)), config, ranks)
         self.meter = TrainMeter(ranks, self.batches.stats)
+        self.skips = Skips(ranks)
         found = ranks.first(lambda: _claim_folder(config))
         if found is not None:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
@@ -217,6 +219,7 @@ class _Run:
         """Train what is left of the running epoch; return the signal that cut it short, or 0."""
         if self.done == 0:
             self.meter.start_epoch()
+            self.skips.start()
         self.meter.restart_clock()
         batches = self.meter.timed(self.batches.epoch(self.epoch)) if self.done < self.steps_per_epoch else iter(())
         while self.done < self.steps_per_epoch and not self._at_max_steps():
@@ -237,6 +240,9 @@ class _Run:
                 self._report(learning_rate)
             if self.config.checkpoint_every and self.step % self.config.checkpoint_every == 0 and not last:
                 self._save("last")
+            if self.done == self.steps_per_epoch:
+                self.skips.collect(self.batches.take_skipped())
+                self._report_skips("training", self.skips)
         return 0
 
     def _evaluate_epoch(self) -> int:
@@ -249,14 +255,18 @@ class _Run:
                 self._save("last")
                 return self.ranks.agree(self.signals.number)
             self._report_val(metrics, time.perf_counter() - start)
+            skips = Skips(self.ranks)
+            skips.collect(self.val_batches.take_skipped())
+            self._report_skips("evaluation", skips)
             self.val = metrics
             improved = self.best_error1 is None or metrics.error1 < self.best_error1
             self.best_error1 = metrics.error1 if improved else self.best_error1
         if self.done == self.steps_per_epoch:
             self.epoch, self.done = self.epoch + 1, 0
-        self._save("last")
+        # In this order: a run that is killed in between evaluates once more, and then replaces the best one again.
         if improved:
             self._save("best")
+        self._save("last")
         return 0
 
     def _at_max_steps(self) -> bool:
@@ -304,6 +314,12 @@ class _Run:
         counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
         self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
 
+    def _report_skips(self, kind: str, skips: Skips) -> None:
+        if skips.count:
+            self._say(skips.line(kind, self.epoch))
+        if skips.count and self.metrics is not None:
+            self.metrics.write({"event": "skipped", "epoch": self.epoch, "step": self.step, **skips.row(kind)})
+
     def _record(self, event: str, metrics: Metrics, **more: float) -> None:
         if self.metrics is not None:
             means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
@@ -315,6 +331,7 @@ class _Run:
 
     def _save(self, name: str) -> None:
         self._collect()
+        self.skips.collect(self.batches.take_skipped())
         path = self.config.folder / "checkpoints" / f"{name}.pt"
         self.ranks.first(lambda: save_checkpoint(self._state(), path))
         if name == "last":
@@ -336,6 +353,7 @@ class _Run:
             "done": self.done,
             "best_error1": self.best_error1,
             "meter": self.meter.state_dict(),
+            "skips": self.skips.state_dict(),
             "batches": self.batches.state_dict(epoch=self.epoch, steps_done=self.done),
             **self.learner.state_dict(),
         }
@@ -353,6 +371,7 @@ class _Run:
         self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
         self.learner.load_state_dict(state)
         self.meter.load_state_dict(state["meter"])
+        self.skips.load_state_dict(state.get("skips", self.skips.state_dict()))
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
         self.best_error1, self.checkpoint = state["best_error1"], path
 
@@ -376,4 +395,5 @@ def _claim_folder(config: TrainConfig) -> Path | None:
         for path in there:
             path.unlink()
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
     return found

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from fastrecord import FastRecordDataset, FastRecordLoader, LoaderStats
+from fastrecord import FastRecordDataset, FastRecordLoader, LoaderStats, SkippedRecord
 from fastrecord.train.batches import Batch, SampledBatches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.skips import RankSkips
 from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
 
 _log = logging.getLogger("fastrecord.train")
 
-# Of the records that a rank skips, so many are named; those after them are only counted.
+# Of the records that a rank skips, so many are named when it happens; those after them are told at the epoch's end.
 _NAMED = 20
 
 
@@ -44,6 +46,7 @@ class NativeBatches(SampledBatches):
     def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
         super().__init__(dataset, config, ranks, training=training)
         self._told = 0
+        self._skips = RankSkips()
         self._loader = FastRecordLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -51,7 +54,8 @@ class NativeBatches(SampledBatches):
             flip=training and config.augment == "imagenet",
             threads=config.threads,
             device=ranks.device if ranks.device.type == "cuda" else None,
-            on_error=config.on_error,
+            on_error=self._note_skipped if config.on_error == "skip" else "raise",
+            max_skipped=config.max_skipped,
         )
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -62,7 +66,6 @@ class NativeBatches(SampledBatches):
         """
         self._loader.set_epoch(epoch)
         for images, labels in self._loader:
-            self._tell_skipped()
             if len(labels) < self._passes:
                 raise TrainError(
                     f"only {len(labels)} of the {self._sampler.batch_size} records of a step could be decoded: too few "
@@ -71,13 +74,17 @@ class NativeBatches(SampledBatches):
             # Slices, not copies. Equally large, unless some were skipped.
             yield from zip(*(torch.tensor_split(part, self._passes) for part in (images, labels)), strict=True)
 
-    def _tell_skipped(self) -> None:
-        skipped = self._loader.skipped
-        for record in skipped[self._told : _NAMED]:
+    def _note_skipped(self, error: Exception, record: SkippedRecord) -> None:
+        self._skips(error, record)
+        self._told += 1
+        if self._told <= _NAMED:
             _log.warning(f"skipped: {record.reason}")
-        if self._told < _NAMED < len(skipped):
-            _log.warning("skipped more records: from here on they are only counted")
-        self._told = len(skipped)
+        elif self._told == _NAMED + 1:
+            _log.warning("skipped more records: from here on they are told at the end of an epoch")
+
+    def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
+        """See `Batches.take_skipped`."""
+        return self._skips.take()
 
     def stats(self) -> LoaderStats:
         """See `Batches.stats`."""
