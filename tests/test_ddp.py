@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -25,10 +26,11 @@ from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import Metrics, TrainMeter, read_metrics
 from fastrecord.train.model import build_classifier
+from tests.commands import flip
 from tests.training import MODEL, losses, read_rest, read_until, running, small_config, write_colours
 
 # Two processes import torch and train beside this one: minutes where the cores are busy.
-pytestmark = [pytest.mark.ddp, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ddp, pytest.mark.timeout(600)]
 
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -75,11 +77,25 @@ def failures(ranks: Ranks) -> list[str]:
     return told
 
 
+def ending(folder: Path, **options: Any) -> str:
+    """Train on a file with a damaged record, and return the error that this rank sees."""
+    try:
+        train(small_config(folder / "bad.frec", folder / "bad", epochs=1, overwrite=True, **options))
+    except (TrainError, fr.FastRecordError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def work(folder: Path) -> None:
     """What each rank does: take fixed steps, train for an epoch, and write down what it ended with."""
     with start_ranks("cpu") as ranks:
         told = failures(ranks)
         weights, metrics = take_steps(ranks, batch_size=4, accumulate=3)
+        ended = [
+            ending(folder, on_error="raise"),
+            ending(folder, on_error="skip", max_skipped=0),
+            ending(folder, on_error="skip"),
+        ]
         result = train(run_config(folder, epochs=1, checkpoint_every=2))
         state = result.module.state_dict()
         report = {
@@ -90,7 +106,7 @@ def work(folder: Path) -> None:
             "digest": hashlib.sha256(b"".join(value.numpy().tobytes() for value in state.values())).hexdigest(),
             "val": [result.val.correct1, result.val.count, result.val.loss] if result.val else None,
         }
-        (folder / f"rank{ranks.rank}.json").write_text(json.dumps({"report": report, "told": told}))
+        (folder / f"rank{ranks.rank}.json").write_text(json.dumps({"report": report, "told": told, "ended": ended}))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two files, and what two ranks wrote when they ran `work` on them."""
     folder = tmp_path_factory.mktemp("ddp")
     write_colours(folder / "train.frec", 76, seed=0)
+    flip(folder / "train.frec", folder / "bad.frec", record=40)
     # Shares of 19 and 18 images: three batches of eight on both ranks, of unequal size.
     write_colours(folder / "val.frec", 37, seed=1)
     with running(*TORCHRUN, "-m", "tests.test_ddp", folder) as process:
@@ -124,6 +141,23 @@ def test_a_failure_on_one_rank_is_raised_on_both(trained: Path) -> None:
     assert second[0] == "CorruptFileError: record 7"
     assert first[1] == second[1] == "TrainError: rank 1: [Errno 2] gone: 'some.frec'"
     assert first[2] == second[2] == "TrainError: [Errno 2] gone: 'some.frec'"
+
+
+def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained: Path) -> None:
+    both = [json.loads((trained / f"rank{rank}.json").read_text())["ended"] for rank in range(2)]
+    # It is a matter of the order which rank has the record.
+    (raised, other), (bounded, told) = (
+        sorted((said[number] for said in both), key=lambda said: said.startswith("TrainError")) for number in (0, 1)
+    )
+    assert re.match(r"CorruptFileError: .*bad\.frec: record 40, .*damaged, key 'blue/40\.jpg'", raised)
+    assert re.match(r"(TrainError: rank 1: |TrainError: ).*bad\.frec: record 40, .*key 'blue/40\.jpg'", other)
+    assert re.match(r"FastRecordError: 1 of the epoch's first \d+ records .*max_skipped=0 .*'blue/40\.jpg'", bounded)
+    assert re.match(r"TrainError: .*1 of the epoch's first \d+ records .*max_skipped=0 .*'blue/40\.jpg'", told)
+    assert [said[2] for said in both] == ["", ""]
+    (row,) = [row for row in read_metrics(trained / "bad" / "metrics.jsonl") if row["event"] == "skipped"]
+    # The last global batch is filled up by the first records, which may have it once more.
+    assert (row["of"], row["step"], row["count"]) == ("training", 5, len(row["records"]))
+    assert {record["key"] for record in row["records"]} == {"blue/40.jpg"}
 
 
 def test_the_steps_of_two_ranks_equal_those_of_one_with_the_whole_batch(trained: Path) -> None:

@@ -261,6 +261,48 @@ def test_records_that_can_not_be_decoded_end_the_run_or_are_skipped_and_named(
     assert sum(row["skipped"] for row in rows) == 1
 
 
+def test_the_records_skipped_in_an_epoch_are_counted_and_listed_also_through_a_resume(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, bad_val = tmp_path / "bad.frec", tmp_path / "bad_val.frec"
+    flip(colours, tmp_path / "one.frec", record=40)
+    flip(tmp_path / "one.frec", bad, record=11)
+    flip(held_out, bad_val, record=7)
+    options: dict[str, Any] = {"val": str(bad_val), "epochs": 1, "on_error": "skip"}
+    train(small_config(bad, tmp_path / "whole", **options))
+    # Stopped after every step: each part knows what those before it have skipped.
+    for step in range(1, 11):
+        caplog.clear()
+        caplog.set_level(logging.INFO, "fastrecord.train")
+        train(small_config(bad, tmp_path / "parts", **options, resume="auto", max_steps=step))
+    assert re.search(r"Skipped: \[0\] 2 records of training: '[a-z]+/\d+\.jpg', '[a-z]+/\d+\.jpg' \(", caplog.text)
+    told = {}
+    for name in ("whole", "parts"):
+        rows = [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["event"] == "skipped"]
+        last = [row for row in rows if row["step"] == 10]
+        told[name] = [(row["of"], row["epoch"], row["count"], row["records"]) for row in last]
+    assert told["parts"] == told["whole"]
+    (of, epoch, count, records), (val_of, _, val_count, val_records) = told["whole"]
+    assert (of, epoch, count, val_of, val_count) == ("training", 0, 2, "evaluation", 1)
+    assert {record["key"] for record in records} == {"blue/40.jpg", "red/11.jpg"}
+    assert [(record["path"], record["record"], record["key"]) for record in val_records] == [
+        (str(bad_val), 7, "red/7.jpg")
+    ]
+    assert "the payload is damaged" in val_records[0]["reason"]
+
+
+@pytest.mark.parametrize("most", [0, 0.0])
+def test_a_run_that_skips_more_than_allowed_ends_with_what_to_do(colours: Path, tmp_path: Path, most: float) -> None:
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    config = small_config(bad, tmp_path / "out", on_error="skip", max_skipped=most)
+    with pytest.raises(
+        fr.FastRecordError, match=rf"^1 of the epoch's first \d+ records .*max_skipped={most} .*'blue/40\.jpg'.*--deep"
+    ):
+        train(config)
+    assert train(dataclasses.replace(config, max_skipped=1, epochs=1, overwrite=True)).step == 10
+
+
 def test_a_step_with_too_few_records_left_ends_the_run(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "bad.frec", 4)
     with fr.Reader(path) as reader:
@@ -279,6 +321,10 @@ def test_options_that_a_loader_does_not_have_are_refused() -> None:
         TrainConfig(train="x", threads=0)
     with pytest.raises(ValueError, match=r"^on_error is 'skip': it must be 'raise' with loader torch"):
         TrainConfig(train="x", loader="torch", on_error="skip")
+    with pytest.raises(ValueError, match=r"^max_skipped is 1.5: it must be a share from 0.0 to 1.0, or a number"):
+        TrainConfig(train="x", max_skipped=1.5)
+    with pytest.raises(ValueError, match=r"^max_skipped is -1: it must be"):
+        TrainConfig(train="x", max_skipped=-1)
     with pytest.raises(ValueError, match=r"^on_error is 'ignore': it must be one of raise, skip"):
         TrainConfig(train="x", on_error="ignore")  # type: ignore[arg-type]
 

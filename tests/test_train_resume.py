@@ -24,6 +24,7 @@ from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.meters import MetricsFile, read_metrics
+from tests.child import run_child
 from tests.training import (
     MODEL,
     losses,
@@ -309,6 +310,96 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before_whole(tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert load_checkpoint(path)["step"] == 1
     assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+
+KILLED = """
+import torch
+from pathlib import Path
+from fastrecord.train import checkpoint
+
+class Disk:
+    def __init__(self, place): self.place = place
+    def __getattr__(self, name): return getattr(os, name)
+    def die(self): os.kill(os.getpid(), signal.SIGKILL)
+    def fsync(self, descriptor):
+        if self.place in (0.0, 0.5, 1.0):
+            os.ftruncate(descriptor, int(os.fstat(descriptor).st_size * self.place))
+            self.die()
+        os.fsync(descriptor)
+    def replace(self, source, target):
+        if self.place == "synced": self.die()
+        os.replace(source, target)
+        if self.place == "renamed": self.die()
+
+path = Path("out/checkpoints/last.pt")
+for step, place in enumerate([0.0, 0.5, 1.0, "synced", "renamed"]):
+    checkpoint.save_checkpoint({"step": step, "weights": torch.zeros(1000)}, path)
+    child = os.fork()
+    if child == 0:
+        checkpoint.os = Disk(place)
+        checkpoint.save_checkpoint({"step": 100 + step, "weights": torch.ones(1000)}, path)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    found = checkpoint.load_checkpoint(path)
+    assert found["weights"].eq(float(found["step"] >= 100)).all()
+    print(place, found["step"], sorted(file.name for file in path.parent.iterdir()))
+    checkpoint.remove_leftovers(Path("out"))
+    assert [file.name for file in path.parent.iterdir()] == ["last.pt"]
+"""
+
+
+def test_a_run_killed_at_any_place_of_writing_a_checkpoint_leaves_a_whole_one(tmp_path: Path) -> None:
+    both = "['.last.pt.tmp', 'last.pt']"
+    assert run_child(KILLED, tmp_path, timeout=100).splitlines() == [
+        f"0.0 0 {both}",
+        f"0.5 1 {both}",
+        f"1.0 2 {both}",
+        f"synced 3 {both}",
+        "renamed 104 ['last.pt']",
+    ]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew_by_resume_auto(
+    colours: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert train(small_config(colours, out), stop).checkpoint is None
+    (out / "checkpoints" / ".last.pt.tmp").write_bytes(b"half of one")
+    with pytest.raises(TrainError, match="holds a run already"):
+        train(small_config(colours, out))
+    assert train(small_config(colours, out, resume="auto", max_steps=2)).step == 2
+    assert sorted(file.name for file in (out / "checkpoints").iterdir()) == ["last.pt"]
+    assert list(losses(out)) == [1, 2]
+
+
+def test_a_run_killed_between_its_best_and_its_last_checkpoint_keeps_the_best_and_goes_on(
+    colours: Path, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    config = small_config(colours, out, val=str(held_out), epochs=2, resume="auto")
+
+    def killed_at(path: Path) -> None:
+        raise KeyboardInterrupt(path.name)
+
+    def save(state: dict[str, Any], path: Path) -> None:
+        if path.name == "last.pt":
+            killed_at(path)
+        save_checkpoint(state, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastrecord.train.engine.save_checkpoint", save)
+        with pytest.raises(KeyboardInterrupt, match=r"last\.pt"):
+            train(config)
+    best = load_checkpoint(out / "checkpoints" / "best.pt")
+    assert (best["step"], best["epoch"], best["done"]) == (10, 1, 0)
+    # There is no other: the run goes on from it.
+    assert train(dataclasses.replace(config, max_steps=12)).step == 12
+    assert list(losses(out)) == list(range(1, 13))
+    last = load_checkpoint(out / "checkpoints" / "last.pt")
+    assert last["best_error1"] == load_checkpoint(out / "checkpoints" / "best.pt")["best_error1"]
 
 
 def test_metrics_behind_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:

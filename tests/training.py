@@ -51,6 +51,21 @@ def write_numbered(path: Path, count: int) -> Path:
     return path
 
 
+def write_marked(path: Path, count: int, *, seed: int = 0) -> Path:
+    """Pack 32 x 32 PNGs whose red and green say the record's number, whatever the crop, and whose blue is noise."""
+    rng = np.random.default_rng(seed)
+    with fr.Writer(path, SCHEMA, metadata={"classes": list(CLASSES)}) as writer:
+        for number in range(count):
+            pixels = np.empty((32, 32, 3), np.uint8)
+            pixels[..., 0], pixels[..., 1] = number % 256, number // 256
+            pixels[..., 2] = rng.integers(0, 256, (32, 32))
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, "PNG")
+            label = number % len(CLASSES)
+            writer.append({"image": buffer.getvalue(), "label": label, "key": f"{CLASSES[label]}/{number}.png"})
+    return path
+
+
 def numbers_of(images: Any) -> list[int]:
     """Return the record numbers of a batch of images, uint8 (B, 3, S, S), of a file by `write_numbered`."""
     return [

@@ -66,8 +66,7 @@ class ArrayBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any] | None]]]:
-        """Yield groups of batches, each batch as a request, what part of its rows the batch has, and its fields:
-        None, if no record is left.
+        """Yield groups of batches: of each batch a request, what part of its rows it has, its fields (or None).
 
         Raises:
             FastRecordError, OSError: by a group, when the turn of a batch has come with a record that failed.

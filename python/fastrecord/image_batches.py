@@ -58,8 +58,7 @@ class ImageBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, NDArray[np.int64] | slice, Any]]]:
-        """Yield groups of one batch: what was asked for, what part of its rows it has, and what the consumer gets:
-        None, if no record is left.
+        """Yield groups of one batch: what was asked for, what part of it is left, what the consumer gets (or None).
 
         Raises:
             FastRecordError, OSError: the turn of a batch has come with a record that failed.

@@ -124,7 +124,7 @@ class FastRecordLoader(Iterable[Any]):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         on_error: OnError = "raise",
-        max_skipped: float | int | None = MAX_SKIPPED,
+        max_skipped: float | None = MAX_SKIPPED,
         truncated: Literal["reject", "accept"] = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
@@ -184,7 +184,7 @@ class FastRecordLoader(Iterable[Any]):
         self._iterations: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
+        fresh: dict[str, Any] = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
         return {**self.__dict__, **fresh}
 
     def __len__(self) -> int:

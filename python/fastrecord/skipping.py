@@ -76,7 +76,7 @@ class Skipper:
         TypeError, ValueError: an argument is none of its values.
     """
 
-    def __init__(self, on_error: OnError, max_skipped: float | int | None, dataset: FastRecordDataset) -> None:
+    def __init__(self, on_error: OnError, max_skipped: float | None, dataset: FastRecordDataset) -> None:
         if on_error not in ("raise", "skip") and not callable(on_error):
             raise ValueError(f'on_error is "raise", "skip" or a callable, not {on_error!r}')
         self._on_error = on_error

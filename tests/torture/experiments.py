@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from tests.torture import resume, resume_order
 from tests.torture.experiment import Experiment
 
-EXPERIMENTS: list[Experiment] = []
+EXPERIMENTS: list[Experiment] = [
+    resume.EXPERIMENT,
+    resume_order.EXPERIMENT,
+]

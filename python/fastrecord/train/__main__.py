@@ -33,21 +33,16 @@ _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 _DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 
 
-class _Most(click.ParamType[Any]):
-    """A share, a number, or "none"."""
-
-    name = "SHARE|NUMBER"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a float, an int, or None."""
-        if not isinstance(value, str):
-            return value
-        if value.lower() == "none":
-            return None
-        try:
-            return int(value) if value.isdecimal() else float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a share such as 0.01, nor a number such as 100, nor none", param, ctx)
+def _most(value: Any) -> float | int | None:
+    """Convert the text of --max-skipped: a share, a number, or "none"."""
+    if not isinstance(value, str):
+        return value  # type: ignore[no-any-return]  # the default
+    if value.lower() == "none":
+        return None
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no share such as 0.01, no number such as 100, and not none") from error
 
 
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
@@ -97,9 +92,10 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 )
 @_option(
     "--max-skipped",
-    "With --on-error skip: what each process may skip in an epoch; one more ends the run. 0.01: a share of its records, "
-    "and 10 at least; 100: a number; none: no limit.",
-    kind=_Most(),
+    "With --on-error skip: what each process may skip in an epoch; one more ends the run. 0.01: a share of its records "
+    "(10 at least); 100: a number; none: no limit.",
+    kind=_most,
+    metavar="SHARE|NUMBER|none",
 )
 @_option(
     "--data",

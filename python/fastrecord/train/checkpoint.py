@@ -85,8 +85,9 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
     if resume is None:
         return None
     if resume == "auto":
-        newest = folder / "checkpoints" / "last.pt"
-        return newest if newest.exists() else None
+        # The best one is written first: a run may have been killed before it had a last one.
+        newest = (folder / "checkpoints" / name for name in ("last.pt", "best.pt"))
+        return next((path for path in newest if path.exists()), None)
     path = Path(resume)
     for candidate in (path, path / "last.pt", path / "checkpoints" / "last.pt"):
         if candidate.is_file():

@@ -387,7 +387,9 @@ def _claim_folder(config: TrainConfig) -> Path | None:
     if found is None:
         kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
         there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
-        if there and not config.overwrite:
+        # A run that ended before its first checkpoint is begun anew.
+        begun = config.resume == "auto" and not any(path.suffix == ".pt" for path in there)
+        if there and not config.overwrite and not begun:
             raise TrainError(
                 f"{folder} holds a run already ({there[0].name}): go on with it (--resume auto), replace it "
                 "(--overwrite), or choose another --out"

@@ -73,8 +73,8 @@ class Skips:
         names = [record["key"] or f"{record['path']}: record {record['record']}" for record in self.records[:_NAMED]]
         more = ", ..." if self.count > len(names) else ""
         return (
-            f"Skipped: [{epoch}] {self.count} records of {kind}: {', '.join(map(repr, names))}{more} (metrics.jsonl lists "
-            "them with their reasons; `fastrecord verify --deep` finds all that a file has)"
+            f"Skipped: [{epoch}] {self.count} records of {kind}: {', '.join(map(repr, names))}{more} (metrics.jsonl "
+            "lists them with their reasons; `fastrecord verify --deep` finds all that a file has)"
         )
 
     def state_dict(self) -> dict[str, Any]:
