@@ -384,7 +384,7 @@ def test_verify_of_a_good_file_has_exit_status_0(packed: Path) -> None:
     assert good("verify", packed).startswith(f"{packed}: good: 12 records, ")
     result = json.loads(good("verify", packed, "--json"))
     assert result.pop("bytes") > 0
-    assert result == {"file": str(packed), "ok": True, "records": 12, "errors": [], "tail_bytes": 0}
+    assert result == {"file": str(packed), "ok": True, "records": 12, "errors": [], "codes": [], "tail_bytes": 0}
 
 
 def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_an_absolute_path_in_a_list_is_made_relative(small: Path, tmp_path: Path
         ("a.jpg,1,2\n", r"line 1: 3 columns: write path"),
         ("a.jpg,1\nb.jpg,x\n", r"line 2: the label 'x' is no whole number: begin the list with the row `path,class`"),
         ("a.jpg,x\nb.jpg,1\n", r"line 2: the label '1' is a number, and the first one is a name"),
-        ("path,label\na.jpg,x\n", r"line 2: the label 'x' is no whole number$"),
+        ("path,label\na.jpg,x\n", r"line 2: the label 'x' is no whole number \[FR704\]$"),
         ("a.jpg,1\nb.jpg,\n", r"line 2: the label is empty"),
         ("path,label\na.jpg,9223372036854775808\n", r"line 2: the label 9223372036854775808 does not fit"),
         ("path,label,class\na.jpg,1,x\n", r"line 1: the header has both"),

@@ -225,7 +225,7 @@ def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: 
     with running("-m", "fastrecord.train", damaged, *options) as process:
         status, output = read_rest(process)
     assert status == 1
-    assert re.search(r"^Error: /.*damaged\.frec: record 40, .*'blue/40\.jpg'$", output, re.MULTILINE)
+    assert re.search(r"^Error: /.*damaged\.frec: record 40, .*'blue/40\.jpg' \[FR302\]$", output, re.MULTILINE)
     assert "Traceback" not in output
 
 

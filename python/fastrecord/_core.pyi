@@ -40,6 +40,7 @@ __all__ = [
     "draw_balanced",
     "draw_crops",
     "draw_weighted",
+    "error_code",
     "image_size",
     "open_snapshot",
     "permute",
@@ -49,13 +50,19 @@ __all__ = [
 
 __version__: str
 
-class FastRecordError(Exception): ...
+class FastRecordError(Exception):
+    @property
+    def code(self) -> str | None:
+        """The error's code, such as "FR302": docs/errors.md says what to do. None if it has none."""
+
 class CorruptFileError(FastRecordError): ...
 class NoCommitError(CorruptFileError): ...
 class SchemaError(FastRecordError): ...
 class LockedError(FastRecordError): ...
 class DecodeError(FastRecordError): ...
 class UnsupportedVersionError(FastRecordError): ...
+
+def error_code(error: object) -> str | None: ...
 
 _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch.Tensor
 

@@ -204,15 +204,17 @@ def _choose(reader: Reader, wanted: str | None) -> str:
     schema = reader.schema
     if wanted is not None:
         if wanted not in schema:
-            raise FastRecordError(f"{reader.path}: no field {wanted!r}: it has {', '.join(schema)}")
+            raise FastRecordError(f"{reader.path}: no field {wanted!r}: it has {', '.join(schema)} [FR407]")
         if schema[wanted].name not in _KINDS:
-            raise FastRecordError(f"{reader.path}: field {wanted!r} holds {schema[wanted].name}: choose one of bytes")
+            raise FastRecordError(
+                f"{reader.path}: field {wanted!r} holds {schema[wanted].name}: choose one of bytes [FR408]"
+            )
         return wanted
     names = [name for kind in _KINDS[:2] for name, of in schema.items() if of.name == kind]
     if "image" in names:
         return "image"
     if not names:
-        raise FastRecordError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
+        raise FastRecordError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)} [FR408]")
     return names[0]
 
 
@@ -277,7 +279,9 @@ class _Sample:
         lengths = reader.lengths(report.field, drawn)
         present = np.flatnonzero(lengths > 0)
         if not len(present):
-            raise FastRecordError(f"{reader.path}: no record has a value in field {report.field!r}: nothing to measure")
+            raise FastRecordError(
+                f"{reader.path}: no record has a value in field {report.field!r}: nothing to measure [FR409]"
+            )
         chosen = rng.permutation(present)
         limit = min(_SAMPLE_BYTES, (report.memory or 4 * _SAMPLE_BYTES) // 4)
         kept = max(1, int(np.searchsorted(np.cumsum(lengths[chosen]), limit, side="right")))
@@ -368,7 +372,7 @@ class _Sample:
         if not done:
             raise FastRecordError(
                 f"{self._reader.path}: none of {tried:,} values of field {self._report.field!r} that were tried can be "
-                "decoded; if it holds no images, choose another field"
+                "decoded; if it holds no images, choose another field [FR513]"
             )
         return Row("decode", threads, done, size, seconds, cpu)
 

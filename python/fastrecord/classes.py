@@ -23,10 +23,10 @@ def class_names(reader: Reader) -> list[str] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise SchemaError(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80}")
+        raise SchemaError(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80} [FR422]")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"{reader.path}: metadata 'classes' holds {twice!r} more than once")
+        raise SchemaError(f"{reader.path}: metadata 'classes' holds {twice!r} more than once [FR422]")
     return names
 
 
@@ -71,7 +71,7 @@ def merge_classes(
         known = f"{_some(having)} name classes" if having else "classes= names them"
         raise SchemaError(
             f"labels can not be matched: {known}, {_some(without)} do not; "
-            "pack those again with `fastrecord pack --classes-from`"
+            "pack those again with `fastrecord pack --classes-from` [FR420]"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
     tables: list[Table | None] = []
@@ -91,7 +91,7 @@ def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) 
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise SchemaError(
             f"{path}: of its classes, {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
-            "classes= names"
+            "classes= names [FR421]"
         )
 
 
@@ -107,7 +107,9 @@ def map_labels(labels: Table, table: Table | None, path: str) -> Table:
         return labels
     beyond = labels >= len(table)
     if beyond.any():
-        raise SchemaError(f"{path}: label {labels[beyond][0]} has no class: the file names {len(table)} classes")
+        raise SchemaError(
+            f"{path}: label {labels[beyond][0]} has no class: the file names {len(table)} classes [FR424]"
+        )
     if len(table) == 0:
         return labels
     return np.where(labels < 0, labels, table[np.maximum(labels, 0)])

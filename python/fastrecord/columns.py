@@ -110,7 +110,7 @@ class Columns:
         if kind not in ("number", "string"):
             raise SchemaError(
                 f"field {field!r} holds {kind}, which {op} does not compare: give a callable that takes its column "
-                "and returns a mask, or filter by another field"
+                "and returns a mask, or filter by another field [FR408]"
             )
         if op not in ("==", "!=", *_MEMBER) and "complex" in (self._dtype(field), type(value).__name__):
             raise TypeError(f"field {field!r}, {op} {value!r}: complex numbers have no order")
@@ -131,7 +131,7 @@ class Columns:
         """
         kind = self._kind(field)
         if kind not in ("number", "string"):
-            raise SchemaError(f"field {field!r} holds {kind}, which can not be compared")
+            raise SchemaError(f"field {field!r} holds {kind}, which can not be compared [FR408]")
 
     def mask(self, condition: Condition, where: Where) -> NDArray[np.bool_]:
         """Return which records meet a condition, bool (N,).
@@ -176,7 +176,7 @@ class Columns:
         try:
             column = reader.column(field)
         except (KeyError, TypeError) as error:
-            raise SchemaError(f"{reader.path}: field {field!r} has no column: {error}") from error
+            raise SchemaError(f"{reader.path}: field {field!r} has no column: {error} [FR408]") from error
         if field in reader.schema and reader.schema[field].dtype == "bfloat16":
             return (column.astype(np.uint32) << 16).view(np.float32)
         if field != self._label:
@@ -207,7 +207,7 @@ class Columns:
             base, _, part = field.rpartition(".")
             if part in ("width", "height") and base in schema and schema[base].name == "image":
                 return "number"
-            raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)}")
+            raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)} [FR407]")
         return "number" if is_number(schema[field]) else schema[field].name
 
 

@@ -76,7 +76,9 @@ class Job:
         for path in self.paths:
             for reader in readers:
                 if os.path.exists(path) and os.path.samefile(path, reader.path):
-                    raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written")
+                    raise FastRecordError(
+                        f"{path}: is the file to read from: choose another name for what is written [FR742]"
+                    )
             if not self.overwrite and os.path.lexists(path):
                 raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
 
@@ -136,7 +138,7 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
         reader.close()
         raise FastRecordError(
             f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
-            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
+            "`--allow-incomplete` (allow_incomplete=True) takes it as it is [FR206]"
         )
     return reader
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
 from fastrecord.classes import check_names, map_labels, merge_classes
 from fastrecord.decoding import decode_native, decode_pil, place
+from fastrecord.errors import extended
 from fastrecord.fields import KEY, as_labels, find_image, find_label, has_key, holds_classes, holds_images, key_suffix
 from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
@@ -107,7 +108,7 @@ class FastRecordDataset(Views):
             if not (reader.complete or allow_incomplete):
                 raise FastRecordError(
                     f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
-                    "`fastrecord pack --resume`, or pass allow_incomplete=True"
+                    "`fastrecord pack --resume`, or pass allow_incomplete=True [FR206]"
                 )
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
@@ -231,12 +232,12 @@ class FastRecordDataset(Views):
             # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
             extra = [reader.get(record, name, verify=self.verify) for name in names]
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error}{key_suffix(reader, record)}") from None
+            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
         sample: Any = image
         if image is None:
             payload = extra.pop(0)
             if payload is None:
-                raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image")
+                raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image [FR511]")
             raw = self.decode is None
             sample = bytes(payload) if raw else decode_pil(payload, reader, record, self.image_field)
         parts = [self._transformed(sample)]

@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, decode_records
+from fastrecord.errors import extended
 from fastrecord.fields import key_suffix
 
 # What Pillow's plugins raise for broken images.
@@ -47,7 +48,7 @@ def decode_pil(payload: memoryview, reader: Reader, record: int, field: str) -> 
         reason = f"no known image type: {len(payload)} bytes that begin with {bytes(payload[:8])!r}"
     except _PIL_ERRORS as error:
         reason = f"{type(error).__name__}: {error}"
-    raise DecodeError(f"{place(reader, record, field)}: {reason}")
+    raise DecodeError(f"{place(reader, record, field)}: {reason} [FR512]")
 
 
 def decode_native(reader: Reader, records: NDArray[np.int64], field: str, *, verify: bool) -> list[torch.Tensor]:
@@ -65,5 +66,5 @@ def decode_native(reader: Reader, records: NDArray[np.int64], field: str, *, ver
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, verify=verify)[0] for one in one_by_one]
         kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError
-        raise kind(f"{error}{key_suffix(reader, int(records[0]))}") from None
+        raise kind(extended(error, key_suffix(reader, int(records[0])))) from None
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]

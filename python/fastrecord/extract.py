@@ -90,12 +90,12 @@ def _payload_field(reader: Reader, field: str | None) -> str:
     if field is not None:
         if field not in fields:
             raise SchemaError(
-                f"{reader.path}: no field {field!r} of type image or bytes: the file has {fields or 'none'}"
+                f"{reader.path}: no field {field!r} of type image or bytes: the file has {fields or 'none'} [FR407]"
             )
         return field
     if len(fields) != 1:
         raise SchemaError(
-            f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'}"
+            f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'} [FR412]"
         )
     return fields[0]
 
@@ -115,10 +115,10 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
         return numbers
     known = class_names(reader)
     if known is None or "label" not in reader.schema:
-        raise SchemaError(f"{reader.path}: the file names no classes to choose from")
+        raise SchemaError(f"{reader.path}: the file names no classes to choose from [FR420]")
     for name in classes:
         if name not in known:
-            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,}")
+            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,} [FR421]")
     labels = reader.column("label")[numbers]
     return numbers[np.isin(labels, [known.index(name) for name in classes])]
 
@@ -132,12 +132,12 @@ def _names(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
         if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise FastRecordError(
                 f"{reader.path}: record {number}: the key {name!r} is no path inside of a folder: name the files "
-                "by number (`--numbered`)"
+                "by number (`--numbered`) [FR740]"
             )
         if first.setdefault(name, number) != number:
             raise FastRecordError(
                 f"{reader.path}: records {first[name]} and {number} both have the key {name!r}: name the files by "
-                "number (`--numbered`)"
+                "number (`--numbered`) [FR740]"
             )
     return names
 
@@ -191,7 +191,9 @@ class _Folder:
                     below = os.open(folder, _FOLDER_FLAGS, dir_fd=here)
                 except OSError as err:
                     full = os.path.join(self.path, *folders[: i + 1])
-                    raise FastRecordError(f"{full}: is a link or no folder, nothing is written through it") from err
+                    raise FastRecordError(
+                        f"{full}: is a link or no folder, nothing is written through it [FR741]"
+                    ) from err
                 above, here = here, below
                 os.close(above)
         except BaseException:

@@ -33,9 +33,9 @@ def find_image(reader: Reader) -> str:
         if names:
             raise SchemaError(
                 f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field=, "
-                "or read them as they are with fields="
+                "or read them as they are with fields= [FR412]"
             )
-    raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
+    raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)} [FR408]")
 
 
 def holds_images(reader: Reader) -> bool:
@@ -69,14 +69,16 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
         schema = reader.schema
         for name in (*filter(None, (image, label)), *extra):
             if name not in schema:
-                raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)}")
+                raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)} [FR407]")
             if plain(schema[name]) != plain(first[name]):
                 kinds = f"{schema[name]} in {reader.path}, but {first[name]} in {readers[0].path}"
-                raise SchemaError(f"field {name!r} is {kinds}")
+                raise SchemaError(f"field {name!r} is {kinds} [FR410]")
     if image and first[image].name not in ("image", "bytes"):
-        raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
+        raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images [FR408]")
     if label and first[label].name not in _LABEL_TYPES:
-        raise SchemaError(f"{readers[0].path}: field {label!r} holds {first[label]}; labels are integers or floats")
+        raise SchemaError(
+            f"{readers[0].path}: field {label!r} holds {first[label]}; labels are integers or floats [FR408]"
+        )
 
 
 def plain(kind: FieldType) -> FieldType:

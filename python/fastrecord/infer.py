@@ -27,7 +27,7 @@ def infer_schema(sample: Mapping[str, Any]) -> Schema:
         try:
             fields[name] = _infer(value)
         except (TypeError, ValueError) as err:
-            raise SchemaError(f"field {name!r}: {err}: give a schema") from err
+            raise SchemaError(f"field {name!r}: {err}: give a schema [FR401]") from err
     return Schema(fields)
 
 

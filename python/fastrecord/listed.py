@@ -53,14 +53,15 @@ class ListedFields:
                 raise ValueError(f'ragged: {name!r} is "list", "pad" or "packed", not {way!r}')
             if name not in names or None not in (schema[name].shape or ()):
                 raise SchemaError(
-                    f"{reader.path}: ragged: field {name!r} is no array whose shape varies among the fields"
+                    f"{reader.path}: ragged: field {name!r} is no array whose shape varies among the fields [FR408]"
                 )
         self._kinds = {name: schema[name] for name in names if schema[name].nbytes is None or name == self._label}
         for name, kind in self._kinds.items():
             if kind.name == "image":
                 raise SchemaError(
                     f"{reader.path}: field {name!r} holds encoded images: say images={{{name!r}: "
-                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields"
+                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields "
+                    "[FR408]"
                 )
         self._merged = {name: way for name, way in self._ragged.items() if way != "list"}
 
@@ -136,7 +137,9 @@ class ListedFields:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rest = {values.shape[1:] for _, values, _ in parts if len(values)} or {parts[0][1].shape[1:]}
         if len(rest) > 1:
-            raise FastRecordError(f"field {name!r}: arrays that differ beyond their first dimension can not be packed")
+            raise FastRecordError(
+                f"field {name!r}: arrays that differ beyond their first dimension can not be packed [FR411]"
+            )
         whole = np.empty((int(offsets[-1]), *rest.pop()), parts[0][1].dtype)
         for places, values, own in parts:
             # Where each of the file's arrays goes: as far from where it lies as its first row.

@@ -93,11 +93,11 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
             else:
                 beside += 1
     if not classes and not beside:
-        raise FastRecordError(f"{source}: the folder is empty")
+        raise FastRecordError(f"{source}: the folder is empty [FR701]")
     if not classes:
         raise FastRecordError(
             f"{source}: no class folders, only {_count(beside, 'file')}: each class needs a folder of its own, or "
-            "name the files in a list, `--list CSV` (columns path and label, or just path)"
+            "name the files in a list, `--list CSV` (columns path and label, or just path) [FR701]"
         )
     classes.sort()
     keys: list[str] = []
@@ -111,12 +111,12 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
         if len(keys) == before:
             empty.append(name)
     if not keys:
-        raise FastRecordError(f"{source}: no file in any of its {_count(len(classes), 'class folder')}")
+        raise FastRecordError(f"{source}: no file in any of its {_count(len(classes), 'class folder')} [FR701]")
     if empty and not allow_empty_classes:
         what = "class folder" if len(empty) == 1 else "class folders"
         raise FastRecordError(
             f"{source}: empty {what} {name_some(empty)}: remove what should be no class, or keep it as a class without "
-            "records with `--allow-empty-classes`"
+            "records with `--allow-empty-classes` [FR702]"
         )
     return Listing(source=source, keys=keys, labels=labels, classes=classes, bad=bad, ignored=beside)
 
@@ -137,7 +137,7 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
         status = os.stat(path)
         here = (status.st_dev, status.st_ino)
         if here in above:
-            raise FastRecordError(f"{path}: the link leads back to a folder above it: remove the link")
+            raise FastRecordError(f"{path}: the link leads back to a folder above it: remove the link [FR703]")
         names = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -190,9 +190,9 @@ def list_csv(source: str, list_path: str) -> Listing:
                     if row:
                         lister.add(rows.line_num, row)
             except csv.Error as err:
-                raise FastRecordError(f"{list_path}, line {rows.line_num}: not valid CSV: {err}") from err
+                raise FastRecordError(f"{list_path}, line {rows.line_num}: not valid CSV: {err} [FR704]") from err
     except UnicodeDecodeError as err:
-        raise FastRecordError(f"{list_path}: the list is not valid UTF-8: {err}") from err
+        raise FastRecordError(f"{list_path}: the list is not valid UTF-8: {err} [FR704]") from err
     return lister.finish()
 
 
@@ -285,11 +285,11 @@ class _CsvLister:
         self.names.append(text)
 
     def _error(self, line: int, what: str) -> FastRecordError:
-        return FastRecordError(f"{self.list_path}, line {line}: {what}")
+        return FastRecordError(f"{self.list_path}, line {line}: {what} [FR704]")
 
     def finish(self) -> Listing:
         if not self.first_line:
-            raise FastRecordError(f"{self.list_path}: the list is empty")
+            raise FastRecordError(f"{self.list_path}: the list is empty [FR704]")
         labels: array[int] | None = self.labels
         classes: list[str] | None = None
         if self.names:
@@ -329,5 +329,7 @@ def _utf8(name: str, folder: str) -> str:
         name.encode()
     except UnicodeEncodeError:
         raw = os.fsencode(os.path.join(folder, name))
-        raise FastRecordError(f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it") from None
+        raise FastRecordError(
+            f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it [FR705]"
+        ) from None
     return name

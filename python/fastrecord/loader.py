@@ -371,7 +371,7 @@ def _further_fields(
             raise ValueError("the data set is in fields mode, and says all fields: leave out fields")
         strays = [name for name in outputs if name not in dataset.fields]
         if strays:
-            raise SchemaError(f"images= names {strays[0]!r}, which is not among the data set's fields")
+            raise SchemaError(f"images= names {strays[0]!r}, which is not among the data set's fields [FR407]")
         further = tuple(name for name in dataset.fields if name not in outputs)
     else:
         further = tuple(dataset.extra_fields if fields is None else fields)

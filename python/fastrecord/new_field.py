@@ -49,7 +49,7 @@ def add_field(
     with Writer(path, mode="a", complete=complete) as writer, writer.add_field(name, type) as filler:
         records = len(writer)
         if isinstance(values, Sized) and len(values) != records:
-            raise SchemaError(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records")
+            raise SchemaError(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records [FR405]")
         for batch in _batches(values):
             filler.extend(batch)
             if progress is not None:

@@ -149,7 +149,7 @@ class _ImagePacker(Packer):
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         return FastRecordError(
             f"{self.listing.describe(position)}: {reason}: remove the file, or leave out all that "
-            "are no images with `--bad-files skip`"
+            "are no images with `--bad-files skip` [FR710]"
         )
 
     def count(self, writer: Writer) -> None:
@@ -169,7 +169,7 @@ def _refuse_inside(out: str, listing: Listing) -> None:
     relative = os.path.relpath(os.path.realpath(out), os.path.realpath(listing.source)).split(os.sep)
     if len(relative) > 1 and relative[0] in (listing.classes or ()):
         raise FastRecordError(
-            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside"
+            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside [FR742]"
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads
+from fastrecord.errors import plain
 from fastrecord.listing import name_some
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pairs import Pairing, PairListing, common_scale, list_pairs, measure
@@ -129,7 +130,7 @@ class _PairPacker(Packer):
             raise FastRecordError(
                 f"{self.listing.lr_source} and {self.listing.source}: {len(self.listing.unmatched):,} of "
                 f"{len(self.listing):,} names have no partner: {found}: add what is missing, or leave these out with "
-                "`--bad-files skip`"
+                "`--bad-files skip` [FR712]"
             )
 
     def measure(self) -> None:
@@ -156,7 +157,7 @@ class _PairPacker(Packer):
         if stored is not None and stored.scale != scale:
             raise FastRecordError(
                 f"{stored.path}: its pairs have {_scale_text(stored.scale)}, those to append {_scale_text(scale)}: "
-                "`--any-scale` adds them all the same"
+                "`--any-scale` adds them all the same [FR713]"
             )
         for position in others.tolist():
             height, width, high, wide = self.listing.sizes[position].tolist()
@@ -166,7 +167,7 @@ class _PairPacker(Packer):
             if self.bad_files == "stop" or scale is None:
                 raise FastRecordError(
                     f"{self.listing.describe(position)}: {reason}: `--any-scale` takes pairs of any sizes, "
-                    "`--bad-files skip` leaves out those of another scale than most"
+                    "`--bad-files skip` leaves out those of another scale than most [FR713]"
                 )
             self.listing.bad[self.listing.keys[position]] = reason
         self.summary.scale = scale
@@ -188,7 +189,7 @@ class _PairPacker(Packer):
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         return FastRecordError(
             f"{self.listing.describe(position)}: {reason}: remove the pair, or leave out all that are no pairs of "
-            "images with `--bad-files skip`"
+            "images with `--bad-files skip` [FR710]"
         )
 
     def _load(self, positions: Sequence[int]) -> list[Pair | str]:
@@ -207,7 +208,7 @@ class _PairPacker(Packer):
             except OSError as err:
                 return f"{side}: {err.strerror or err}"
             except DecodeError as err:
-                return f"{side}: {err}"
+                return f"{side}: {plain(err)}"
         return values[0], values[1]
 
 
@@ -238,4 +239,4 @@ def _refuse_inside(out: str, listing: PairListing) -> None:
     place = os.path.realpath(out)
     for folder in (listing.lr_source, listing.source):
         if os.path.commonpath([place, os.path.realpath(folder)]) == os.path.realpath(folder):
-            raise FastRecordError(f"{out}: lies in {folder}, of which it is made: choose a place outside")
+            raise FastRecordError(f"{out}: lies in {folder}, of which it is made: choose a place outside [FR742]")

@@ -228,7 +228,7 @@ class Packer(ABC):
     def _nothing(self, part: Part, target: Target) -> FastRecordError:
         key, reason = target.skipped[0]
         return FastRecordError(
-            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason}"
+            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason} [FR711]"
         )
 
 

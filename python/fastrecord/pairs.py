@@ -125,7 +125,9 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
             or a name is not valid UTF-8.
     """
     if os.path.samefile(lr, hr):
-        raise FastRecordError(f"{lr} and {hr} are one folder: name that of the smaller and that of the larger images")
+        raise FastRecordError(
+            f"{lr} and {hr} are one folder: name that of the smaller and that of the larger images [FR706]"
+        )
     low_bad: dict[str, str] = {}
     high_bad: dict[str, str] = {}
     small, large = _stems(lr, low_bad), _stems(hr, high_bad)
@@ -144,7 +146,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
         low_count, high_count = (sum(map(len, stems.values())) for stems in (small, large))
         raise FastRecordError(
             f"none of the {low_count:,} files in {lr} has a partner among the {high_count:,} in {hr}: partners have "
-            "the same path but for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name"
+            "the same path but for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name [FR712]"
         )
     return PairListing(
         source=hr,

@@ -46,7 +46,9 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     total = len(listing)
     if shards is not None:
         if shards > total:
-            raise FastRecordError(f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards")
+            raise FastRecordError(
+                f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards [FR720]"
+            )
         ends = [total * (i + 1) // shards for i in range(shards)]
     elif shard_size is not None:
         ends = _ends_by_size(listing, shard_size)
@@ -81,7 +83,7 @@ def refuse_strays(out: str, parts: Sequence[Part]) -> None:
     if strays:
         raise FastRecordError(
             f"{strays[0]}: {len(strays):,} shard(s) of another number of shards than {len(parts):,}: remove them, or "
-            "choose another OUT"
+            "choose another OUT [FR721]"
         )
 
 

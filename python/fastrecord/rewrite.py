@@ -127,7 +127,7 @@ def split(
         elif shards is not None:
             if shards > len(reader):
                 raise FastRecordError(
-                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards"
+                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards [FR720]"
                 )
             ends = [len(reader) * (i + 1) // shards for i in range(shards)]
         else:
@@ -242,11 +242,13 @@ def _check_fields(first: Reader, other: Reader) -> None:
     for one, two in ((first, other), (other, first)):
         for name in one.schema:
             if name not in two.schema:
-                raise SchemaError(f"{two.path}: no field {name!r}, which {one.path} has")
+                raise SchemaError(f"{two.path}: no field {name!r}, which {one.path} has [FR410]")
     for name, kind in first.schema.items():
         # How a field is compressed is said of each value.
         if replace(other.schema[name], compression=None) != replace(kind, compression=None):
-            raise SchemaError(f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path}")
+            raise SchemaError(
+                f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path} [FR410]"
+            )
 
 
 def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
@@ -276,6 +278,6 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
             if table is not None:
                 raise SchemaError(
                     f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
-                    f"int64 can be renumbered, not {schema[_LABEL]!r}"
+                    f"int64 can be renumbered, not {schema[_LABEL]!r} [FR408]"
                 )
     return classes, tables

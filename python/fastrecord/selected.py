@@ -13,6 +13,7 @@ from fastrecord._core import CorruptFileError, DecodeError, Reader
 from fastrecord.classes import map_labels
 from fastrecord.collating import FieldBatch
 from fastrecord.decoding import decode_native, decode_pil, place
+from fastrecord.errors import extended
 from fastrecord.fields import as_labels, key_suffix
 from fastrecord.values import as_tensors, is_number, read_values, sample_value
 
@@ -52,7 +53,7 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
         try:
             sample[name] = sample_value(reader, record, name, schema[name], verify=dataset.verify)
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error}{key_suffix(reader, record)}") from None
+            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
         if name == dataset._label_field and dataset._tables:
             label = np.array([sample[name]])
             sample[name] = map_labels(label, dataset._tables[shard], reader.path)[0].item()
@@ -104,7 +105,7 @@ def _picture(dataset: Views, reader: Reader, record: int, field: str) -> Any:
     try:
         payload = reader.get(record, field, verify=dataset.verify)
     except CorruptFileError as error:
-        raise CorruptFileError(f"{error}{key_suffix(reader, record)}") from None
+        raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
     if payload is None:
-        raise DecodeError(f"{place(reader, record, field)}: the record has no image")
+        raise DecodeError(f"{place(reader, record, field)}: the record has no image [FR511]")
     return decode_pil(payload, reader, record, field)

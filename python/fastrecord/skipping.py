@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError
 from fastrecord.dataset import FastRecordDataset
+from fastrecord.errors import extended
 from fastrecord.fields import read_key
 from fastrecord.sampler_state import integer
 
@@ -133,7 +134,7 @@ class Skipper:
         if isinstance(failure, FastRecordError):
             # That of a whole file names no record.
             which = "" if f"record {number}" in str(failure) else f", record {number}"
-            failure = type(failure)(f"{failure}{which}{named}")
+            failure = type(failure)(extended(failure, f"{which}{named}"))
         else:
             failure.add_note(f"{reader.path}: record {number}{named}")
         return failure, SkippedRecord(reader.path, number, key, str(failure))
@@ -168,12 +169,12 @@ class EpochSkips:
             self._count += 1
         allowed = self._skipper.allowed(max(self.seen, self._records))
         if self._count > allowed:
-            raise FastRecordError(self._too_many(allowed))
+            raise FastRecordError(f"{self._too_many(allowed)} [FR808]")
         if len(failures) == len(rows) and not self._may_fall_short:
             raise FastRecordError(
                 f"none of the {len(rows)} records of a batch could be loaded, and ranks that take equally many batches "
                 f"(tail 'pad' or 'drop') can not leave one out: use larger batches; the last one: "
-                f"{self._last[-1].reason}"
+                f"{self._last[-1].reason} [FR807]"
             )
         return np.delete(np.arange(len(rows)), [position for position, _ in failures])
 
@@ -186,7 +187,7 @@ class EpochSkips:
         if self._count and self._count == self.seen:
             raise FastRecordError(
                 f"none of the {self._count} records of an iteration could be loaded; the last one: "
-                f"{self._last[-1].reason}"
+                f"{self._last[-1].reason} [FR807]"
             )
 
     def _too_many(self, allowed: float) -> str:

@@ -77,7 +77,7 @@ def class_table(path: str) -> list[str]:
     with Reader(path) as reader:
         names = class_names(reader)
     if names is None:
-        raise SchemaError(f"{path}: the file names no classes, so they can not be taken from it")
+        raise SchemaError(f"{path}: the file names no classes, so they can not be taken from it [FR420]")
     return names
 
 
@@ -98,7 +98,7 @@ def number_labels(
     if listing.labels is None:
         if known is not None:
             raise SchemaError(
-                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class`"
+                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class` [FR425]"
             )
         return None, None
     labels: Labels = np.asarray(listing.labels)
@@ -109,7 +109,8 @@ def number_labels(
         if len(outside):
             at = int(outside[0])
             raise SchemaError(
-                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes"
+                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes "
+                "[FR424]"
             )
         return labels, known
     numbers = {name: number for number, name in enumerate(known)}
@@ -117,7 +118,8 @@ def number_labels(
     if unknown and not extend:
         what = "class" if len(unknown) == 1 else "classes"
         raise SchemaError(
-            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where}"
+            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where} "
+            "[FR421]"
         )
     for name in unknown:
         numbers[name] = len(numbers)
@@ -185,7 +187,7 @@ def _removed_without_commit(path: str) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:
-            raise LockedError(f"{path}: another pack is writing this file now") from err
+            raise LockedError(f"{path}: another pack is writing this file now [FR601]") from err
         os.unlink(path)
     return True
 
@@ -194,13 +196,14 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
     with Reader(part.path) as reader:
         if not reader.complete:
             raise FastRecordError(
-                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first"
+                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first [FR206]"
             )
         _check_schema(reader, schema)
         names = class_names(reader)
         if names is None and listing.classes is not None and len(reader):
             raise SchemaError(
-                f"{part.path}: its labels are numbers without class names: append with a list that has a column `label`"
+                f"{part.path}: its labels are numbers without class names: append with a list that has a column "
+                "`label` [FR420]"
             )
         labels, classes = number_labels(listing, names, part.path, extend=True)
         new = set(listing.keys)
@@ -208,7 +211,7 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
             if key in new:
                 raise FastRecordError(
                     f"{part.path}: {key!r} is in the file already; to give other files of that name keys of their own, "
-                    f"{listing.other_keys()}"
+                    f"{listing.other_keys()} [FR730]"
                 )
         records, kept = len(reader), _with_facts(reader.metadata, facts)
     target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
@@ -227,7 +230,7 @@ def _resume(
             found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
             raise FastRecordError(
                 f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
-                "give the same, or begin anew with `--overwrite`"
+                "give the same, or begin anew with `--overwrite` [FR731]"
             )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
@@ -256,7 +259,9 @@ def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], lis
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
-        raise FastRecordError(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
+        raise FastRecordError(
+            f"{path}: was not written by `fastrecord pack`, so it can not be resumed [FR733]"
+        ) from err
     return {"first_record": first_record, "source": source, "settings": settings}, skipped
 
 
@@ -292,7 +297,7 @@ def _other_input(reader: Reader, what: str) -> FastRecordError:
     else:
         found = "can not be resumed, it was begun with another input"
         ways_out = "give that one, or begin anew with `--overwrite`"
-    return FastRecordError(f"{reader.path}: {found}: {what}: {ways_out}")
+    return FastRecordError(f"{reader.path}: {found}: {what}: {ways_out} [FR732]")
 
 
 def _differ(names: list[str] | None, classes: list[str] | None) -> str:
@@ -309,7 +314,9 @@ def _reopen(path: str, records: int) -> Writer:
     found = len(writer)
     if found != records:
         writer.abort()
-        raise FastRecordError(f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish")
+        raise FastRecordError(
+            f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish [FR734]"
+        )
     return writer
 
 
@@ -317,7 +324,9 @@ def _check_schema(reader: Reader, schema: Schema) -> None:
     found = reader.schema
     if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
         texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))
-        raise SchemaError(f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)}")
+        raise SchemaError(
+            f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)} [FR403]"
+        )
 
 
 def _holds(found: FieldType, given: FieldType) -> bool:

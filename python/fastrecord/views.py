@@ -257,7 +257,9 @@ class Views(Dataset[Any]):
         self._classes, tables = merge_classes(readers, self._given_classes)
         numbered = self._label_field is not None and holds_classes(readers[0].schema[self._label_field])
         if self._given_classes is not None and not numbered:
-            raise SchemaError(f"{readers[0].path}: classes= numbers integer labels, and the file has no such field")
+            raise SchemaError(
+                f"{readers[0].path}: classes= numbers integer labels, and the file has no such field [FR408]"
+            )
         mapped = numbered and any(table is not None for table in tables)
         # None in the usual case, so that a pickled data set stays small.
         self._tables = tables if mapped else None

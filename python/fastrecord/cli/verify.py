@@ -10,6 +10,7 @@ import click
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.errors import codes_of
 
 
 @click.command()
@@ -19,7 +20,7 @@ from fastrecord.cli.text import bytes_text, printable, progress_bar
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object a file and line: file, ok, records, bytes, errors, tail_bytes.",
+    help="Print one JSON object a file and line: file, ok, records, bytes, errors, codes (of the errors), tail_bytes.",
 )
 @click.pass_context
 def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: bool) -> None:
@@ -32,6 +33,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: boo
     good = True
     for file in files:
         result = _verify(file, quiet=quiet)
+        result["codes"] = codes_of(result["errors"])
         good = good and result["ok"]
         if as_json:
             click.echo(json.dumps(result))

@@ -28,6 +28,7 @@ mod batch;
 mod block_order;
 mod buffer;
 mod chunks;
+mod code;
 mod codec;
 mod commit;
 mod compression;
@@ -78,6 +79,7 @@ mod writer;
 
 pub use batch::Ranges;
 pub use block_order::{BlockOrder, Blocks};
+pub use code::code_of;
 pub use codec::Codec;
 pub use compression::{Compression, DEFAULT_LEVEL};
 pub use copy::{Copier, Renumber};

@@ -40,7 +40,7 @@ impl Reader {
         let mut report = Report { records: self.len(), ..Report::default() };
         let mut more = 0_u64;
         let mut note = |report: &mut Report, error: &Error| {
-            if report.errors.len() < MAX_ERRORS { report.errors.push(error.to_string()) } else { more += 1 }
+            if report.errors.len() < MAX_ERRORS { report.errors.push(error.coded()) } else { more += 1 }
         };
         // The index first: columns whose blocks are damaged are named here, once, and skipped below.
         for column in self.inner.index.columns() {

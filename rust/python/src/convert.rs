@@ -177,5 +177,5 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 
 /// A message about one value of a record, in the core's form.
 pub(crate) fn bad_value(path: &Path, record: u64, field: &str, detail: &str) -> PyErr {
-    SchemaError::new_err(format!("{}: record {record}, field {field}: {detail}", path.display()))
+    SchemaError::new_err(format!("{}: record {record}, field {field}: {detail} [FR402]", path.display()))
 }

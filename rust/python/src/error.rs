@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 
-use fastrecord_core::{Error, Result};
+use fastrecord_core::{Error, Result, code_of};
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
 create_exception!(fastrecord, CorruptFileError, FastRecordError, "Bytes break the format, or a checksum differs.");
@@ -22,9 +23,33 @@ create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has 
 create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are no image, or one that cannot be decoded.");
 create_exception!(fastrecord, UnsupportedVersionError, FastRecordError, "The file was written by a newer fastrecord.");
 
-/// The exception for a core error: a built-in one where there is one.
+/// Return the code that an error's message ends with, such as "FR302", or None: what `FastRecordError.code` is.
+///
+/// It is read from the message, as that is all of an exception that a worker process hands on. Of several lines, such as those
+/// of a worker's traceback, it is the last that ends with a code.
+#[pyfunction]
+pub(crate) fn error_code(error: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    Ok(code_of(&error.str()?.to_string_lossy()).map(str::to_owned))
+}
+
+/// Gives `FastRecordError` its property `code`.
+pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let property = py.import("builtins")?.getattr("property")?;
+    let doc =
+        PyString::new(py, "The error's code, such as \"FR302\": docs/errors.md says what to do. None if it has none.");
+    let code = property.call1((module.getattr("error_code")?, py.None(), py.None(), doc))?;
+    module.getattr("FastRecordError")?.setattr("code", code)
+}
+
+/// A message with a code of docs/errors.md at its end.
+pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
+    format!("{message} [{code}]")
+}
+
+/// The exception for a core error: a built-in one where there is one. Those that are not have a code.
 pub(crate) fn to_py(error: Error) -> PyErr {
-    let message = error.to_string();
+    let (message, coded) = (error.to_string(), error.coded());
     match error {
         Error::Io { path, source } => match source.raw_os_error() {
             // OSError(errno, text, path) becomes FileNotFoundError or PermissionError by itself.
@@ -34,7 +59,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
                 PyOSError::new_err((errno, text, path.into_os_string()))
             }
             None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
-                "{}: the file ended early: it was truncated while it was being read",
+                "{}: the file ended early: it was truncated while it was being read [FR303]",
                 path.display()
             )),
             None => PyOSError::new_err(message),
@@ -47,9 +72,9 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::BadExtent { .. }
         | Error::BadList { .. }
         | Error::BadPayload { .. }
-        | Error::BadString { .. } => CorruptFileError::new_err(message),
-        Error::NoCommit { .. } => NoCommitError::new_err(message),
-        Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(message),
+        | Error::BadString { .. } => CorruptFileError::new_err(coded),
+        Error::NoCommit { .. } => NoCommitError::new_err(coded),
+        Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(coded),
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
         Error::NoField { .. } => PyKeyError::new_err(message),
         Error::FieldType { .. } => PyTypeError::new_err(message),
@@ -63,11 +88,11 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::SchemaMismatch { .. }
         | Error::AddField { .. }
         | Error::Unfilled { .. }
-        | Error::Filling { .. } => SchemaError::new_err(message),
-        Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(message),
-        Error::Locked { .. } => LockedError::new_err(message),
+        | Error::Filling { .. } => SchemaError::new_err(coded),
+        Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(coded),
+        Error::Locked { .. } => LockedError::new_err(coded),
         // `Error` is non-exhaustive only for other crates; these are the rest: Missing, WriterFailed, WrongProcess, Replaced.
-        _ => FastRecordError::new_err(message),
+        _ => FastRecordError::new_err(coded),
     }
 }
 

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::convert::indices;
-use crate::error::{DecodeError, to_py, without_gil};
+use crate::error::{DecodeError, coded, to_py, without_gil};
 use crate::reader::Reader;
 
 type Array<'py> = Bound<'py, PyArray3<u8>>;
@@ -72,7 +72,8 @@ pub(crate) fn decode_image<'py>(
 ) -> PyResult<Array<'py>> {
     let options = options_from(truncated, exif_orientation, max_pixels)?;
     let data = bytes_of(data)?;
-    let image = py.detach(|| decode(&data, options)).map_err(|error| DecodeError::new_err(error.to_string()))?;
+    let image =
+        py.detach(|| decode(&data, options)).map_err(|error| DecodeError::new_err(coded(&error, error.code())))?;
     array(py, image.height, image.width, image.pixels)
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn crop_image<'py>(
         let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
         Decoder::new(DecodeOptions::default()).crop_resize(&data, &crop, false, size, &mut out).map(|_| out)
     });
-    array(py, size.1, size.0, pixels.map_err(|error| DecodeError::new_err(error.to_string()))?)
+    array(py, size.1, size.0, pixels.map_err(|error| DecodeError::new_err(coded(&error, error.code())))?)
 }
 
 /// Draw the boxes of a random resized crop at positions 0 to n of epoch 0: int64 (n, 5) of x, y, width, height and whether

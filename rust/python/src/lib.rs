@@ -74,7 +74,7 @@ mod _core {
     #[pymodule_export]
     use crate::error::{
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
-        UnsupportedVersionError,
+        UnsupportedVersionError, error_code,
     };
     #[pymodule_export]
     use crate::filler::Filler;
@@ -93,6 +93,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::error::add_code(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::arrays::{array_over, number};
-use crate::error::{CorruptFileError, to_py, without_gil};
+use crate::error::{to_py, without_gil};
 use crate::export::{Bytes, array_bytes, export, slice};
 use crate::held::{Held, as_array, hold, number_bytes, type_name};
 use crate::state::State;
@@ -162,6 +162,6 @@ impl<'py> Builder<'_, 'py> {
     }
 
     fn bad(&self, detail: &str) -> PyErr {
-        CorruptFileError::new_err(self.state.reader.bad_list(self.field, self.record, detail.to_owned()).to_string())
+        to_py(self.state.reader.bad_list(self.field, self.record, detail.to_owned()))
     }
 }

@@ -63,7 +63,7 @@ impl State {
                 return error;
             }
             let (path, name) = (self.reader.path().display(), &self.reader.schema().fields()[field].name);
-            let message = format!("{path}: record {record}, field {name}: not valid JSON: {}", error.value(py));
+            let message = format!("{path}: record {record}, field {name}: not valid JSON: {} [FR308]", error.value(py));
             CorruptFileError::new_err(message)
         })
     }

@@ -173,7 +173,7 @@ impl Writer {
         }
         let schema = schema.map(schema_from).transpose()?;
         if schema.is_none() && mode != Mode::Append {
-            return Err(SchemaError::new_err(format!("{}: a new file needs a schema", path.display())));
+            return Err(SchemaError::new_err(format!("{}: a new file needs a schema [FR401]", path.display())));
         }
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
@@ -295,20 +295,24 @@ impl Writer {
         };
         let schema = self.known();
         let no_field =
-            |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {}", schema.describe()));
+            |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {} [FR407]", schema.describe()));
         let position = schema.position(field).ok_or_else(|| no_field(field))?;
         if let Some(name) = unknown_key(&schema, values, Some(field))? {
-            let twice = || SchemaError::new_err(format!("field {field}: both files and values are given for it"));
+            let twice =
+                || SchemaError::new_err(format!("field {field}: both files and values are given for it [FR402]"));
             return Err(if name == field { twice() } else { no_field(&name) });
         }
         let mut columns = Vec::new();
         for other in schema.fields().iter().filter(|f| f.name != field) {
             let given = get(values, &other.name)?;
-            let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {}", other.name)))?;
+            let given =
+                given.ok_or_else(|| SchemaError::new_err(format!("no values for field {} [FR402]", other.name)))?;
             let column = FileColumn::new(&given, &other.kind);
-            let column = column.map_err(|e| SchemaError::new_err(format!("field {}: {}", other.name, e.value(py))))?;
+            let column =
+                column.map_err(|e| SchemaError::new_err(format!("field {}: {} [FR402]", other.name, e.value(py))))?;
             if column.len() != paths.len() {
-                let message = format!("field {}: {} values for {} files", other.name, column.len(), paths.len());
+                let message =
+                    format!("field {}: {} values for {} files [FR402]", other.name, column.len(), paths.len());
                 return Err(SchemaError::new_err(message));
             }
             columns.push(column);
@@ -338,7 +342,7 @@ impl Writer {
         let given = PyDict::new(py);
         given.set_item(name, r#type)?;
         let schema = schema_from(&given)?;
-        let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time")) };
+        let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time [FR401]")) };
         let mut guard = slf.get().lock(py)?;
         let writer = &mut *guard;
         let new = py.detach(|| writer.start_field(field)).map_err(to_py)?;

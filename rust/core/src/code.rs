@@ -1,0 +1,113 @@
+//! Codes of errors: docs/errors.md says of each what to do. A code never changes its meaning, and none is used again.
+
+use crate::error::Error;
+use crate::image::DecodeError;
+
+impl Error {
+    /// What stands for this kind of error in documents, logs and messages, such as `FR302`.
+    ///
+    /// The first digit says about what it is: 1 the system, 2 a file that cannot be used, 3 damage, 4 fields and values,
+    /// 5 images, 6 writing, 7 the input and output of commands, 8 how reading and loading is called.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "FR101",
+            Self::Memory { .. } => "FR102",
+            Self::Threads(_) => "FR103",
+            Self::Interrupted => "FR104",
+            Self::NotFrec { .. } => "FR201",
+            Self::Version { .. } => "FR202",
+            Self::Unsupported { .. } => "FR203",
+            Self::NoCommit { .. } => "FR204",
+            Self::Replaced { .. } => "FR205",
+            Self::Corrupt { .. } => "FR301",
+            Self::Checksum { .. } => "FR302",
+            Self::Truncated { .. } => "FR303",
+            Self::BadExtent { .. } => "FR304",
+            Self::BadPayload { .. } => "FR305",
+            Self::BadString { .. } => "FR306",
+            Self::BadList { .. } => "FR307",
+            Self::Schema(_) => "FR401",
+            Self::BadValue { .. } => "FR402",
+            Self::SchemaMismatch { .. } => "FR403",
+            Self::AddField { .. } => "FR404",
+            Self::Unfilled { .. } => "FR405",
+            Self::Filling { .. } => "FR406",
+            Self::NoField { .. } => "FR407",
+            Self::FieldType { .. } => "FR408",
+            Self::Missing { .. } => "FR409",
+            Self::Decode { source, .. } => source.code(),
+            Self::NotAnImage { .. } => "FR510",
+            Self::Locked { .. } => "FR601",
+            Self::WriterClosed { .. } => "FR602",
+            Self::WriterFailed { .. } => "FR603",
+            Self::WrongProcess { .. } => "FR604",
+            Self::Replace { .. } => "FR605",
+            Self::OutOfRange { .. } => "FR801",
+            Self::ReaderClosed { .. } => "FR802",
+            Self::BufferTooSmall { .. } => "FR803",
+            Self::Plan(_) => "FR804",
+            Self::ForkedLoader { .. } => "FR805",
+            Self::LoaderClosed => "FR806",
+        }
+    }
+
+    /// The message with the code at its end, `... the payload is damaged [FR302]`, from where [`code_of`] reads it.
+    pub fn coded(&self) -> String {
+        format!("{self} [{}]", self.code())
+    }
+}
+
+impl DecodeError {
+    /// As [`Error::code`].
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => "FR501",
+            Self::Truncated { .. } => "FR502",
+            Self::Damaged { .. } => "FR503",
+            Self::Unsupported { .. } => "FR504",
+            Self::TooLarge { .. } => "FR505",
+            Self::Output { .. } => "FR506",
+            Self::Crop { .. } => "FR507",
+            Self::Pair { .. } => "FR508",
+            Self::Internal { .. } => "FR509",
+        }
+    }
+}
+
+/// The code that a message ends with; of several lines, such as those of a traceback, the last that ends with one.
+pub fn code_of(message: &str) -> Option<&str> {
+    message.lines().rev().find_map(|line| {
+        let code = line.trim_end().strip_suffix(']')?.rsplit_once('[')?.1;
+        let digits = code.strip_prefix("FR")?;
+        (digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit())).then_some(code)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_kinds_of_errors_have_one_code() {
+        let here = include_str!("code.rs");
+        let codes: Vec<&str> =
+            here.lines().filter_map(|line| line.trim().split_once("=> \"")).map(|(_, c)| c).collect();
+        assert!(codes.len() > 40 && codes.iter().all(|code| code.starts_with("FR") && code.ends_with("\",")));
+        assert_eq!(codes.iter().collect::<HashSet<_>>().len(), codes.len());
+    }
+
+    #[test]
+    fn the_code_of_a_message_is_what_its_last_line_with_a_code_ends_with() {
+        let error = Error::Decode {
+            path: "a [FR101].frec".into(),
+            record: 1,
+            field: "image".to_owned(),
+            source: DecodeError::Truncated { format: "JPEG", detail: "no end".to_owned() },
+        };
+        assert_eq!((error.code(), code_of(&error.coded())), ("FR502", Some("FR502")));
+        assert_eq!(code_of(&error.to_string()), None);
+        assert_eq!(code_of("one [FR301]\n  two [FR302]\nthree\n"), Some("FR302"));
+        assert_eq!(code_of("[FR30] FR301 [FR3010] [FRabc]"), None);
+    }
+}
