@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,28 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
         # The same names in another order: classes are one by name, not by number.
         val = _open(config.val, config, training=False, classes=train.classes)
     return train, val
+
+
+def open_on_all_ranks(config: TrainConfig, ranks: Ranks) -> tuple[FastRecordDataset, FastRecordDataset | None]:
+    """Open the files as rank 0 finds them on every rank, though a writer may commit meanwhile; see `open_datasets`.
+
+    Raises:
+        TrainError: a file can not be used, or a rank finds another one at its path.
+    """
+    if ranks.world_size == 1:
+        return ranks.each(lambda: open_datasets(config))
+    # A data set pickles as the snapshots of its files.
+    found = ranks.first(lambda: pickle.dumps(open_datasets(config)))
+    return ranks.each(lambda: _reopen(found))
+
+
+def _reopen(pickled: bytes) -> tuple[FastRecordDataset, FastRecordDataset | None]:
+    found: tuple[FastRecordDataset, FastRecordDataset | None] = pickle.loads(pickled)
+    for dataset in found:
+        if dataset is not None:
+            # Opened now, and not when the first record is read.
+            dataset.readers  # noqa: B018
+    return found
 
 
 def open_batches(dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> Batches:

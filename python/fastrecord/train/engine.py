@@ -20,7 +20,7 @@ from fastrecord import FastRecordError
 from fastrecord.train.batches import Batch, Batches, derive_seed
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, remove_leftovers, save_checkpoint
 from fastrecord.train.config import TrainConfig, TrainError, one_line
-from fastrecord.train.data import open_batches, open_datasets
+from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.learner import Learner
@@ -158,7 +158,7 @@ class _Run:
         self.val: Metrics | None = None
         self.best_error1: float | None = None
         self.checkpoint: Path | None = None
-        train_set, val_set = ranks.each(lambda: open_datasets(config))
+        train_set, val_set = open_on_all_ranks(config, ranks)
         self.classes = train_set.classes
         self.batches: Batches = ranks.each(lambda: open_batches(train_set, config, ranks, training=True))
         stack.callback(self.batches.close)

@@ -12,20 +12,21 @@ from typing import Any, Self
 # A launcher passes a signal on to processes that the terminal has signalled already: so close together, both are one
 # wish. In seconds.
 _ONE_WISH = 2.0
+# How long a data worker may live without its trainer. In seconds.
+_ORPHANED = 5.0
 
 
 class StopSignal:
     """Notes the first SIGINT, SIGTERM or SIGHUP while it is entered, instead of raising in the middle of a step.
 
     A later SIGINT raises KeyboardInterrupt, for a run that hangs. Outside of the main thread it notes nothing. SIGHUP
-    stays ignored where it was (nohup).
-
-    Attributes:
-        number: The signal noted, or 0.
+    stays ignored where it was (nohup). A process that torchrun has started takes it for SIGHUP that torchrun is gone:
+    nobody is left to end this process, or to start it again.
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self._number = 0
+        self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._noted_at = 0.0
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -45,10 +46,17 @@ class StopSignal:
             # A handler that was not set from Python reads as None, and can not be set again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
+    @property
+    def number(self) -> int:
+        """The signal noted, or 0."""
+        if not self._number and self._launcher is not None and os.getppid() != self._launcher:
+            self._number = signal.SIGHUP
+        return self._number
+
     def _note(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
-        if not self.number:
-            self.number, self._noted_at = number, now
+        if not self._number:
+            self._number, self._noted_at = number, now
         elif number == signal.SIGINT and now - self._noted_at > _ONE_WISH:
             raise KeyboardInterrupt
 
@@ -57,16 +65,19 @@ def ignore_launcher(_worker: int) -> None:
     """Let a data worker be ended by its trainer alone; a DataLoader's `worker_init_fn`.
 
     Terminals and launchers signal the whole process group. A worker that died of it would fail the step under way; its
-    trainer ends it after that step. A worker whose trainer is gone ends by itself, as those of every DataLoader.
+    trainer ends it after that step. A worker whose trainer is gone ends by itself, even if it waits for its batch to be
+    taken: one of a plain DataLoader then waits forever if the batch does not fit into a pipe.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Only sigwaitinfo tells Python who sent a signal. Threads that start later inherit the mask.
     waited = {signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    threading.Thread(target=_obey_parent, args=(waited,), daemon=True).start()
+    threading.Thread(target=_obey_parent, args=(waited, os.getppid()), daemon=True).start()
 
 
-def _obey_parent(waited: set[signal.Signals]) -> None:
-    while signal.sigwaitinfo(waited).si_pid != os.getppid():
-        pass
-    os._exit(0)
+def _obey_parent(waited: set[signal.Signals], parent: int) -> None:
+    while os.getppid() == parent:
+        sent = signal.sigtimedwait(waited, _ORPHANED)
+        if sent is not None and sent.si_pid == parent:
+            os._exit(0)
+    os._exit(1)

@@ -20,7 +20,7 @@ import torch
 from fastrecord import __version__
 from fastrecord.train.batches import Batch, Batches
 from fastrecord.train.config import DataKind, TrainConfig
-from fastrecord.train.data import open_batches, open_datasets
+from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
 from fastrecord.train.interrupt import StopSignal
@@ -167,7 +167,7 @@ class _Measurement:
 
     def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal) -> None:
         self.config, self.ranks, self.signals = dataclasses.replace(config, data="real", val=None), ranks, signals
-        self.dataset, _ = ranks.each(lambda: open_datasets(self.config))
+        self.dataset, _ = open_on_all_ranks(self.config, ranks)
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
