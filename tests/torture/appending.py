@@ -1,0 +1,147 @@
+"""The writer of the experiment `readers`: `python -m tests.torture.appending FOLDER LIMIT SHARE` until it is killed.
+
+It appends records by tests/torture/known.py to FOLDER/x.frec in every way there is, and begins a new generation of the
+file beyond LIMIT bytes. What is committed, it writes down after that in FOLDER/committed, a line each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import fastrecord as fr
+from tests.torture import known
+from tests.torture.processes import Pace
+
+_FIELDS = {name: kind for name, (kind, _) in known.FIELDS.items()}
+# Of a generation; each makes the records before it longer.
+_MOST_LATER = 3
+
+
+class Appender:
+    """Appends to a file as a function of what is in it, and of chance.
+
+    Args:
+        folder: Where the file x.frec lies, or is to be.
+        limit: Bytes from which on the file is replaced by a new generation.
+        draw: Chance.
+    """
+
+    def __init__(self, folder: Path, limit: int, draw: Random) -> None:
+        self.path = folder / "x.frec"
+        self._log = os.open(folder / "committed", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+        self._limit = limit
+        self._draw = draw
+
+    def session(self) -> Iterator[str]:
+        """Open the file, do some work and end in one of the ways to end; yield between the steps of it."""
+        if not self.path.exists() or self.path.stat().st_size > self._limit:
+            yield from self._begin_generation()
+        with opened(self.path) as writer:
+            generation = writer.metadata["generation"]
+            commits = known.Commits(generation)
+            for _ in range(self._draw.randrange(1, 15)):
+                step = self._draw.random()
+                if step < 0.02 and sum(name.startswith("later") for name in writer.schema) < _MOST_LATER:
+                    self._add_field(writer, generation)
+                elif step < 0.03 and (later := [name for name in writer.schema if name.startswith("later")]):
+                    writer.drop_field(later[0])
+                    writer.commit()
+                else:
+                    self._append(writer, generation, commits.next_end(len(writer)))
+                    writer.commit()
+                self._write_down(generation, len(writer))
+                yield f"generation {generation}, {len(writer):,} records"
+            if self._draw.random() < 0.3:
+                # A part of a commit, which must never be seen.
+                self._append(writer, generation, commits.next_end(len(writer)) - 1)
+                writer.abort()
+
+    def _begin_generation(self) -> Iterator[str]:
+        generation = 1
+        if self.path.exists():
+            with fr.Reader(self.path) as reader:
+                generation = reader.metadata["generation"] + 1
+        commits = known.Commits(generation)
+        with fr.Writer(self.path, fr.Schema(_FIELDS), "w", metadata={"generation": generation}) as writer:
+            for _ in range(self._draw.randrange(1, 6)):
+                self._append(writer, generation, commits.next_end(len(writer)))
+                writer.commit()
+                yield f"generation {generation}, not in its place yet"
+        self._write_down(generation, len(writer))
+
+    def _append(self, writer: fr.Writer, generation: int, end: int) -> None:
+        names = list(writer.schema)
+        while (first := len(writer)) < end:
+            if self._draw.random() < 0.5:
+                number = writer.append(known.record(generation, first, names))
+            else:
+                stop = min(end, first + self._draw.randrange(1, 20))
+                columns = {
+                    name: [known.value(generation, number, name) for number in range(first, stop)] for name in names
+                }
+                number = writer.extend(columns)
+            if number != first:
+                raise known.WrongDataError(f"record {first} got the number {number}")
+
+    def _add_field(self, writer: fr.Writer, generation: int) -> None:
+        ever = writer.metadata.get("later", 0)
+        name = f"later{ever}"
+        writer.metadata = {**writer.metadata, "later": ever + 1}
+        with writer.add_field(name, known.field_type(name)) as filler:
+            filler.extend(known.value(generation, number, name) for number in range(len(writer)))
+
+    def _write_down(self, generation: int, count: int) -> None:
+        os.write(self._log, f"{generation} {count}\n".encode())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[fr.Writer]:
+    """Open a file to append to it; the experiment's own process may hold its lock for a moment.
+
+    Raises:
+        LockedError: another one holds it.
+    """
+    while True:
+        try:
+            writer = fr.Writer(path, mode="a")
+            break
+        except fr.LockedError as error:
+            holder = re.search(r"\(pid (\d+): ", str(error))
+            if holder is not None and int(holder[1]) != os.getppid():
+                raise
+    with writer:
+        yield writer
+
+
+def committed(folder: Path) -> tuple[int, int]:
+    """Return the generation and the number of records of the last commit that was written down; (0, 0) if none was."""
+    try:
+        with (folder / "committed").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 200))
+            lines = file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0, 0
+    whole = [line for line in lines if line.endswith(b"\n")]
+    generation, count = map(int, whole[-1].split()) if whole else (0, 0)
+    return generation, count
+
+
+def main() -> None:
+    """Append until the parent is gone."""
+    folder, limit, share = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    parent = os.getppid()
+    appender = Appender(folder, limit, Random())
+    pace = Pace(share)
+    while os.getppid() == parent:
+        for _ in appender.session():
+            pace.rest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Loaders made and ended in every way, and what is left of them: `python -m tests.torture.leaks COUNT`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from random import Random
+
+from tqdm import tqdm
+
+from tests.torture.experiment import Experiment, Outcome
+from tests.torture.processes import Use, apart, descendants, use
+
+# Bytes that each loader may seem to leave: memory is counted in pages, and what is held for good comes in steps.
+_LEAST_LEAK = 512
+# From so many loaders on the slope is looked at, below it how much there is in the end.
+_ENOUGH = 2000
+_ROOM = 32 << 20
+_HUNDRED = 100
+# One in so many hundreds is traced, which takes twice the time.
+_TRACED = 10
+
+
+@dataclass
+class Samples:
+    """What was held after some loaders, all of which have ended.
+
+    Attributes:
+        made: Loaders so far.
+        memory: Bytes of the process then.
+        blocks: Python's own of them.
+        traced: Bytes of Python's objects that each loader of a hundred left.
+    """
+
+    made: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    traced: list[float] = field(default_factory=list)
+
+    def leaks(self) -> tuple[list[str], str]:
+        """Return what grows that should not, and how much all of it does."""
+        if self.made[-1] < _ENOUGH:
+            grown = self.memory[-1] - self.memory[0]
+            failures = [f"{grown} bytes more in the end"] if grown > _ROOM else []
+            return failures, f"memory grew by {grown / 1024:.0f} KiB"
+        # What is made once and kept, such as what messages are looked up in, is there by then.
+        later = len(self.made) // 5
+        made = self.made[later:]
+        memory, blocks = slope(made, self.memory[later:]), slope(made, self.blocks[later:])
+        traced = min(self.traced)
+        failures = [f"{memory:.0f} bytes are left of each loader"] if memory > _LEAST_LEAK else []
+        failures += [f"{traced:.0f} bytes of Python's objects are left of each loader"] if traced > _LEAST_LEAK else []
+        told = f"{memory:.0f} bytes of memory, {blocks:.2f} blocks and {traced:.0f} bytes of Python's objects a loader"
+        return failures, f"in all {(self.memory[-1] - self.memory[later]) / 1024:.0f} KiB more; {told}"
+
+
+def slope(made: Iterable[int], held: Iterable[float]) -> float:
+    """Return by how much more is held with each loader: the median over all pairs of moments (Theil and Sen)."""
+    points = list(zip(made, held, strict=True))
+    return statistics.median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2))
+
+
+def settled(first: Use) -> Use:
+    """Return what this process holds once threads that are ending have ended, or after a minute."""
+    end = time.monotonic() + 60
+    while (now := use()).threads > first.threads and time.monotonic() < end:
+        time.sleep(0.01)
+    return now
+
+
+def shared_memory(pids: Iterable[int]) -> list[str]:
+    """Return what processes, which may be gone, have put into shared memory by torch."""
+    folder, mine = Path("/dev/shm"), set(pids)
+    found = [(path.name, re.match(r"torch_(\d+)_", path.name)) for path in folder.iterdir()] if folder.exists() else []
+    return [name for name, match in found if match is not None and int(match[1]) in mine]
+
+
+Step = Callable[[], None]
+
+
+def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) -> tuple[list[str], Samples]:
+    """Do `count` steps, look after each hundred at what is held, and return what is not as before.
+
+    Args:
+        count: How many.
+        often: Done in turn.
+        rarely: Done in turn, too, one of them in the place of each step number `rare`.
+        rare: See there.
+    """
+    hundred = min(_HUNDRED, max(1, count // 6))
+    # Before anything is counted: it has a thread.
+    hundreds = tqdm(range(0, count, hundred), unit="x100", disable=None)
+    for step in [*often, *rarely] * 3:
+        step()
+    first, samples = use(), Samples()
+    failures: list[str] = []
+    for start in hundreds:
+        stop = min(start + hundred, count)
+        tracing = start // hundred % _TRACED == 1
+        if tracing:
+            tracemalloc.start()
+        for number in range(start, stop):
+            steps = rarely if rarely and number % rare == rare - 1 else often
+            steps[(number // rare if steps is rarely else number) % len(steps)]()
+        now = settled(first)
+        if tracing:
+            samples.traced.append(tracemalloc.get_traced_memory()[0] / (stop - start))
+            tracemalloc.stop()
+            now = replace(now, memory=use().memory)
+        samples.made.append(stop)
+        samples.memory.append(now.memory)
+        samples.blocks.append(sys.getallocatedblocks())
+        if replace(now, memory=first.memory) != first:
+            failures.append(f"after {stop}: {now}, before the first one {first}")
+    return failures, samples
+
+
+def run_here(count: int) -> Outcome:
+    """Do all of it in this process."""
+    from tests.torture import ways
+
+    folder = Path(tempfile.mkdtemp(prefix="leaks-"))
+    seed = Random().randrange(1 << 32)
+    try:
+        files, draw = ways.write_files(folder), Random(seed)
+        often, rarely = ([lambda way=way: way(files, draw) for way in some] for some in (ways.OFTEN, ways.RARELY))
+        failures, samples = watch(count, often, rarely, ways.RARE)
+        failures += [f"left in shared memory: {name}" for name in shared_memory(ways.WORKERS)]
+        failures += [f"a process is left: {process}" for process in descendants(os.getpid())]
+        more, told = samples.leaks()
+        return Outcome(count, (failures + more)[:30], f"seed {seed}; {told}")
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(count: int) -> Outcome:
+    """See the module; in a process of its own."""
+    return apart("leaks", count)
+
+
+EXPERIMENT = Experiment(
+    "leaks",
+    7,
+    "loaders made and ended in every way",
+    "tests/torture/leaks.py, tests/torture/ways.py",
+    60,
+    10_000,
+    run,
+)
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")

@@ -1,0 +1,155 @@
+"""What processes hold and leave, how much of a core they take, and experiments that need a process of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture.experiment import ROOT, Outcome
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a process holds.
+
+    Attributes:
+        memory: Bytes of its own: neither pages of files, nor shared with the process that it was forked from.
+        descriptors: Open file descriptors.
+        threads: Threads.
+        mappings: Mappings of .frec files.
+    """
+
+    memory: int
+    descriptors: int
+    threads: int
+    mappings: int
+
+
+def use(pid: int | None = None) -> Use:
+    """Return what a process holds, this one by default, in which unused memory is given back before.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it is gone.
+    """
+    if pid is None:
+        gc.collect()
+        if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+            libc.malloc_trim(0)
+    process = Path("/proc", "self" if pid is None else str(pid))
+    rows = dict(line.split(":", 1) for line in (process / "smaps_rollup").read_text().splitlines()[1:])
+    memory = sum(int(rows[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
+    mappings = sum(".frec" in line for line in (process / "maps").read_text().splitlines())
+    descriptors = len(os.listdir(process / "fd")) - (pid is None)
+    return Use(memory, descriptors, len(os.listdir(process / "task")), mappings)
+
+
+# A process by its id and the moment it began: ids are used again.
+Process = tuple[int, str]
+
+
+def _running() -> dict[int, tuple[int, str]]:
+    """Return the parent and the start of each process that is more than a zombie."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent, *rest = (folder / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state not in "ZX":
+            found[int(folder.name)] = (int(parent), rest[17])
+    return found
+
+
+def descendants(pid: int) -> list[Process]:
+    """Return the processes that a process has started, and theirs, as far as they run."""
+    running = _running()
+    found: list[Process] = []
+    parents = {pid}
+    while parents:
+        parents = {child for child, (parent, _) in running.items() if parent in parents}
+        found += [(child, running[child][1]) for child in parents]
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process itself has started, as far as they run."""
+    return [child for child, (parent, _) in _running().items() if parent == pid]
+
+
+def identity(pid: int) -> Process:
+    """Return a running process."""
+    return pid, _running()[pid][1]
+
+
+def still_there(processes: list[Process], seconds: float = 120) -> list[Process]:
+    """Wait until processes are gone; return those that are not after some time."""
+    end = time.monotonic() + seconds
+    while True:
+        running = _running()
+        left = [process for process in processes if running.get(process[0], (0, ""))[1] == process[1]]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.05)
+
+
+def command_line(process: Process) -> str:
+    """Return how a process was started, for messages."""
+    try:
+        return f"pid {process[0]}: {Path(f'/proc/{process[0]}/cmdline').read_text().replace(chr(0), ' ')[:200]}"
+    except OSError:
+        return f"pid {process[0]}"
+
+
+class Pace:
+    """Keeps a process, its ended children with it, to a share of one core."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._wall, self._cpu = time.monotonic(), self._spent()
+
+    @staticmethod
+    def _spent() -> float:
+        return sum(os.times()[:4])
+
+    def rest(self) -> None:
+        """Sleep until the share is not exceeded any more."""
+        now = time.monotonic()
+        ahead = (self._spent() - self._cpu) / self._share - (now - self._wall)
+        if ahead > 0:
+            time.sleep(min(ahead, 10))
+        else:
+            # What was not taken is not saved up.
+            self._wall, self._cpu = now, self._spent()
+
+
+def apart(module: str, count: int) -> Outcome:
+    """Run `python -m tests.torture.<module> COUNT`, which prints its outcome as JSON; all else goes to stderr."""
+    command = [sys.executable, "-m", f"tests.torture.{module}", str(count)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment())
+    if done.returncode != 0:
+        return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}"])
+    return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of processes that find this package and compute with one thread each."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the time that processes have computed, those of them that are gone left out."""
+    ticks = 0
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")

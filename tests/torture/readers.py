@@ -1,0 +1,258 @@
+"""Many readers beside a writer, both killed now and then, for so long: `python -m tests.torture.readers SECONDS`.
+
+The writer is tests/torture/appending.py, a reader tests/torture/reading.py. This process starts and kills them, and is
+the second writer that is refused, and the first one behind a killed one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+
+from tqdm import tqdm
+
+import fastrecord as fr
+from tests.torture import known
+from tests.torture.appending import Appender, committed
+from tests.torture.experiment import Experiment, Outcome
+from tests.torture.processes import Process, apart, command_line, descendants, environment, still_there, use
+from tests.torture.reading import KINDS
+
+# Bytes of the file from which on a new one takes its place.
+_LIMIT = 200 << 20
+_MOST_FAILURES = 30
+# Each kind of reader has done so much at least, however slow the machine.
+_LEAST_ROUNDS = 3
+# What a reader may hold more than after its first rounds: its own memory, descriptors, threads.
+_ROOM = (48 << 20, 8, 4)
+# Of a core. When there is time all of them together take half of one; else those that import torch are to come round.
+_PACED = {"writer": 0.12, "workers": 0.08}
+_HURRIED = {"writer": 0.3, "workers": 1.0, "native": 1.0}
+_SHARE = {True: 0.06, False: 0.15}
+
+
+@dataclass
+class Child:
+    """A process of the experiment.
+
+    Attributes:
+        kind: "writer", or a kind of reader.
+        process: It.
+        until: When it is killed, by time.monotonic().
+        enough: Bytes of what was written down as committed; it is killed hardly ever before there are so many.
+    """
+
+    kind: str
+    process: subprocess.Popen[bytes]
+    until: float
+    enough: int
+
+
+@dataclass
+class Run:
+    """One run of the experiment.
+
+    Attributes:
+        folder: Where all is.
+        paced: Take half a core; else what there is.
+    """
+
+    folder: Path
+    paced: bool
+    draw: Random = field(default_factory=Random)
+    failures: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    orphans: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path = self.folder / "x.frec"
+
+    def start(self, kind: str, *, mortal: bool = False) -> Child:
+        """Start the writer or a reader."""
+        share = (_PACED if self.paced else _HURRIED).get(kind, _SHARE[self.paced])
+        module = ["appending", str(self.folder), str(_LIMIT if self.paced else 1 << 20)]
+        if kind != "writer":
+            module = ["reading", kind, str(self.folder)]
+        module[0] = f"tests.torture.{module[0]}"
+        with (self.folder / "said").open("ab") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module, str(share)], stdout=said, stderr=said, env=environment()
+            )
+        life = self.draw.uniform(0, 30 if self.paced else 2) if mortal else float("inf")
+        enough = self.written_down() + self.draw.randrange(100) if kind == "writer" else 0
+        return Child(kind, process, time.monotonic() + life, enough)
+
+    def written_down(self) -> int:
+        """Return the size of what the writer keeps of its commits."""
+        log = self.folder / "committed"
+        return log.stat().st_size if log.exists() else 0
+
+    def kill(self, child: Child) -> None:
+        """Kill a process as the kernel does when memory runs out; its children must end by themselves."""
+        self.orphans += descendants(child.process.pid)
+        child.process.kill()
+        child.process.wait()
+        self.counts[f"{'writers' if child.kind == 'writer' else 'readers'} killed"] += 1
+
+    def tend(self, child: Child, *, mortal: bool = False) -> Child:
+        """Replace a process that has died, or whose time has come, by a new one."""
+        if (status := child.process.poll()) is not None:
+            self.failures.append(f"{child.kind} ended with {status}: {self.said()}")
+        elif time.monotonic() < child.until or (self.written_down() < child.enough and self.draw.random() > 0.01):
+            return child
+        else:
+            self.kill(child)
+        if child.kind == "writer":
+            self.write_after_a_killed_one()
+            return self.start("writer", mortal=True)
+        return self.start(self.draw.choice(list(KINDS)) if mortal else child.kind, mortal=mortal)
+
+    def write_after_a_killed_one(self) -> None:
+        """Open the file for writing at once: the lock is gone, and all that was committed is there, nothing else."""
+        if not self.path.exists():
+            return
+        generation, count = committed(self.folder)
+        try:
+            with fr.Writer(self.path, mode="a") as writer:
+                found = writer.metadata["generation"], len(writer)
+                if found < (generation, count) or not known.Commits(found[0]).is_end(found[1]):
+                    self.failures.append(f"{found} after a kill, where {generation, count} was committed")
+        except (fr.FastRecordError, OSError) as error:
+            self.failures.append(f"after a kill of the writer: {error}")
+        self.counts["writers after it"] += 1
+
+    def write_beside(self, writer: Child) -> None:
+        """Try to open the file for writing: another one is, unless it closed it for a moment."""
+        try:
+            fr.Writer(self.path, mode="a").abort()
+        except fr.LockedError as error:
+            holder = re.search(r"\(pid (\d+): ", str(error))
+            if holder is not None and int(holder[1]) != writer.process.pid:
+                self.failures.append(f"the writer is {writer.process.pid}: {error}")
+            self.counts["second writers refused" if holder is not None else "refused without a name"] += 1
+        except FileNotFoundError:
+            self.counts["too early"] += 1
+
+    def go(self, seconds: int) -> None:
+        """Let all of them run for a time, until each kind of reader has done something."""
+        writer = self.start("writer", mortal=True)
+        while not self.path.exists():
+            writer = self.tend(writer)
+            time.sleep(0.05)
+        readers = [self.start(kind) for kind in KINDS]
+        victim = self.start("mmap", mortal=True)
+        start = time.monotonic()
+        with tqdm(total=seconds, unit="s", disable=None, mininterval=5) as bar:
+            while (gone := time.monotonic() - start) < seconds or not self.all_have_read():
+                time.sleep(self.draw.uniform(0, 0.2))
+                writer, victim = self.tend(writer), self.tend(victim, mortal=True)
+                readers = [self.tend(reader) for reader in readers]
+                if self.draw.random() < 0.2:
+                    self.write_beside(writer)
+                bar.n = min(round(gone), seconds)
+                bar.set_postfix({**self.counts, "committed": committed(self.folder)})
+                if len(self.failures) >= _MOST_FAILURES or gone > 600 + 2 * seconds:
+                    break
+        for child in (*readers, victim, writer):
+            self.kill(child)
+
+    def rounds(self) -> dict[str, int]:
+        """Return how much each kind of reader has done."""
+        files = {kind: self.folder / f"rounds-{kind}" for kind in KINDS}
+        return {kind: file.stat().st_size if file.exists() else 0 for kind, file in files.items()}
+
+    def all_have_read(self) -> bool:
+        """Tell whether each kind of reader has done its least."""
+        return min(self.rounds().values()) >= _LEAST_ROUNDS
+
+    def said(self) -> str:
+        """Return the last of what processes said."""
+        return (self.folder / "said").read_text(errors="replace")[-1500:]
+
+    def look_back(self) -> None:
+        """Check what is left: the file, memory that readers held, processes, temporary files."""
+        if not self.all_have_read():
+            self.failures.append(f"a reader did not come round: {self.rounds()}: {self.said()}")
+        if (found := self.folder / "failures").exists():
+            self.failures += [json.loads(line) for line in found.read_text().splitlines()][:_MOST_FAILURES]
+        self.write_after_a_killed_one()
+        with fr.Reader(self.path) as reader:
+            generation = reader.metadata["generation"]
+            self.failures += reader.verify()["errors"][:3]
+            try:
+                for name in reader.schema:
+                    for first in range(0, len(reader), 500):
+                        rows = range(first, min(first + 500, len(reader)))
+                        known.compare(generation, rows, name, reader.read_batch(rows, [name])[name], "the end")
+            except known.WrongDataError as error:
+                self.failures.append(str(error))
+            self.counts["generations"] = generation
+        self.failures += [f"left: {command_line(process)}" for process in still_there(self.orphans)]
+        # A writer that was killed in place of the file leaves its own; the next one in its place takes it away.
+        for _ in Appender(self.folder, 0, self.draw).session():
+            pass
+        left = [path.name for path in self.folder.iterdir() if ".tmp-" in path.name]
+        self.failures += [f"left: {name}" for name in left]
+        if (mine := use()).mappings:
+            self.failures.append(f"the experiment itself holds {mine}")
+
+    def growth(self) -> str:
+        """Compare what each reader held in the end with what it did after its first rounds, and tell the most."""
+        most = [0, 0, 0]
+        for file in self.folder.glob("use-*"):
+            if file.suffix:
+                continue
+            held = json.loads(file.read_text())
+            first, last = held[min(2, len(held) - 1)], held[-1]
+            names = ("memory", "descriptors", "threads")
+            grown = [last[name] - first[name] for name in names]
+            if any(now > room for now, room in zip(grown, _ROOM, strict=True)) or last["mappings"]:
+                self.failures.append(f"a reader held {first} after its first rounds, and {last} in the end")
+            most = [max(pair) for pair in zip(most, grown, strict=True)]
+        return f"readers grew by {most[0] / (1 << 20):.1f} MiB, {most[1]} descriptors, {most[2]} threads at most"
+
+
+def run_here(seconds: int) -> Outcome:
+    """Do all of it in this process and those that it starts."""
+    folder = Path(tempfile.mkdtemp(prefix="readers-"))
+    try:
+        run = Run(folder, paced=seconds >= 60)
+        run.go(seconds)
+        run.look_back()
+        growth = run.growth()
+        commits = (folder / "committed").read_bytes().count(b"\n")
+        rounds = ", ".join(f"{kind} {count:,}" for kind, count in run.rounds().items())
+        told = ", ".join(f"{count:,} {what}" for what, count in sorted(run.counts.items()))
+        return Outcome(
+            seconds, run.failures[:_MOST_FAILURES], f"{commits:,} commits; rounds: {rounds}; {told}; {growth}"
+        )
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(seconds: int) -> Outcome:
+    """See the module; in a process of its own, which forks."""
+    return apart("readers", seconds)
+
+
+EXPERIMENT = Experiment(
+    "readers",
+    5,
+    "seconds of readers beside a writer",
+    "tests/torture/readers.py, tests/torture/reading.py, tests/torture/appending.py",
+    5,
+    3600,
+    run,
+)
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")

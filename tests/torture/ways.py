@@ -1,0 +1,308 @@
+"""Ways in which loaders, readers and data sets come to their end: none leaves anything behind, whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+import fastrecord as fr
+from fastrecord.transforms import RandomResizedCrop
+from tests.torture import known
+
+# The worker processes that there were.
+WORKERS: set[int] = set()
+_RECORDS = 40
+_BAD = 25
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the ways read.
+
+    Attributes:
+        good: Records by tests/torture/known.py.
+        bad: The same with an image that can not be decoded.
+        damaged: The same with a flipped bit in an array.
+        no_file: Bytes that are no .frec file.
+        scratch: A path to write to.
+    """
+
+    good: Path
+    bad: Path
+    damaged: Path
+    no_file: Path
+    scratch: Path
+
+
+def write_files(folder: Path) -> Files:
+    """Write the files that the ways read."""
+    files = Files(*(folder / f"{name}.frec" for name in ("good", "bad", "damaged", "none", "scratch")))
+    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
+    for path in (files.good, files.bad):
+        with fr.Writer(path, schema) as writer:
+            for number in range(_RECORDS):
+                values = known.record(1, number, schema)
+                if path == files.bad and number == _BAD:
+                    # Its headers are right, and its data are not there.
+                    values["image"] = values["image"][:-300]
+                writer.append(values)
+    content = bytearray(files.good.read_bytes())
+    array = known.value(1, _BAD, "pixels").tobytes()
+    content[content.index(array) + 10] ^= 4
+    files.damaged.write_bytes(content)
+    files.no_file.write_bytes(b"no" * 5000)
+    return files
+
+
+def images(path: Path, **options: Any) -> fr.FastRecordLoader:
+    """Return a loader of images, in batches of 100 KB."""
+    data = fr.FastRecordDataset(path, extra_fields=("key",))
+    return fr.FastRecordLoader(data, 8, **{"image": RandomResizedCrop(64), "threads": 2, "shuffle": True, **options})
+
+
+def arrays(path: Path, **options: Any) -> fr.FastRecordLoader:
+    """Return a loader of all kinds of fields but images."""
+    data = fr.FastRecordDataset(path, fields=known.ARRAY_FIELDS)
+    return fr.FastRecordLoader(data, 8, **{"threads": 2, "shuffle": True, **options})
+
+
+class ConsumerError(Exception):
+    """What a training loop raises."""
+
+
+def _raise(*_: object) -> Any:
+    raise ConsumerError("out of luck")
+
+
+def whole(files: Files, draw: Random) -> None:
+    """Iterate twice to the end."""
+    loader = draw.choice((images, arrays))(files.good)
+    for _ in range(2):
+        for _ in loader:
+            pass
+
+
+def broken_off(files: Files, draw: Random) -> None:
+    """Leave the loop after some batches."""
+    for number, _ in enumerate(draw.choice((images, arrays))(files.good, prefetch=draw.randrange(4))):
+        if number == draw.randrange(5):
+            break
+
+
+def never_begun(files: Files, draw: Random) -> None:
+    """Make a loader and an iterator of it, and forget both."""
+    iter(draw.choice((images, arrays))(files.good))
+
+
+def in_a_cycle(files: Files, draw: Random) -> None:
+    """Leave loader and iterator to the garbage collector."""
+    loader: Any = draw.choice((images, arrays))(files.good)
+    batches = iter(loader)
+    loader.me, loader.batches, loader.batch = loader, batches, next(batches)
+
+
+def kept(files: Files, draw: Random) -> None:
+    """Keep batches beyond their loader, iterator and data set."""
+    batches = list(itertools.islice(draw.choice((images, arrays))(files.good), draw.randrange(1, 6)))
+    gc.collect(0)
+    if len(batches[0]) < 2:
+        raise known.WrongDataError("no batch")
+
+
+def closed(files: Files, draw: Random) -> None:
+    """Close the loader amid an iteration, which goes on as an error."""
+    with draw.choice((images, arrays))(files.good, prefetch=0) as loader:
+        batches = iter(loader)
+        next(batches)
+    with suppress(RuntimeError):
+        list(batches)
+
+
+def failed(files: Files, draw: Random) -> None:
+    """Meet a record that can not be decoded, or is damaged; the error is kept for a while, and holds frames."""
+    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
+    held = None
+    try:
+        for _ in make(path):
+            pass
+    except fr.FastRecordError as error:
+        held = error
+    if held is None:
+        raise known.WrongDataError(f"{path}: no error")
+
+
+def skipped(files: Files, draw: Random) -> None:
+    """Skip such a record."""
+    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
+    loader = make(path, on_error=draw.choice(("skip", lambda *_: None)))
+    for _ in loader:
+        pass
+    if len(loader.skipped) != 1:
+        raise known.WrongDataError(f"{path}: skipped {loader.skipped}")
+
+
+def refused(files: Files, draw: Random) -> None:
+    """Raise in the callable that decides about a failed record."""
+    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
+    with suppress(ConsumerError):
+        list(make(path, on_error=_raise))
+
+
+def raised_in_the_loop(files: Files, draw: Random) -> None:
+    """Raise where the batches are consumed; the error's frames hold loader, iterator and batch."""
+    held = None
+    try:
+        loader = draw.choice((images, arrays))(files.good)
+        for batch in loader:
+            _raise(batch)
+    except ConsumerError as error:
+        held = error
+    if held is None:
+        raise known.WrongDataError("no error")
+
+
+def raised_in_a_transform(files: Files, draw: Random) -> None:
+    """Raise in batch_transform."""
+    with suppress(ConsumerError):
+        list(draw.choice((images, arrays))(files.good, batch_transform=_raise))
+
+
+@contextmanager
+def _interrupt(seconds: float) -> Iterator[None]:
+    """Raise KeyboardInterrupt in a moment, as Ctrl-C does; it may come or not."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(files: Files, draw: Random) -> None:
+    """Come to Ctrl-C at any moment of an iteration."""
+    with _interrupt(draw.uniform(1e-5, 5e-3)):
+        for _ in draw.choice((images, arrays))(files.good):
+            pass
+
+
+def in_a_thread(files: Files, draw: Random) -> None:
+    """Iterate in a thread that ends amid it."""
+    loader = draw.choice((images, arrays))(files.good)
+    thread = threading.Thread(target=lambda: list(itertools.islice(loader, 2)))
+    thread.start()
+    thread.join()
+
+
+def forked(files: Files, draw: Random) -> None:
+    """Fork amid an iteration."""
+    batches = iter(draw.choice((images, arrays))(files.good))
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    next(batches)
+
+
+def pickled(files: Files, draw: Random) -> None:
+    """Send a loader and a data set through pickle."""
+    loader = pickle.loads(pickle.dumps(draw.choice((images, arrays))(files.good)))
+    next(iter(loader))
+
+
+def read(files: Files, draw: Random) -> None:
+    """Use a reader in its ways; views outlive it."""
+    reader = fr.Reader(files.good, draw.choice(("mmap", "pread")))
+    rows = draw.choices(range(_RECORDS), k=10)
+    batch = reader.read_batch(rows, verify=draw.random() < 0.5)
+    views = [batch["data"].tolist(), batch["wave"].tolist(), reader.column("label"), reader[3], reader.schema]
+    reader.refresh()
+    with suppress(fr.CorruptFileError):
+        fr.Reader(files.damaged).read_batch(range(_RECORDS), verify=True)
+    if draw.random() < 0.7:
+        reader.close()
+    known.compare(1, rows, "data", views[0], "views of a closed reader")
+
+
+def not_opened(files: Files, draw: Random) -> None:
+    """Open what is no such file, or none."""
+    for path in (files.no_file, files.no_file.with_name("nothing"), files.no_file.parent):
+        with suppress(fr.CorruptFileError, OSError):
+            fr.Reader(path, draw.choice(("mmap", "pread")))
+
+
+def by_sample(files: Files, draw: Random) -> None:
+    """Use data sets and their views record by record."""
+    data = fr.FastRecordDataset(files.good, decode=draw.choice(("pil", "native", None)))
+    view = data.subset(range(3, 30)).filter("flag", "==", True)
+    samples = [view[0], *data.__getitems__([1, 2, 3])]
+    with suppress(fr.DecodeError):
+        fr.FastRecordDataset(files.bad, decode="native")[_BAD]
+    with suppress(IndexError):
+        samples.append(data[_RECORDS])
+
+
+def written(files: Files, draw: Random) -> None:
+    """Write a file, or fail to."""
+    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
+    with suppress(ConsumerError), fr.Writer(files.scratch, schema, "w") as writer:
+        for number in range(5):
+            writer.append(known.record(2, number, schema))
+        with suppress(fr.SchemaError):
+            writer.append({"label": "no number"})
+        writer.commit()
+        with suppress(fr.LockedError, FileNotFoundError):
+            fr.Writer(files.scratch, mode="a")
+        if draw.random() < 0.5:
+            _raise()
+
+
+def with_workers(files: Files, draw: Random) -> None:
+    """Use a DataLoader with workers: to the end, broken off, or with an error from a worker."""
+    path, stop = draw.choice(((files.good, 100), (files.good, 1), (files.damaged, 100)))
+    data = fr.FastRecordDataset(path, fields=known.ARRAY_FIELDS)
+    # torch complains of iterators that the garbage collector finds in a forked worker.
+    gc.collect()
+    loader = DataLoader(data, 8, num_workers=2, collate_fn=fr.collate)
+    with suppress(fr.CorruptFileError):
+        for _ in itertools.islice(loader, stop):
+            WORKERS.update(child.pid or 0 for child in multiprocessing.active_children())
+
+
+# What is done most, and what takes long: one of the rare ones to so many of the others.
+OFTEN: list[Callable[[Files, Random], None]] = [
+    whole,
+    broken_off,
+    never_begun,
+    in_a_cycle,
+    kept,
+    closed,
+    failed,
+    skipped,
+    refused,
+    raised_in_the_loop,
+    raised_in_a_transform,
+    interrupted,
+    in_a_thread,
+    pickled,
+    read,
+    not_opened,
+    by_sample,
+]
+RARELY: list[Callable[[Files, Random], None]] = [with_workers, forked, written]
+RARE = 30
