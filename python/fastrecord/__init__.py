@@ -21,6 +21,7 @@ from fastrecord._core import (
     decode_image,
 )
 from fastrecord.compression import Compression
+from fastrecord.limits import LIMITS
 from fastrecord.new_field import add_field, drop_field
 from fastrecord.schema import (
     FieldType,
@@ -88,6 +89,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "FastRecordLoader",
     "FieldType",
     "Filler",
+    "LIMITS",
     "LoaderStats",
     "LockedError",
     "NoCommitError",

@@ -33,6 +33,8 @@ __all__ = [
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "all_limits",
+    "count_chunks",
     "crop_image",
     "decode_image",
     "decode_records",
@@ -42,8 +44,12 @@ __all__ = [
     "draw_weighted",
     "error_code",
     "image_size",
+    "instructions",
+    "libraries",
     "open_snapshot",
     "permute",
+    "resident_bytes",
+    "side_lengths",
     "stored_bytes",
     "uniform",
 ]
@@ -208,6 +214,12 @@ class Copier:
     def bytes_written(self) -> int: ...
 
 def stored_bytes(reader: Reader, first: int, count: int) -> NDArray[np.int64]: ...
+def all_limits() -> dict[str, int]: ...
+def libraries() -> dict[str, str]: ...
+def instructions() -> dict[str, str]: ...
+def resident_bytes(path: str | PathLike[str]) -> tuple[int, int]: ...
+def count_chunks(reader: Reader) -> int: ...
+def side_lengths(reader: Reader, field: str, records: Sequence[int]) -> NDArray[np.int64]: ...
 
 @final
 class Reader:

@@ -7,6 +7,7 @@ use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::layout::{PAGE, align};
+use crate::limits::{MAX_SIDE_BYTES, check_image};
 use crate::list::check_list;
 use crate::schema::{Field, FieldType};
 use crate::storage::Storage;
@@ -229,11 +230,13 @@ pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::R
         | (FieldType::Scalar(DType::Int64), Value::Int(_))
         | (FieldType::Scalar(DType::Float64), Value::Float(_)) => Ok((0, 0)),
         (FieldType::Bytes, Value::Image { .. }) => Err("only images have side bytes".to_owned()),
-        (FieldType::Image, Value::Image { side, .. }) if u32::try_from(side.len()).is_err() => {
+        (FieldType::Image, Value::Image { side, .. }) if side.len() as u64 > MAX_SIDE_BYTES => {
             Err(format!("{} side bytes", side.len()))
         }
-        (FieldType::Image, Value::Image { size, .. }) => Ok(*size),
-        (FieldType::Image, Value::Bytes(data)) => crate::probe::image_size(data),
+        (FieldType::Image, Value::Image { size, data, .. }) => check_image(data.len() as u64).map(|()| *size),
+        (FieldType::Image, Value::Bytes(data)) => {
+            check_image(data.len() as u64).and_then(|()| crate::probe::image_size(data))
+        }
         (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
         (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
         (FieldType::List(item), Value::List(data)) => check_list(item, data).map(|()| (0, 0)),

@@ -5,12 +5,8 @@ use std::fmt;
 
 use zstd_safe::{CCtx, CDict, DCtx, DDict};
 
-/// A compressed value of up to so many bytes is read however few are stored of it.
-const SMALL: u64 = 1 << 26;
-/// Of a larger one there is at least one stored byte for so many.
-const MOST: u64 = 1024;
-/// What one lz4 block can hold.
-const LZ4_MOST: usize = 0x7e00_0000;
+use crate::limits::{MAX_EXPANSION, MAX_LZ4_BYTES, SMALL_VALUE_BYTES};
+
 /// The levels of zstd that a field may ask for.
 pub(crate) const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 
@@ -51,7 +47,7 @@ impl Codec {
 ///
 /// Memory is allocated before it shows whether a file tells the truth, so what it may ask for is bounded.
 pub(crate) fn is_bomb(stored: u64, raw: u64) -> bool {
-    raw > SMALL && raw.div_ceil(MOST) > stored
+    raw > SMALL_VALUE_BYTES && raw.div_ceil(MAX_EXPANSION) > stored
 }
 
 /// What makes stored bytes of values: a codec with its settings. Threads share it.
@@ -92,7 +88,7 @@ impl Encoder {
     /// No memory, as text.
     pub(crate) fn encode<'a>(&self, value: &[u8], scratch: &'a mut Vec<u8>) -> Result<Option<&'a [u8]>, String> {
         let made = match self {
-            Self::Lz4 if value.len() > LZ4_MOST => return Ok(None),
+            Self::Lz4 if value.len() > MAX_LZ4_BYTES => return Ok(None),
             Self::Lz4 => {
                 let bound = lz4::block::compress_bound(value.len()).map_err(|e| e.to_string())?;
                 reserve(scratch, bound)?;
@@ -285,11 +281,19 @@ mod tests {
                 assert_eq!(encoder.encode(value, &mut Vec::new()), Ok(None));
             }
         }
-        let zeros = vec![0; SMALL as usize + 1];
+        let zeros = vec![0; SMALL_VALUE_BYTES as usize + 1];
         assert_eq!(Encoder::zstd(3, None).encode(&zeros, &mut Vec::new()), Ok(None));
         assert!(Encoder::zstd(3, None).encode(&zeros[1..], &mut Vec::new()).unwrap().is_some());
-        assert!(!is_bomb(1, SMALL) && is_bomb(1, SMALL + 1) && is_bomb(0, u64::MAX) && !is_bomb(u64::MAX, u64::MAX));
-        assert!(!is_bomb(SMALL, SMALL * MOST) && is_bomb(SMALL, SMALL * MOST + 1));
+        assert!(
+            !is_bomb(1, SMALL_VALUE_BYTES)
+                && is_bomb(1, SMALL_VALUE_BYTES + 1)
+                && is_bomb(0, u64::MAX)
+                && !is_bomb(u64::MAX, u64::MAX)
+        );
+        assert!(
+            !is_bomb(SMALL_VALUE_BYTES, SMALL_VALUE_BYTES * MAX_EXPANSION)
+                && is_bomb(SMALL_VALUE_BYTES, SMALL_VALUE_BYTES * MAX_EXPANSION + 1)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::layout::{CheckedRange, Chunk, Footer, PAGE, Slot, slot_offset};
+use crate::limits::check_metadata;
 use crate::sys;
 use crate::writer::Writer;
 
@@ -36,6 +37,7 @@ impl Writer {
         }
         if self.document_changed || self.footer.is_none() {
             let bytes = self.document.encode();
+            check_metadata(&self.path, bytes.len() as u64)?;
             self.metadata = self.put_checked(&bytes)?;
         }
         let mut chunks: Vec<&Chunk> = self.columns[..named].iter().flat_map(|c| &c.chunks).collect();

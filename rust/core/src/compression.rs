@@ -5,7 +5,8 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 
 use crate::codec::{self, Codec, Encoder, LEVELS};
-use crate::dictionary::{DictionaryRange, MAX_DICTIONARY};
+use crate::dictionary::DictionaryRange;
+use crate::limits::MAX_DICTIONARY_BYTES;
 
 /// The level of zstd where none is given: zstd's own.
 pub const DEFAULT_LEVEL: i32 = 3;
@@ -87,9 +88,11 @@ impl Compression {
             Some(_) if codec != Codec::Zstd => return wrong("only zstd has dictionaries".to_owned()),
             Some(Value::Bool(true)) => made.train = DEFAULT_DICTIONARY,
             Some(bytes) => match bytes.as_u64() {
-                Some(bytes) if (MIN_DICTIONARY..=MAX_DICTIONARY).contains(&bytes) => made.train = bytes,
+                Some(bytes) if (MIN_DICTIONARY..=MAX_DICTIONARY_BYTES).contains(&bytes) => made.train = bytes,
                 _ => {
-                    return wrong(format!("a dictionary has {MIN_DICTIONARY} to {MAX_DICTIONARY} bytes, not {bytes}"));
+                    return wrong(format!(
+                        "a dictionary has {MIN_DICTIONARY} to {MAX_DICTIONARY_BYTES} bytes, not {bytes}"
+                    ));
                 }
             },
         }

@@ -272,7 +272,7 @@ impl Copier {
     /// Failed writes; the file is removed then.
     pub fn finish(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
         self.settle()?;
-        self.writer.set_metadata(user);
+        self.writer.set_metadata(user)?;
         self.writer.set_complete(complete);
         self.writer.close()
     }

@@ -1,6 +1,11 @@
 //! CRC-32C, by the widest instructions that the processor has.
 
-use crc_fast::{CrcAlgorithm, Digest, checksum};
+use crc_fast::{CrcAlgorithm, Digest, checksum, get_calculator_target};
+
+/// The instructions that it is computed by, as the crate names them.
+pub(crate) fn instructions() -> String {
+    get_calculator_target(CrcAlgorithm::Crc32Iscsi)
+}
 
 /// The CRC of bytes.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {

@@ -12,9 +12,7 @@ use zstd_safe::DDict;
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
-
-/// Dictionaries are small: what they hold beyond some hundred KiB is worth no more bytes.
-pub(crate) const MAX_DICTIONARY: u64 = 16 << 20;
+use crate::limits::MAX_DICTIONARY_BYTES;
 
 /// Where a dictionary lies, as its field's schema row says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +95,7 @@ impl DictionaryRange {
     ) -> Result<Vec<u8>> {
         let Self { offset, length, crc: stored, .. } = *self;
         let inside = offset >= PAGE && offset.checked_add(length).is_some_and(|end| end <= limit);
-        if !inside || !(1..=MAX_DICTIONARY).contains(&length) {
+        if !inside || !(1..=MAX_DICTIONARY_BYTES).contains(&length) {
             return Err(self.corrupt(path, field, format!("{length} bytes at {offset}, the data end at {limit}")));
         }
         let mut bytes = vec![0; length as usize];

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::limits::MAX_DIMS;
+
 /// The type of one number. All are little-endian in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -93,9 +95,6 @@ impl fmt::Display for DType {
         f.write_str(self.name())
     }
 }
-
-/// Dimensions that numpy and torch can both hold.
-pub const MAX_DIMS: usize = 32;
 
 /// The element type and the shape of arrays; `None` stands for a dimension that varies from value to value.
 #[derive(Debug, Clone, PartialEq, Eq)]

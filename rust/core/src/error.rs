@@ -32,6 +32,9 @@ pub enum Error {
     #[error("{path}: the {part} is damaged: {detail}", path = path.display())]
     Corrupt { path: PathBuf, part: String, detail: String },
 
+    #[error("{path}: {what}: the limit is {limit}: {way_out}", path = path.display())]
+    Limit { path: PathBuf, what: String, limit: u64, way_out: String },
+
     #[error("{path}: the file is truncated: it has {found} bytes, and its commit {commit} ends at {expected}: copy it again, or restore it", path = path.display())]
     Truncated { path: PathBuf, found: u64, expected: u64, commit: u64 },
 

@@ -2,6 +2,7 @@
 
 use crate::codec::{Codec, is_bomb};
 use crate::layout::{PAGE, put, u16_at, u64_at};
+use crate::limits::MAX_SIDE_BYTES;
 
 pub(crate) const EXTENT_LEN: usize = 32;
 
@@ -101,7 +102,7 @@ impl Extent {
         if bytes[28] != 0 && is_bomb(stored, raw) {
             return Err(format!("{stored} bytes stored are said to become {raw}: no writer compresses so far"));
         }
-        if bytes[29] == SIDE && (raw >= stored || stored - raw > u64::from(u32::MAX)) {
+        if bytes[29] == SIDE && (raw >= stored || stored - raw > MAX_SIDE_BYTES) {
             return Err(format!("{stored} bytes stored, {raw} of them the value's, with side bytes"));
         }
         if bytes[28] == 0 && bytes[29] == 0 && raw != stored {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::image::Decoder;
+use crate::limits::check_image;
 use crate::pool;
 use crate::probe::image_size;
 use crate::recode::{Recode, Recoded};
@@ -326,6 +327,9 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode
     }
     if !meta.is_file() {
         return Err(not_an_image(path, "not a regular file".to_owned()));
+    }
+    if is_image {
+        check_image(meta.len()).map_err(|detail| not_an_image(path, detail))?;
     }
     // One byte more than expected, so that the read that finds the end needs no growth.
     let size = meta.len() as usize + 1;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::extent::EXTENT_LEN;
+use crate::limits::{MAX_RECORDS, check_metadata};
 
 pub(crate) const MAGIC: [u8; 9] = *b"\x89FREC\r\n\x1a\n";
 pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"FRECEND\n";
@@ -236,9 +237,10 @@ impl Footer {
         if !self.directory.length.is_multiple_of(CHUNK_LEN as u64) || !self.directory.offset.is_multiple_of(8) {
             return bad("the directory's range is not aligned");
         }
-        if self.records > i64::MAX as u64 {
+        if self.records > MAX_RECORDS {
             return bad(&format!("{} records are more than 2^63 - 1", self.records));
         }
+        check_metadata(path, self.metadata.length)?;
         if self.commit == 0
             || self.commit == u64::MAX
             || !self.offset.is_multiple_of(PAGE)

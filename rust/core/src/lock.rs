@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -74,11 +74,19 @@ pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
         Ok(_) => {}
     }
     // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
-    let writable = OpenOptions::new().read(true).write(true).open(path);
-    let file = writable.or_else(|_| File::open(path)).map_err(io)?;
+    // Non-blocking: what has the name by now may be a pipe.
+    let open = |write| OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = open(true).or_else(|_| open(false)).map_err(io)?;
     lock(path, &file)?;
     sys::close_in_children(file.as_raw_fd());
     Ok(Some(Lock { file: Some(file), process: std::process::id() }))
+}
+
+impl Lock {
+    /// The file that is to be replaced.
+    pub(crate) fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 impl Drop for Lock {

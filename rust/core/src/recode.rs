@@ -4,9 +4,7 @@ use crate::image::{
     Crop, DecodeError, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, Subsampling,
     encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
 };
-
-/// A JPEG's sides are numbers of 16 bits, of which libjpeg allows these.
-const MAX_JPEG_SIDE: u32 = 65_500;
+use crate::limits::MAX_JPEG_SIDE;
 
 /// How large images may be; larger ones are made smaller, in proportion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

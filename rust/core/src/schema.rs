@@ -1,6 +1,7 @@
 //! Fields and their types, and the metadata document that carries them.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -9,6 +10,7 @@ use crate::compression::{BadCompression, Compression};
 use crate::dtype::{ArrayType, DType};
 use crate::error::{Error, Result};
 use crate::layout::{Encoding, Part};
+use crate::limits::{MAX_DIMS, MAX_FIELDS, MAX_NAME_BYTES};
 
 /// Arrays of up to so many bytes are stored in their column; larger ones as payloads.
 const MAX_VALUE: u64 = 64;
@@ -90,7 +92,7 @@ impl FieldType {
             return Err(BadType::Wrong("is an array without a shape".to_owned()));
         };
         let dtype = DType::from_name(&name).ok_or_else(|| BadType::Unknown(format!("array of {name}")))?;
-        let mut shape = Vec::with_capacity(dims.len().min(crate::dtype::MAX_DIMS));
+        let mut shape = Vec::with_capacity(dims.len().min(MAX_DIMS));
         for dim in &dims {
             match (dim, dim.as_u64()) {
                 (Value::Null, _) => shape.push(None),
@@ -275,9 +277,6 @@ pub struct Schema {
     fields: Vec<Field>,
 }
 
-/// Enough for any table of features, small enough that a hostile file cannot make opening slow.
-const MAX_FIELDS: usize = 4096;
-
 impl Schema {
     /// Makes a schema of new fields, numbered from 1 in the order given.
     ///
@@ -327,6 +326,10 @@ impl Schema {
             // The dot is how derived columns are named: `image.width`.
             if field.name.is_empty() || field.name.contains('.') || field.name.contains('\0') {
                 return Err(format!("field name {:?}: a name is not empty and has no dot and no NUL", field.name));
+            }
+            if field.name.len() > MAX_NAME_BYTES {
+                let (bytes, start) = (field.name.len(), field.name.chars().take(32).collect::<String>());
+                return Err(format!("field name {start:?}... of {bytes} bytes: the limit is {MAX_NAME_BYTES}"));
             }
             if field.id == 0 || self.fields[..i].iter().any(|f| f.name == field.name || f.id == field.id) {
                 return Err(format!("field {:?} (id {}) is there twice", field.name, field.id));
@@ -420,12 +423,36 @@ impl Document {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
+        self.to_value(self.user.clone()).to_string().into_bytes()
+    }
+
+    /// How many bytes [`Document::encode`] would make, without making them.
+    pub(crate) fn encoded_len(&self) -> u64 {
+        /// Counts what is written.
+        struct Count(u64);
+        impl io::Write for Count {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += bytes.len() as u64;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut count = Count(0);
+        // Neither counting nor maps with keys of text can fail.
+        let around = serde_json::to_writer(&mut count, &self.to_value(Map::new()));
+        let user = around.and_then(|()| serde_json::to_writer(&mut count, &self.user));
+        if user.is_err() { u64::MAX } else { count.0 - 2 }
+    }
+
+    fn to_value(&self, user: Map<String, Value>) -> Value {
         let mut out = self.other.clone();
         out.insert("schema".to_owned(), self.schema.to_value());
         out.insert("next_field_id".to_owned(), json!(self.next_id()));
         out.insert("complete".to_owned(), json!(self.complete));
-        out.insert("metadata".to_owned(), Value::Object(self.user.clone()));
-        Value::Object(out).to_string().into_bytes()
+        out.insert("metadata".to_owned(), Value::Object(user));
+        Value::Object(out)
     }
 
     fn next_id(&self) -> u64 {

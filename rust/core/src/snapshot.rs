@@ -165,7 +165,7 @@ impl Reader {
 }
 
 /// Opens a file, and nothing else: to open a pipe would wait for its other end.
-fn open_regular(path: &Path) -> Result<Arc<File>> {
+pub(crate) fn open_regular(path: &Path) -> Result<Arc<File>> {
     let io = |e| Error::io(path, e);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
     let kind = file.metadata().map_err(io)?.file_type();

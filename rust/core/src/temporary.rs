@@ -1,10 +1,13 @@
 //! The name that a file has while it is written to take the place of another.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::snapshot::open_regular;
 use crate::sys;
 
 const TEMPORARY: &str = ".tmp-";
@@ -18,6 +21,38 @@ pub(crate) fn temporary_name(path: &Path) -> Result<PathBuf> {
     Ok(name.into())
 }
 
+/// Makes a file that will take the place of another, with the permissions of that one from the start: until it has them it is its
+/// owner's alone.
+pub(crate) fn create_temporary(name: &Path, replaced: Option<&Lock>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    let Some(replaced) = replaced else { return options.open(name) };
+    let file = options.mode(0o600).open(name)?;
+    if let Err(error) = replaced.file().and_then(|old| keep_permissions(old, &file)) {
+        let _ = std::fs::remove_file(name);
+        return Err(error);
+    }
+    Ok(file)
+}
+
+/// Gives a new file the owner, the group and the permissions of an old one, as far as this process may: never set-user-id or
+/// set-group-id, and nothing to a group that the old file did not have.
+fn keep_permissions(old: &File, new: &File) -> io::Result<()> {
+    let (old, made) = (old.metadata()?, new.metadata()?);
+    let mut mode = old.mode() & 0o777;
+    if old.uid() != made.uid() {
+        let _ = fchown(new, Some(old.uid()), None); // root's alone
+    }
+    if old.gid() != made.gid() && fchown(new, None, Some(old.gid())).is_err() {
+        mode &= 0o707 | (mode & 0o007) << 3;
+    }
+    match new.set_permissions(Permissions::from_mode(mode)) {
+        // A file system without permissions, or with fixed ones.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOTSUP | libc::ENOSYS)) => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// Removes temporary files of overwrites that were killed: those that nobody holds the lock of.
 pub(crate) fn remove_stale_temporaries(path: &Path) {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -28,7 +63,7 @@ pub(crate) fn remove_stale_temporaries(path: &Path) {
         let other = entry.file_name();
         let suffix = other.to_str().and_then(|o| o.strip_prefix(name)).and_then(|o| o.strip_prefix(TEMPORARY));
         if suffix.is_some_and(|s| s.len() == 8 && s.bytes().all(|b| b.is_ascii_hexdigit()))
-            && let Ok(file) = File::open(entry.path())
+            && let Ok(file) = open_regular(&entry.path())
             && sys::try_lock(&file).unwrap_or(false)
         {
             let _ = std::fs::remove_file(entry.path());

@@ -14,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::fill::Filling;
 use crate::index::decode_directory;
 use crate::layout::{CheckedRange, FileId, Footer, PAGE, encode_superblock};
+use crate::limits::check_metadata;
 use crate::lock;
 use crate::open::{Commit, Opening};
 use crate::recode::Tally;
 use crate::schema::{Document, Schema};
 use crate::storage::Storage;
 use crate::sys;
-use crate::temporary::{remove_stale_temporaries, temporary_name};
+use crate::temporary::{create_temporary, remove_stale_temporaries, temporary_name};
 
 /// One value of a record, as [`Writer::append`] takes it.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +165,7 @@ impl Writer {
                 replaced = lock::lock_replaced(path)?;
                 remove_stale_temporaries(path);
                 let name = temporary.insert(temporary_name(path)?);
-                OpenOptions::new().read(true).write(true).create_new(true).open(name).map_err(io)?
+                create_temporary(name, replaced.as_ref()).map_err(io)?
             }
         };
         let fd = file.as_raw_fd();
@@ -195,7 +196,7 @@ impl Writer {
         writer.identity = Some(identity);
         writer.fd = Some(fd);
         if let Some(user) = user {
-            writer.set_metadata(user);
+            writer.set_metadata(user)?;
         }
         Ok(writer)
     }
@@ -348,9 +349,18 @@ impl Writer {
     }
 
     /// Replaces the user's key/values; the next commit writes them.
-    pub fn set_metadata(&mut self, user: Map<String, Json>) {
-        self.document_changed |= user != self.document.user;
-        self.document.user = user;
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if there are more than [`MAX_METADATA_BYTES`](crate::limits::MAX_METADATA_BYTES) of them; those before
+    /// stay, and the writer goes on.
+    pub fn set_metadata(&mut self, user: Map<String, Json>) -> Result<()> {
+        let before = mem::replace(&mut self.document.user, user);
+        if let Err(error) = check_metadata(&self.path, self.document.encoded_len()) {
+            self.document.user = before;
+            return Err(error);
+        }
+        self.document_changed |= before != self.document.user;
+        Ok(())
     }
 
     /// Whether the file will say that it is complete.

@@ -22,6 +22,7 @@ mod random;
 mod reader;
 mod recode;
 mod state;
+mod survey;
 mod turn;
 mod writer;
 
@@ -88,6 +89,8 @@ mod _core {
     use crate::random::uniform;
     #[pymodule_export]
     use crate::reader::{Reader, open_snapshot};
+    #[pymodule_export]
+    use crate::survey::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
     #[pymodule_export]
     use crate::writer::Writer;
 

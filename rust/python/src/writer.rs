@@ -483,8 +483,7 @@ impl Writer {
     #[setter]
     fn set_metadata(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = to_json(value)?;
-        self.lock(py)?.set_metadata(value);
-        Ok(())
+        self.lock(py)?.set_metadata(value).map_err(to_py)
     }
 
     /// Whether the file says, from the next commit on, that it is complete.

@@ -4,13 +4,12 @@ use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
 use super::segments::{mcus, scan_data, segments};
 use super::{DecodeError, Rect};
+use crate::limits::MAX_CROP_READY_PIXELS;
 
 /// MCUs between two restart markers that are aimed at: libjpeg decodes more slowly around each of them, and each takes 3 to 4 bytes.
 const INTERVAL: u32 = 6;
 /// Images with fewer pixels stay as they are: they are decoded in less time than their parts are picked.
 const MIN_PIXELS: u64 = 96 * 96;
-/// Images with more pixels stay as they are: to check the rewritten ones takes memory for both.
-const MAX_PIXELS: u64 = 1 << 26;
 /// A sequential image may grow by its length divided by this. Those of few bits per pixel would grow most and gain least.
 const GROWTH: usize = 8;
 /// A progressive one grows by nature, and gains more: its scans are decoded one after the other.
@@ -102,7 +101,7 @@ fn rewritable(data: &[u8]) -> Option<(JpegInfo, Vec<u8>)> {
     let usual = !info.arithmetic && !info.lossless && info.precision == 8 && matches!(info.components, 1 | 3 | 4);
     let scans = (data.len() - info.scan_start) as u64;
     let whole = probe::jpeg_has_end(data, info.scan_start) && info.blocks() <= 8 * scans;
-    if !usual || !whole || !(MIN_PIXELS..=MAX_PIXELS).contains(&size) {
+    if !usual || !whole || !(MIN_PIXELS..=MAX_CROP_READY_PIXELS).contains(&size) {
         return None;
     }
     Some((info, pixels(data).ok()?))

@@ -11,9 +11,7 @@ use std::ptr::NonNull;
 use turbojpeg_sys as tj;
 
 use super::Rect;
-
-/// A hostile progressive file may hold any number of scans, each of which goes over the whole image.
-const MAX_SCANS: c_int = 128;
+use crate::limits::MAX_JPEG_SCANS;
 
 /// What libjpeg says of an image that it decodes all the same; any other message is of an error that stopped it.
 const WARNINGS: [&str; 6] = [
@@ -78,7 +76,7 @@ impl<'a> Jpeg<'a> {
         let handle = Decompressor(handle(tj::TJINIT_TJINIT_DECOMPRESS)?);
         // ICC profiles are not copied out of the headers.
         set(handle.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
-        set(handle.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+        set(handle.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_JPEG_SCANS.cast_signed())?;
         // SAFETY: the handle is live until `drop`; TurboJPEG reads `data.len()` bytes from the pointer, within the call.
         let status = unsafe { tj::tj3DecompressHeader(handle.0.as_ptr(), data.as_ptr(), data.len() as u64) };
         handle.outcome(status)?;
@@ -257,7 +255,7 @@ pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions
 pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, String> {
     let transformer = Compressor(handle(tj::TJINIT_TJINIT_TRANSFORM)?);
     set(transformer.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 2)?;
-    set(transformer.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+    set(transformer.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_JPEG_SCANS.cast_signed())?;
     set(transformer.0, tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
     set(transformer.0, tj::TJPARAM_TJPARAM_RESTARTBLOCKS, restart_every.into())?;
     let options = tj::tjtransform {

@@ -10,9 +10,7 @@ use ::image::{ColorType, ImageDecoder, Limits};
 
 use super::probe::Format;
 use super::{DecodeError, DecodeOptions, Orientation, Truncated, reserve};
-
-/// Bytes that a decoder may allocate besides the pixels: tables and rows.
-const WORKSPACE: u64 = 64 << 20;
+use crate::limits::MAX_IMAGE_WORKSPACE;
 
 type Boxed<'a> = Box<dyn ImageDecoder + 'a>;
 
@@ -61,7 +59,7 @@ fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> 
 fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> ImageResult<Boxed<'a>> {
     let bytes = Cursor::new(data);
     let mut limits = Limits::default();
-    limits.max_alloc = Some(options.max_pixels.saturating_mul(8).saturating_add(WORKSPACE));
+    limits.max_alloc = Some(options.max_pixels.saturating_mul(8).saturating_add(MAX_IMAGE_WORKSPACE));
     let mut decoder: Boxed<'a> = match format {
         Format::Png => return Ok(Box::new(png::PngDecoder::with_limits(bytes, limits)?)),
         Format::WebP => Box::new(webp::WebPDecoder::new(bytes)?),

@@ -27,8 +27,7 @@ pub use random::{Random, uniform};
 pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
 
-/// Pixels above which an image is refused by default: where Pillow raises `DecompressionBombError`.
-pub const MAX_PIXELS: u64 = 2 * 89_478_485;
+pub use crate::limits::MAX_PIXELS;
 
 /// Why bytes gave no pixels. Who has the bytes adds where they come from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,8 +46,13 @@ pub enum DecodeError {
     #[error("this kind of {format} is not supported: {detail}")]
     Unsupported { format: &'static str, detail: String },
 
-    #[error("{width} x {height} pixels are more than the limit of {limit}")]
+    #[error(
+        "{width} x {height} pixels are more than the limit of {limit}: `max_pixels` of the loader or of decode_image sets another"
+    )]
     TooLarge { width: u32, height: u32, limit: u64 },
+
+    #[error("{detail}")]
+    TooLong { detail: String },
 
     #[error("the output of {found} bytes is not one of {width} x {height} pixels")]
     Output { found: usize, width: u32, height: u32 },

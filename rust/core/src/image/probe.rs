@@ -1,6 +1,7 @@
 //! What an image is, from its bytes and never from its name.
 
 use super::{DecodeError, Orientation};
+use crate::limits::check_image;
 
 /// The formats that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +47,7 @@ impl Format {
 
 /// The format by the first bytes.
 pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
+    check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
     Format::sniff(data).ok_or_else(|| {
         let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();
         DecodeError::Unknown { bytes: data.len(), head: head.join(" ") }
