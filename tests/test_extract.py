@@ -118,11 +118,6 @@ def test_extract_refuses_two_records_of_one_key(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_extract_refuses_a_key_below_another_records_file(tmp_path: Path) -> None:
-    path = keyed(tmp_path / "a.frec", ["a", "a/b.jpg"])
-    assert f"error: {tmp_path / 'out/a'}: is a link or no folder" in failed("extract", path, tmp_path / "out")
-
-
 def test_extract_names_a_damaged_record_and_leaves_no_part_of_it(packed: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.frec"
     flip(packed, path, record=6)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -16,6 +20,10 @@ from fastrecord.interrupt import HeldInterrupt
 
 # Records read by one call: their bytes stay in the page cache, only views of them are held.
 _BATCH = 64
+# Bytes of one name in a path: what the usual file systems take.
+_NAME_MAX = 255
+# Characters of a key that a message shows.
+_SHOWN = 200
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,7 +55,8 @@ def extract_records(
     """Write one payload a record into a folder, byte for byte as it was packed, its checksum verified.
 
     Files are named by the field `key`; without one by the record's number and an ending that fits the bytes. All keys
-    are checked before the first file is written. A file appears under its name when it is whole.
+    are checked before the first file is written. A file appears under its name when it is whole. One that takes the
+    place of another has its permissions; others have what the process's umask leaves.
 
     Args:
         path: The .frec file.
@@ -62,7 +71,8 @@ def extract_records(
     Raises:
         IndexError: a number is out of range. FileExistsError: a file exists (those before it have been written).
         CorruptFileError: a checksum differs. SchemaError: no such field, class or label.
-        FastRecordError: a key is no path inside of the folder, or two records have the same; or a link is in the way.
+        FastRecordError: a key is no path inside of the folder, two records have the same, or one is a folder of
+            another; a link is in the way; or the file system takes two keys for one name.
         KeyboardInterrupt: Ctrl-C; the records before it have been written, each as a whole.
     """
     with Reader(path) as reader:
@@ -70,7 +80,8 @@ def extract_records(
         numbers = _select(reader, records, classes)
         names = None if numbered or "key" not in reader.schema else _names(reader, numbers)
         total = 0
-        with _Folder(os.fspath(folder), overwrite=overwrite) as target, HeldInterrupt() as interrupt:
+        alike = set() if names is None else _alike(names)
+        with _Folder(os.fspath(folder), alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             width = len(str(max(len(reader) - 1, 0)))
             for start in range(0, len(numbers), _BATCH):
                 if interrupt.pending:
@@ -127,26 +138,61 @@ def _names(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     names: list[str] = []
     for start in range(0, len(numbers), 4096):
         names.extend(reader.read_batch(numbers[start : start + 4096], ["key"])["key"])
+    way_out = "name the files by number (`--numbered`) [FR740]"
     first: dict[str, int] = {}
+    folders: dict[str, int] = {}
     for number, name in zip(numbers.tolist(), names, strict=True):
-        if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise FastRecordError(
-                f"{reader.path}: record {number}: the key {name!r} is no path inside of a folder: name the files "
-                "by number (`--numbered`) [FR740]"
-            )
+        wrong = _wrong(name)
+        if wrong is not None:
+            raise FastRecordError(f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: {way_out}")
         if first.setdefault(name, number) != number:
             raise FastRecordError(
-                f"{reader.path}: records {first[name]} and {number} both have the key {name!r}: name the files by "
-                "number (`--numbered`) [FR740]"
+                f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: {way_out}"
             )
+        above = name.rpartition("/")[0]
+        # Most keys lie in the folder of the one before: the walk up ends at the first folder that is known.
+        while above and above not in folders:
+            folders[above] = number
+            above = above.rpartition("/")[0]
+    for folder in folders.keys() & first.keys():
+        raise FastRecordError(
+            f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in that of record "
+            f"{folders[folder]}: {way_out}"
+        )
     return names
+
+
+def _wrong(key: str) -> str | None:
+    """Return why a key can not name a file below a folder, or None."""
+    # A backslash is a character like any other here, but not where the files may be carried to.
+    if "\0" in key or ".." in key.replace("\\", "/").split("/") or any(part in ("", ".") for part in key.split("/")):
+        return "is no path inside of a folder"
+    longest = max(len(part.encode()) for part in key.split("/"))
+    if longest > _NAME_MAX:
+        return f"has a name of {longest} bytes in it, where file systems take {_NAME_MAX}"
+    return None
+
+
+def _shown(key: str) -> str:
+    return repr(key) if len(key) <= _SHOWN else f"{key[:_SHOWN]!r}..."
+
+
+def _alike(names: Sequence[str]) -> set[str]:
+    """Return the names that some file system could take for another of them: only case or composition differs."""
+    folded = [unicodedata.normalize("NFC", name.casefold()) for name in names]
+    counts = Counter(folded)
+    if len(counts) == len(names):
+        return set()
+    return {name for name, fold in zip(names, folded, strict=True) if counts[fold] > 1}
 
 
 class _Folder:
     """Writes files below one folder, and never through a link to anywhere else."""
 
-    def __init__(self, path: str, *, overwrite: bool) -> None:
-        self.path, self.overwrite = path, overwrite
+    def __init__(self, path: str, alike: set[str], *, overwrite: bool) -> None:
+        self.path, self.alike, self.overwrite = path, alike, overwrite
+        # What was written of the names in `alike`: device and inode -> name.
+        self.written: dict[tuple[int, int], str] = {}
         os.makedirs(path, exist_ok=True)
         self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # The folder that was written to last: keys of one class come one behind the other.
@@ -163,17 +209,32 @@ class _Folder:
         *folders, file_name = name.split("/")
         at = self._open(tuple(folders))
         full = os.path.join(self.path, name)
-        if not self.overwrite and _exists(file_name, at):
+        before = _status(file_name, at)
+        if before is not None and name in self.alike and (before.st_dev, before.st_ino) in self.written:
+            other = self.written[before.st_dev, before.st_ino]
+            raise FastRecordError(
+                f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
+                "(`--numbered`), or extract to another file system"
+            )
+        if before is not None and not self.overwrite:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
-        temporary = f".fastrecord-{os.getpid()}.tmp"
+        # What replaces a file that others may not read is not for them either, from its first byte on.
+        kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
+        temporary = f".fastrecord-{secrets.token_hex(8)}.tmp"
         try:
-            with os.fdopen(os.open(temporary, _FILE_FLAGS, 0o666, dir_fd=at), "wb", buffering=0) as file:
+            created = os.open(temporary, _FILE_FLAGS, 0o666 if kept is None else 0o600, dir_fd=at)
+            with os.fdopen(created, "wb", buffering=0) as file:
                 rest = data
                 while rest:
                     rest = rest[file.write(rest) :]
+                if kept is not None:
+                    os.fchmod(created, kept)
+                if name in self.alike:
+                    status = os.fstat(created)
+                    self.written[status.st_dev, status.st_ino] = name
             os.replace(temporary, file_name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException as err:
-            if _exists(temporary, at):
+            if _status(temporary, at) is not None:
                 os.unlink(temporary, dir_fd=at)
             if isinstance(err, OSError):
                 raise type(err)(err.errno, err.strerror, full) from err
@@ -185,7 +246,7 @@ class _Folder:
         here = os.dup(self.root)
         try:
             for i, folder in enumerate(folders):
-                if not _exists(folder, here):
+                if _status(folder, here) is None:
                     os.mkdir(folder, dir_fd=here)
                 try:
                     below = os.open(folder, _FOLDER_FLAGS, dir_fd=here)
@@ -204,12 +265,12 @@ class _Folder:
         return here
 
 
-def _exists(name: str, folder: int) -> bool:
+def _status(name: str, folder: int) -> os.stat_result | None:
+    """Return what a folder has under a name, links not followed; None if it has nothing."""
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return False
-    return True
+        return None
 
 
 _MAGIC = (

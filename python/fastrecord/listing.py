@@ -147,7 +147,8 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
                         pending.append((key, above | {here}))
                         continue
                     if not entry.is_file():
-                        bad[key] = "broken link" if entry.is_symlink() else "not a regular file"
+                        broken = entry.is_symlink() and not os.path.exists(entry.path)
+                        bad[key] = "broken link" if broken else "not a regular file"
                 except OSError as err:
                     bad[key] = err.strerror or str(err)
                 names.append(entry.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -221,7 +220,6 @@ def compact(
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
         # The file, not a link to it, is what is replaced.
         target = os.path.realpath(path) if out is None else os.fspath(out)
-        permissions = stat.S_IMODE(os.stat(path).st_mode) if out is None else None
         job = Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
         with job:
             copier = job.begin(0, reader, len(reader))
@@ -230,8 +228,6 @@ def compact(
                 copier = job.begin(0, reader, len(reader))
             copier.copy_run(reader, 0, len(reader), progress=job.report)
             job.finish(reader.metadata, complete=reader.complete)
-        if permissions is not None:
-            os.chmod(target, permissions)
         summary = job.summary(started, class_names(reader), [])
         if out is None:
             summary.paths = [os.fspath(path)]

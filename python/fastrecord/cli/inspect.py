@@ -37,7 +37,7 @@ def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
         try:
             about = _about(file)
         except (FastRecordError, OSError) as err:
-            click.echo(f"error: {describe(err)}", err=True)
+            click.echo(f"error: {printable(describe(err))}", err=True)
             failed = True
             continue
         click.echo(json.dumps(about) if as_json else _about_text(about))

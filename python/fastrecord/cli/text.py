@@ -31,7 +31,9 @@ def bytes_text(size: float) -> str:
 
 def printable(text: str) -> str:
     """Return text that takes one line of a terminal and does nothing else to it."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
