@@ -18,7 +18,7 @@ from fastrecord.cli import cli
 from tests.commands import failed, flip, good, run
 from tests.conftest import encode, folder_records
 
-COMMANDS = ["pack", "info", "ls", "extract", "verify", "merge", "split", "shuffle", "compact", "bench"]
+COMMANDS = ["pack", "info", "ls", "extract", "verify", "merge", "split", "shuffle", "compact", "doctor", "bench"]
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from fastrecord._core import FastRecordError, __version__
+from fastrecord.cli.text import printable
 
 # Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
 _COMMANDS = {
@@ -20,6 +21,7 @@ _COMMANDS = {
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),
     "compact": ("rewrite", "Write a file anew without what no record names."),
+    "doctor": ("doctor", "Say what of this machine and of files makes loading slow or unsafe."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
 }
 
@@ -61,9 +63,9 @@ def describe(err: BaseException) -> str:
 
 
 def _say(line: str, err: BaseException) -> None:
-    click.echo(line, err=True)
-    for note in getattr(err, "__notes__", ()):
-        click.echo(note, err=True)
+    # Names that a file or a folder has made up shall not steer the terminal.
+    for text in (line, *getattr(err, "__notes__", ())):
+        click.echo(printable(text), err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
