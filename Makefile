@@ -9,12 +9,19 @@ RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -nam
 # The first time pip shows how PyTorch's gigabytes come in; later it has little to say, at length.
 QUIET_PIP = $(if $(wildcard $(VENV)/lib/python3*/site-packages/torch),PIP_QUIET=1)
 
+# A panic names the source that it comes from: not where that lies on this machine. The same for all that build the module, as a
+# change of flags builds everything anew.
+REMAPPED := $(strip $(RUSTFLAGS) --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo \
+  --remap-path-prefix=$(CURDIR)=/fastrecord)
+$(VENV)/.deps $(VENV)/.extension $(VENV)/.bench wheel test-python: export RUSTFLAGS := $(REMAPPED)
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python test test-rust test-python torture bench wheel clean help
+.PHONY: setup demo check check-rust check-python check-licenses audit test test-rust test-python torture bench wheel \
+  rustflags clean help
 
 # maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -29,7 +36,7 @@ setup: $(VENV)/.extension ## install the package, in place, with all that demo, 
 demo: setup ## pack real images, train ResNet-50 with two processes on the CPU, show the result (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" demo/run
 
-check: check-rust check-python ## formatting, lints, types and the stubs of the compiled module
+check: check-rust check-python check-licenses ## formatting, lints, types, the stubs of the compiled module, licences
 
 check-rust: setup
 	cargo fmt --all --check
@@ -40,6 +47,12 @@ check-python: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml fastrecord._core
+
+check-licenses: setup
+	$(BIN)/python scripts/licenses.py
+
+audit: setup ## ask for known vulnerabilities of all that is used; needs a network and, once, some minutes
+	scripts/audit $(BIN)/python
 
 test: test-rust test-python ## every test: the core's, then the package's, the slow ones too
 
@@ -62,6 +75,9 @@ bench: $(VENV)/.bench ## measure against other packages (many minutes; needs som
 
 wheel: setup ## build dist/*.whl, for every CPython from 3.11 on
 	$(BIN)/maturin build --release --out dist
+
+rustflags: # for tests that build a wheel
+	@echo '$(REMAPPED)'
 
 clean: ## remove what was built and made; .venv stays
 	rm -rf target dist demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

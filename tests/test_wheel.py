@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord
+from tests.test_hardening import assert_hardened
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -42,9 +43,10 @@ if sys.argv[1:] == ["read"]:
 pytestmark = [pytest.mark.wheel, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def run(*command: str | Path, folder: Path = ROOT) -> str:
+def run(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
     # Only what a new user's shell would have: nothing may point back at the checkout.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
+    kept |= variables
     done = subprocess.run(
         [*map(str, command)],
         cwd=folder,
@@ -61,7 +63,9 @@ def run(*command: str | Path, folder: Path = ROOT) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", out)
+    # As `make` builds it, whoever runs this test: with other flags everything would be compiled again.
+    flags = os.environ.get("RUSTFLAGS") or run("make", "-s", "rustflags").strip()
+    run(sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", out, RUSTFLAGS=flags)
     (built,) = out.glob("*.whl")
     return built
 
@@ -102,7 +106,8 @@ def test_wheel_is_one_for_every_cpython_from_3_11_on_and_holds_types_and_license
     sources = (file for kind in ("py", "pyi") for file in ROOT.glob(f"python/fastrecord/**/*.{kind}"))
     checkout = {str(file.relative_to(ROOT / "python")) for file in sources}
     assert package == checkout | {"fastrecord/py.typed", "fastrecord/_core.abi3.so"}
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    texts = {name.rpartition(".dist-info/licenses/")[2] for name in names if ".dist-info/licenses/" in name}
+    assert texts == {"LICENSE", "THIRD_PARTY_LICENSES"}
     assert metadata["Version"] == fastrecord.__version__
     assert metadata["License-Expression"] == "MIT"
     needs = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
@@ -121,6 +126,15 @@ def test_the_module_brings_its_own_jpeg_library_and_shows_none_of_it(wheel: Path
     needed = {line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line}
     system = ("libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "ld-linux-")
     assert {name for name in needed if not name.startswith(system)} == set()
+
+
+def test_the_module_in_the_wheel_is_hardened_and_names_no_path_of_this_machine(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        module = archive.read("fastrecord/_core.abi3.so")
+    assert_hardened(module)
+    home = os.environ.get("CARGO_HOME") or str(Path.home() / ".cargo")
+    for path in (home, str(ROOT)):
+        assert f"{path}/".encode() not in module
 
 
 def test_installed_wheel_packs_and_reads_outside_of_the_checkout(outside: Path) -> None:
