@@ -268,9 +268,10 @@ def test_an_import_that_is_not_complete_and_its_writer_are_told(tmp_path: Path) 
         writer.append({"data": b"x"})
         writer.commit()
         about, found = only(path)
-        assert about.writer == os.getpid()
         assert found["incomplete"] == "warning"
-        assert found["writer"] == "note"
+        if Path("/proc/locks").exists():
+            assert about.writer == os.getpid()
+            assert found["writer"] == "note"
     about, found = only(path)
     assert about.writer is None
     assert "writer" not in found
@@ -364,7 +365,7 @@ def test_doctor_prints_one_json_object_of_the_same_keys_always(packed: Path) -> 
     assert list(told) == ["versions", "machine", "files", "findings"]
     assert [file["file"] for file in told["files"]] == [str(packed)] * 2
     assert list(told["files"][0]) == [
-        "file", "error", "size", "mappable", "resident", "pieces", "mount", "disk", "writer", "records", "commits",
+        "file", "error", "size", "mode", "mappable", "resident", "pieces", "mount", "disk", "writer", "records", "commits",
         "complete", "tail_bytes", "chunks", "crop_ready",
     ]  # fmt: skip
     for finding in told["findings"]:

@@ -51,6 +51,7 @@ class FileReport:
         file: As the caller calls it.
         error: Why it can not be read, or None.
         size: Bytes.
+        mode: Permissions, as in `st_mode`.
         mappable: Whether the file system maps it into memory.
         resident: Those of them that lie in the page cache.
         pieces: In how many runs the file system keeps it.
@@ -68,6 +69,7 @@ class FileReport:
     file: str
     error: str | None = None
     size: int | None = None
+    mode: int | None = None
     mappable: bool | None = None
     resident: int | None = None
     pieces: int | None = None
@@ -146,7 +148,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         about.mount = mount_of(os.path.realpath(path), mounts)
         about.disk = disk_of(status.st_dev)
         about.writer = parse_locks(locks, status.st_ino)
-        about.size = status.st_size
+        about.size, about.mode = status.st_size, stat.S_IMODE(status.st_mode)
         about.mappable = True
         try:
             reader = Reader(path, threads=1)
@@ -275,8 +277,7 @@ def _judge_cache(file: FileReport, machine: Machine) -> list[Finding]:
 
 
 def _judge_access(file: FileReport) -> list[Finding]:
-    mode = os.stat(file.file).st_mode
-    if mode & stat.S_IWOTH:
+    if (file.mode or 0) & stat.S_IWOTH:
         message = (
             "everyone may write to it: whoever cuts it off or changes it under a mapping ends its readers, or worse"
         )
