@@ -1,8 +1,8 @@
 """Hold what goes into the module and the wheel against deny.toml, and list its licences.
 
-Needs cargo, and no network where the crates have been downloaded. Without arguments it checks: Cargo.lock fits Cargo.toml,
-all crates come from crates.io with a licence that is allowed, so do the packages that the installed fastrecord needs, and
-THIRD_PARTY_LICENSES is current. `--write` writes it.
+Needs cargo, and no network where the crates have been downloaded. Without arguments it checks: Cargo.lock fits
+Cargo.toml, all crates come from crates.io with a licence that is allowed, so do the packages that the installed
+fastrecord needs, and THIRD_PARTY_LICENSES is current. `--write` writes it.
 """
 
 from __future__ import annotations

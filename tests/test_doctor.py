@@ -365,7 +365,8 @@ def test_doctor_prints_one_json_object_of_the_same_keys_always(packed: Path) -> 
     assert list(told) == ["versions", "machine", "files", "findings"]
     assert [file["file"] for file in told["files"]] == [str(packed)] * 2
     assert list(told["files"][0]) == [
-        "file", "error", "size", "mode", "mappable", "resident", "pieces", "mount", "disk", "writer", "records", "commits",
+        "file", "error", "size", "mode", "mappable", "resident", "pieces", "mount", "disk", "writer", "records",
+        "commits",
         "complete", "tail_bytes", "chunks", "crop_ready",
     ]  # fmt: skip
     for finding in told["findings"]:
