@@ -50,7 +50,7 @@ def test_a_key_that_is_no_path_below_the_folder_is_refused_before_anything_is_wr
     message = failed("extract", path, tmp_path / "out")
     assert message.startswith(f"error: {path}: record 1: the key ")
     assert printable(wrong) in message
-    assert message.endswith(": name the files by number (`--numbered`)\n")
+    assert message.endswith(": name the files by number (`--numbered`) [FR740]\n")
     assert set(files_below(tmp_path)) == {"evil.frec"}
     good("extract", path, tmp_path / "out", "--numbered")
 

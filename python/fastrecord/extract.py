@@ -138,16 +138,19 @@ def _names(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     names: list[str] = []
     for start in range(0, len(numbers), 4096):
         names.extend(reader.read_batch(numbers[start : start + 4096], ["key"])["key"])
-    way_out = "name the files by number (`--numbered`) [FR740]"
     first: dict[str, int] = {}
     folders: dict[str, int] = {}
     for number, name in zip(numbers.tolist(), names, strict=True):
         wrong = _wrong(name)
         if wrong is not None:
-            raise FastRecordError(f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: {way_out}")
+            raise FastRecordError(
+                f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: name the files by number "
+                "(`--numbered`) [FR740]"
+            )
         if first.setdefault(name, number) != number:
             raise FastRecordError(
-                f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: {way_out}"
+                f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: name the "
+                "files by number (`--numbered`) [FR740]"
             )
         above = name.rpartition("/")[0]
         # Most keys lie in the folder of the one before: the walk up ends at the first folder that is known.
@@ -157,7 +160,7 @@ def _names(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     for folder in folders.keys() & first.keys():
         raise FastRecordError(
             f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in that of record "
-            f"{folders[folder]}: {way_out}"
+            f"{folders[folder]}: name the files by number (`--numbered`) [FR740]"
         )
     return names
 
@@ -214,7 +217,7 @@ class _Folder:
             other = self.written[before.st_dev, before.st_ino]
             raise FastRecordError(
                 f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
-                "(`--numbered`), or extract to another file system"
+                "(`--numbered`), or extract to another file system [FR740]"
             )
         if before is not None and not self.overwrite:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")

@@ -19,6 +19,7 @@ impl Error {
             Self::Unsupported { .. } => "FR203",
             Self::NoCommit { .. } => "FR204",
             Self::Replaced { .. } => "FR205",
+            Self::Limit { .. } => "FR207",
             Self::Corrupt { .. } => "FR301",
             Self::Checksum { .. } => "FR302",
             Self::Truncated { .. } => "FR303",
@@ -70,6 +71,7 @@ impl DecodeError {
             Self::Crop { .. } => "FR507",
             Self::Pair { .. } => "FR508",
             Self::Internal { .. } => "FR509",
+            Self::TooLong { .. } => "FR514",
         }
     }
 }
