@@ -18,7 +18,7 @@ from fastrecord.delivery import Delivery
 from fastrecord.fields import check_fields
 from fastrecord.image_batches import ImageBatches
 from fastrecord.listed import ListedFields, Ragged
-from fastrecord.requests import ForeignRequests, OwnRequests
+from fastrecord.requests import make_requests
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import WORD, Shuffle, flag, integer
 from fastrecord.skipping import MAX_SKIPPED, OnError, SkippedRecord, Skipper
@@ -136,7 +136,7 @@ class FastRecordLoader(Iterable[Any]):
                 "the data set has a transform, which runs in Python: say image= or batch_transform= instead"
             )
         self.dataset = dataset
-        self._requests = _requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
+        self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         if batch_transform is not None and not callable(batch_transform):
             raise TypeError(f"batch_transform is a callable, not {type(batch_transform).__name__}")
@@ -306,42 +306,6 @@ class FastRecordLoader(Iterable[Any]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _requests(
-    dataset: FastRecordDataset,
-    batch_size: int | None,
-    batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
-    shuffle: Shuffle,
-    drop_last: bool,
-    seed: int | None,
-) -> OwnRequests | ForeignRequests:
-    if (batch_size is None) == (batch_sampler is None):
-        raise ValueError("give one of batch_size and batch_sampler")
-    if batch_size is not None:
-        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
-        return OwnRequests(sampler, dataset._view)
-    if shuffle or drop_last:
-        raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
-    if isinstance(batch_sampler, FastRecordBatchSampler):
-        if seed is not None:
-            raise ValueError("the batch sampler has a seed, for the augmentation too: leave seed out")
-        if batch_sampler.records != len(dataset):
-            raise ValueError(
-                f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
-                "make it of this data set"
-            )
-        if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
-            raise ValueError(
-                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
-                "or of a view made by the same steps"
-            )
-        return OwnRequests(batch_sampler, dataset._view)
-    if not isinstance(batch_sampler, Iterable):
-        kind = type(batch_sampler).__name__
-        raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
-    own_seed = 0 if seed is None else integer("seed", seed, 0, WORD)
-    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset), seed=own_seed)
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrecord.dataset import FastRecordDataset
 from fastrecord.rows import All, Rows
 from fastrecord.sampler import FastRecordBatchSampler, process_group
-from fastrecord.sampler_state import WORD, integer
+from fastrecord.sampler_state import WORD, Shuffle, integer
 
 _STATE_VERSION = 1
 
@@ -249,3 +250,44 @@ class ForeignRequests:
         self.set_epoch(epoch)
         self._progress = _Progress(epoch, done)
         self._skip = done
+
+
+def make_requests(
+    dataset: FastRecordDataset,
+    batch_size: int | None,
+    batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
+    shuffle: Shuffle,
+    drop_last: bool,
+    seed: int | None,
+) -> OwnRequests | ForeignRequests:
+    """Return where the batches of a loader come from; the arguments are those of FastRecordLoader.
+
+    Raises:
+        TypeError, ValueError: they contradict each other, or the sampler is for other records.
+    """
+    if (batch_size is None) == (batch_sampler is None):
+        raise ValueError("give one of batch_size and batch_sampler")
+    if batch_size is not None:
+        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
+        return OwnRequests(sampler, dataset._view)
+    if shuffle or drop_last:
+        raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
+    if isinstance(batch_sampler, FastRecordBatchSampler):
+        if seed is not None:
+            raise ValueError("the batch sampler has a seed, for the augmentation too: leave seed out")
+        if batch_sampler.records != len(dataset):
+            raise ValueError(
+                f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
+                "make it of this data set"
+            )
+        if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
+            raise ValueError(
+                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
+                "or of a view made by the same steps"
+            )
+        return OwnRequests(batch_sampler, dataset._view)
+    if not isinstance(batch_sampler, Iterable):
+        kind = type(batch_sampler).__name__
+        raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
+    own_seed = 0 if seed is None else integer("seed", seed, 0, WORD)
+    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset), seed=own_seed)

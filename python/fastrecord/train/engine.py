@@ -242,7 +242,7 @@ class _Run:
                 self._save("last")
             if self.done == self.steps_per_epoch:
                 self.skips.collect(self.batches.take_skipped())
-                self._report_skips("training", self.skips)
+                self.skips.report("training", epoch=self.epoch, step=self.step, metrics=self.metrics)
         return 0
 
     def _evaluate_epoch(self) -> int:
@@ -257,7 +257,7 @@ class _Run:
             self._report_val(metrics, time.perf_counter() - start)
             skips = Skips(self.ranks)
             skips.collect(self.val_batches.take_skipped())
-            self._report_skips("evaluation", skips)
+            skips.report("evaluation", epoch=self.epoch, step=self.step, metrics=self.metrics)
             self.val = metrics
             improved = self.best_error1 is None or metrics.error1 < self.best_error1
             self.best_error1 = metrics.error1 if improved else self.best_error1
@@ -313,12 +313,6 @@ class _Run:
         self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
         counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
         self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
-
-    def _report_skips(self, kind: str, skips: Skips) -> None:
-        if skips.count:
-            self._say(skips.line(kind, self.epoch))
-        if skips.count and self.metrics is not None:
-            self.metrics.write({"event": "skipped", "epoch": self.epoch, "step": self.step, **skips.row(kind)})
 
     def _record(self, event: str, metrics: Metrics, **more: float) -> None:
         if self.metrics is not None:

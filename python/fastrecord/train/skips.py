@@ -9,6 +9,7 @@ from typing import Any
 
 from fastrecord import SkippedRecord
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.meters import MetricsFile
 
 _log = logging.getLogger("fastrecord.train")
 
@@ -64,18 +65,29 @@ class Skips:
             self.count += count
             self.records += records[: _LISTED - len(self.records)]
 
-    def row(self, kind: str) -> dict[str, Any]:
-        """Return what metrics.jsonl tells of them; `kind` says of which part of the epoch."""
-        return {"of": kind, "count": self.count, "records": self.records}
+    def report(self, of: str, *, epoch: int, step: int, metrics: MetricsFile | None) -> None:
+        """Tell of them at the end of an epoch, if there are any: on rank 0 in the log, and in `metrics`.
 
-    def line(self, kind: str, epoch: int) -> str:
-        """Format the log line that ends an epoch."""
-        names = [record["key"] or f"{record['path']}: record {record['record']}" for record in self.records[:_NAMED]]
-        more = ", ..." if self.count > len(names) else ""
-        return (
-            f"Skipped: [{epoch}] {self.count} records of {kind}: {', '.join(map(repr, names))}{more} (metrics.jsonl "
-            "lists them with their reasons; `fastrecord verify --deep` finds all that a file has)"
-        )
+        Args:
+            of: What was skipped from: "training" or "evaluation".
+            epoch: Of the run.
+            step: Of the run.
+            metrics: None on ranks that write none.
+        """
+        if not self.count:
+            return
+        if metrics is not None:
+            row = {"event": "skipped", "epoch": epoch, "step": step, "of": of}
+            metrics.write({**row, "count": self.count, "records": self.records})
+        if self._ranks.is_first:
+            names = [
+                record["key"] or f"{record['path']}: record {record['record']}" for record in self.records[:_NAMED]
+            ]
+            more = ", ..." if self.count > len(names) else ""
+            _log.info(
+                f"Skipped: [{epoch}] {self.count} records of {of}: {', '.join(map(repr, names))}{more} (metrics.jsonl "
+                "lists them with their reasons; `fastrecord verify --deep` finds all that a file has)"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was collected."""

@@ -1,0 +1,98 @@
+"""What the experiment of killed and resumed runs compares, and that it sees what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastrecord.train.checkpoint import save_checkpoint
+from tests.torture.resume import GLOBAL_BATCH, STEPS, Run, compare
+
+
+def written(folder: Path, *, steps: range = range(STEPS)) -> Run:
+    """Return a run that took some steps in one attempt of two ranks, as its files say."""
+    run = Run(folder, [])
+    (folder / "out").mkdir(parents=True)
+    half = GLOBAL_BATCH // 2
+    for rank in range(2):
+        lines = [
+            {"step": step, "images": [[number, 7] for number in range(half * rank, half * (rank + 1))]}
+            for step in steps
+        ]
+        Path(f"{folder / 'seen1'}.{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [{"event": "train", "step": step} for step in range(1, STEPS + 1)]
+    (folder / "out" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    save_checkpoint({"step": STEPS, "model": {"weight": torch.ones(3)}}, run.checkpoint)
+    run._read(folder / "seen1", 2, steps[0])
+    return run
+
+
+def test_equal_runs_have_no_problem(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one"), written(tmp_path / "other")
+    assert compare(one, other, weights=True) == []
+
+
+def lose_a_step(run: Run) -> None:
+    run.steps[4].clear()
+
+
+def swap_a_record(run: Run) -> None:
+    run.steps[7][0][3] = [99, 7]
+
+
+def change_a_pixel(run: Run) -> None:
+    run.steps[7][0][3][1] = 8
+
+
+def repeat_a_line(run: Run) -> None:
+    metrics = run.folder / "out" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"event": "train", "step": 3}\n')
+
+
+def leave_something(run: Run) -> None:
+    (run.folder / "out" / "checkpoints" / ".last.pt.tmp").touch()
+
+
+def change_a_weight(run: Run) -> None:
+    save_checkpoint({"step": STEPS, "model": {"weight": torch.tensor([1, 1, 1.0000001])}}, run.checkpoint)
+
+
+def damage_the_checkpoint(run: Run) -> None:
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-100])
+    assert run.saved_step() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lose_a_step, "step 4: 12 images undisturbed, seen 0 times"),
+        (swap_a_record, "step 7: images "),
+        (change_a_pixel, "step 7: images "),
+        (repeat_a_line, "metrics.jsonl has the steps "),
+        (leave_something, "left over: "),
+        (change_a_weight, "weight differs"),
+        (damage_the_checkpoint, "last.pt: not a checkpoint"),
+    ],
+)
+def test_what_differs_is_told(tmp_path: Path, change: Any, message: str) -> None:
+    one, other = written(tmp_path / "one"), written(tmp_path / "other")
+    change(one)
+    (problem,) = compare(one, other, weights=True)
+    assert message in problem
+
+
+def test_an_attempt_that_does_not_begin_at_its_checkpoint_is_told(tmp_path: Path) -> None:
+    run = written(tmp_path / "one", steps=range(4, STEPS))
+    run._read(tmp_path / "one" / "seen1", 2, 3)
+    assert run.problems == ["attempt 0 began at step 4, the checkpoint is of 3"]
+    # A rank that was killed before it wrote a step down leaves the step open.
+    shutil.copy(tmp_path / "one" / "seen1.0.jsonl", tmp_path / "one" / "seen2.0.jsonl")
+    (tmp_path / "one" / "seen2.1.jsonl").write_text('{"step": 4, "ima')
+    before = {step: len(times) for step, times in run.steps.items()}
+    run._read(tmp_path / "one" / "seen2", 2, 4)
+    assert {step: len(times) for step, times in run.steps.items()} == before
