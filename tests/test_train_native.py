@@ -270,8 +270,8 @@ def test_the_records_skipped_in_an_epoch_are_counted_and_listed_also_through_a_r
     flip(held_out, bad_val, record=7)
     options: dict[str, Any] = {"val": str(bad_val), "epochs": 1, "on_error": "skip"}
     train(small_config(bad, tmp_path / "whole", **options))
-    # Stopped after every step: each part knows what those before it have skipped.
-    for step in range(1, 11):
+    # Each part knows what those before it have skipped.
+    for step in (3, 7, 10):
         caplog.clear()
         caplog.set_level(logging.INFO, "fastrecord.train")
         train(small_config(bad, tmp_path / "parts", **options, resume="auto", max_steps=step))
