@@ -75,7 +75,7 @@ def damage_the_checkpoint(run: Run) -> None:
         (change_a_pixel, "step 7: images "),
         (repeat_a_line, "metrics.jsonl has the steps "),
         (leave_something, "left over: "),
-        (change_a_weight, "weight differs"),
+        (change_a_weight, "weights: 1 of 1 tensors differ, the first is weight"),
         (damage_the_checkpoint, "last.pt: not a checkpoint"),
     ],
 )

@@ -122,7 +122,9 @@ def compare(run: Run, undisturbed: Run, *, weights: bool) -> list[str]:
         problems.append(f"left over: {run.leftovers()}")
     if weights and not problems:
         ours, theirs = (load_checkpoint(one.checkpoint)["model"] for one in (run, undisturbed))
-        problems += [f"{name} differs" for name, value in theirs.items() if not torch.equal(value, ours[name])]
+        differing = [name for name, value in theirs.items() if not torch.equal(value, ours[name])]
+        if differing:
+            problems.append(f"weights: {len(differing)} of {len(theirs)} tensors differ, the first is {differing[0]}")
     return problems
 
 
@@ -130,7 +132,8 @@ def one(folder: Path, rng: np.random.Generator, kills: int) -> tuple[int, list[s
     """Kill a run so many times; return how often it was killed, and what was wrong."""
     train = write_marked(folder / "train.frec", RECORDS)
     same = bool(rng.integers(2)) and kills > 2
-    world_sizes = [1, 2, 3] if kills > 2 else [1, 2]
+    # DDP lays gradients out anew after its first step, and a sum of three depends on where in them it stands.
+    world_sizes = [1, 2, 3] if kills > 2 and not same else [1, 2]
     first = int(rng.choice(world_sizes))
     options = ["--model", str(rng.choice(["shufflenet_v2_x0_5", "squeezenet1_1"])), "--epochs", str(EPOCHS)]
     options += ["--image-size", "32", "--device", "cpu", "--print-freq", "1", "--resume", "auto"]
