@@ -35,7 +35,7 @@ fn a_schema_has_as_many_fields_and_as_long_names_as_allowed_and_a_reader_takes_t
     let folder = tempdir().unwrap();
     let path = folder.path().join("a.frec");
     let names: Vec<String> =
-        (0..=MAX_FIELDS).map(|i| format!("{i:0>1$}", if i == 0 { MAX_NAME_BYTES } else { 4 })).collect();
+        (0..=MAX_FIELDS).map(|i| format!("{i:0>width$}", width = if i == 0 { MAX_NAME_BYTES } else { 4 })).collect();
     let schema =
         |count: usize| Schema::new(names[..count].iter().map(|n| (n.as_str(), FieldType::Scalar(DType::Bool))));
     create(&path, schema(MAX_FIELDS).unwrap()).close().unwrap();
