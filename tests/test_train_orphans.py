@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from fastrecord.train import TrainError, train
 from fastrecord.train.data import open_datasets, open_on_all_ranks
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
-from tests.training import small_config, write_colours
+from tests.training import losses, small_config, write_colours
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,6 +90,28 @@ def test_all_ranks_train_on_the_commit_that_the_first_has_found(tmp_path: Path) 
     assert [len(data or ()) for data in (*found, *there)] == [12] * 4
     assert len(open_datasets(config)[0]) == 24
     assert there[0].classes == found[0].classes
+    reopened = fr.FastRecordDataset(path, snapshots=json.loads(json.dumps(found[0].snapshots)))
+    assert reopened.snapshots == found[0].snapshots
     path.unlink()
     with pytest.raises(TrainError, match=r"train\.frec"):
         open_on_all_ranks(config, second)
+
+
+def test_a_run_goes_on_with_its_records_though_its_file_has_grown(tmp_path: Path) -> None:
+    path = write_colours(tmp_path / "train.frec", 24, seed=0)
+    train(small_config(path, tmp_path / "whole"))
+    train(small_config(path, tmp_path / "parts", max_steps=2))
+    with fr.Reader(path) as reader, fr.Writer(path, mode="a") as writer:
+        writer.append(reader[0])
+    train(small_config(path, tmp_path / "parts", resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    write_colours(tmp_path / "other.frec", 24, seed=0).replace(path)
+    with pytest.raises(TrainError, match=r"train\.frec: the file was replaced"):
+        train(small_config(path, tmp_path / "parts", resume="auto"))
+
+
+def test_snapshots_that_are_none_are_refused(colours: Path) -> None:
+    with pytest.raises(ValueError, match="snapshots of 2 files, and 1 files"):
+        fr.FastRecordDataset(colours, snapshots=[{}, {}])
+    with pytest.raises(ValueError, match="this one has no 'file_id'"):
+        fr.FastRecordDataset(colours, snapshots=[{}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -17,7 +17,7 @@ from fastrecord.errors import extended
 from fastrecord.fields import KEY, as_labels, find_image, find_label, has_key, holds_classes, holds_images, key_suffix
 from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
-from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one
+from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
 from fastrecord.values import read_values
 from fastrecord.views import Views
 
@@ -59,6 +59,8 @@ class FastRecordDataset(Views):
         verify: Check the CRC of every payload that is read.
         allow_incomplete: Accept files whose packing has not been finished.
         access: "mmap", or "pread" to map nothing.
+        snapshots: What `snapshots` of a data set of the same files was: they are opened at those commits, though they
+            may have grown since. Default: at the newest.
 
     Attributes:
         transform, target_transform: As given; may be replaced at any time.
@@ -67,7 +69,8 @@ class FastRecordDataset(Views):
 
     Raises:
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
-        FastRecordError: a file is incomplete. CorruptFileError: a file is no sound .frec file.
+        FastRecordError: a file is incomplete, or not that of its snapshot.
+        CorruptFileError: a file is no sound .frec file.
         SchemaError: a field is missing, files have different fields, or their classes can not be matched; with
             `classes`, a file names a class that is not among them, or there are no integer labels to number.
         ValueError: an argument has a value that is not allowed, or does not go with `fields`.
@@ -88,6 +91,7 @@ class FastRecordDataset(Views):
         verify: bool = True,
         allow_incomplete: bool = False,
         access: str = "mmap",
+        snapshots: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         if decode not in ("pil", "native", None):
             raise ValueError(
@@ -103,7 +107,7 @@ class FastRecordDataset(Views):
         self.verify = verify
         self.paths = find_files(path)
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
-        readers = [Reader(file, access) for file in self.paths]
+        readers = open_files(self.paths, access, snapshots)
         for reader in readers:
             if not (reader.complete or allow_incomplete):
                 raise FastRecordError(

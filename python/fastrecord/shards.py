@@ -5,16 +5,18 @@ from __future__ import annotations
 import glob
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import Reader
+from fastrecord._core import Reader, open_snapshot
 from fastrecord.schema import Schema
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_PAGE = 4096
 
 
 def find_files(paths: Paths) -> list[str]:
@@ -34,6 +36,28 @@ def find_files(paths: Paths) -> list[str]:
     if not files:
         raise ValueError("no path given: name at least one .frec file")
     return files
+
+
+def open_files(paths: Sequence[str], access: str, snapshots: Sequence[Mapping[str, Any]] | None = None) -> list[Reader]:
+    """Open files, at their newest commits or at those that snapshots name.
+
+    Args:
+        paths: By `find_files`.
+        access: "mmap" or "pread".
+        snapshots: What `Shards.snapshots` of the same files was, in their order.
+
+    Raises:
+        FastRecordError: a file is another one than that of its snapshot. ValueError: there is not one for each file.
+    """
+    if snapshots is None:
+        return [Reader(path, access) for path in paths]
+    if len(snapshots) != len(paths):
+        raise ValueError(f"snapshots of {len(snapshots)} files, and {len(paths)} files: give one for each, in order")
+    if lacking := [key for key in ("file_id", "commit", "bytes") for file in snapshots if key not in file]:
+        raise ValueError(f"a snapshot is what `snapshots` of a data set holds: this one has no {lacking[0]!r}")
+    # A commit ends with its footer, of one page.
+    ends = [(file["file_id"], file["commit"], file["bytes"] - _PAGE) for file in snapshots]
+    return [open_snapshot(path, access, None, *end) for path, end in zip(paths, ends, strict=True)]
 
 
 def _find(path: str | os.PathLike[str]) -> list[str]:

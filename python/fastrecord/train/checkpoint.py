@@ -72,6 +72,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:
+    """Return which commits of its files the run that is gone on with has, None if there is none, or it does not say.
+
+    Args:
+        resume: As for `find_checkpoint`.
+        folder: Likewise.
+
+    Raises:
+        TrainError: as `find_checkpoint` and `load_checkpoint`.
+    """
+    found = find_checkpoint(resume, folder)
+    return None if found is None else load_checkpoint(found).get("snapshots")
+
+
 def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
     """Return the checkpoint that a run starts from, or None for a fresh start.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fastrecord import FastRecordDataset, FastRecordError
 from fastrecord.train.batches import Batches
+from fastrecord.train.checkpoint import find_snapshots
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.constant_batches import ConstantBatches
 from fastrecord.train.distributed import Ranks
@@ -19,10 +21,13 @@ from fastrecord.train.torch_batches import TorchBatches, make_transform
 def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDataset | None]:
     """Open the files to train on and those to evaluate on; labels of both are in the numbers of the first.
 
+    A run that is gone on with trains on the records that it had in the beginning, though its files may have grown.
+
     Raises:
-        TrainError: a file can not be used, the classes of the two differ, or a label names no class.
+        TrainError: a file can not be used, the classes of the two differ, or a label names no class; what is to be gone
+            on with is not there, or has other files.
     """
-    train = _open(config.train, config, training=True)
+    train = _open(config.train, config, training=True, snapshots=find_snapshots(config.resume, config.folder))
     # Constant data can not be evaluated on.
     if config.val is None or config.data != "real":
         return train, None
@@ -99,13 +104,18 @@ def _name(files: str | Sequence[str]) -> str:
 
 
 def _open(
-    files: str | Sequence[str], config: TrainConfig, *, training: bool, classes: Sequence[str] | None = None
+    files: str | Sequence[str],
+    config: TrainConfig,
+    *,
+    training: bool,
+    classes: Sequence[str] | None = None,
+    snapshots: Sequence[Mapping[str, Any]] | None = None,
 ) -> FastRecordDataset:
     # The native loader does by itself what the transform does for torch's.
     made = config.loader == "native" or config.data != "real"
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
-        dataset = FastRecordDataset(files, transform=transform, classes=classes)
+        dataset = FastRecordDataset(files, transform=transform, classes=classes, snapshots=snapshots)
         # A file without labels has no such attribute.
         targets = dataset.targets
     except (FastRecordError, ValueError, AttributeError) as error:

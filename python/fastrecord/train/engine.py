@@ -160,6 +160,7 @@ class _Run:
         self.checkpoint: Path | None = None
         train_set, val_set = open_on_all_ranks(config, ranks)
         self.classes = train_set.classes
+        self.snapshots = train_set.snapshots
         self.batches: Batches = ranks.each(lambda: open_batches(train_set, config, ranks, training=True))
         stack.callback(self.batches.close)
         self.val_batches: Batches | None = None
@@ -342,6 +343,7 @@ class _Run:
                 "shuffle": self.config.shuffle,
             },
             "classes": list(self.classes),
+            "snapshots": self.snapshots,
             "step": self.step,
             "epoch": self.epoch,
             "done": self.done,
