@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tests.torture import leaks, readers, resume, resume_order
+from tests.torture import leaks, leftovers, readers, resume, resume_order, soak
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
     readers.EXPERIMENT,
     leaks.EXPERIMENT,
+    soak.EXPERIMENT,
+    leftovers.EXPERIMENT,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,
 ]

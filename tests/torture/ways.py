@@ -9,8 +9,8 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -180,24 +180,17 @@ def raised_in_a_transform(files: Files, draw: Random) -> None:
         list(draw.choice((images, arrays))(files.good, batch_transform=_raise))
 
 
-@contextmanager
-def _interrupt(seconds: float) -> Iterator[None]:
-    """Raise KeyboardInterrupt in a moment, as Ctrl-C does; it may come or not."""
+def interrupted(files: Files, draw: Random) -> None:
+    """Come to Ctrl-C at any moment of an iteration, or behind it."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 5e-3))
+            for _ in draw.choice((images, arrays))(files.good):
+                pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-def interrupted(files: Files, draw: Random) -> None:
-    """Come to Ctrl-C at any moment of an iteration."""
-    with _interrupt(draw.uniform(1e-5, 5e-3)):
-        for _ in draw.choice((images, arrays))(files.good):
-            pass
 
 
 def in_a_thread(files: Files, draw: Random) -> None:

@@ -1,0 +1,105 @@
+"""Training jobs and the files that they train on, for the experiments that run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import fastrecord as fr
+from tests.torture.processes import environment
+
+# The smallest of torchvision's classifiers with batch normalisation and without dropout.
+_MODEL = "shufflenet_v2_x0_5"
+# Beyond them commits change the metadata alone, so that epochs stay short.
+_MOST_RECORDS = 600
+
+
+def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start the trainer on files/train.frec and files/val.frec with all that it says going to files/said.
+
+    Args:
+        files: The folder by `write_data`.
+        options: Further ones of the trainer.
+        ranks: Processes, by torchrun; 0: without it.
+        temporary: Where the job's temporary files go.
+    """
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks else []
+    command = [sys.executable, "-m", *launcher, "fastrecord.train", str(files / "train.frec")]
+    command += ["--val", str(files / "val.frec"), "--out", str(files / "out"), "--model", _MODEL, "--device", "cpu"]
+    # The global batch is the same, so that a job can go on with what one of another number of ranks has left.
+    command += ["--image-size", "32", "--batch-size", str(16 // max(1, ranks)), "--lr", "0.001", *map(str, options)]
+    more = {} if temporary is None else {"TMPDIR": str(temporary)}
+    with (files / "said").open("ab") as said:
+        return subprocess.Popen(command, stdout=said, stderr=said, env=environment(**more), start_new_session=True)
+
+
+def said(files: Path, size: int = 2000) -> str:
+    """Return the last of what jobs said."""
+    return (files / "said").read_text(errors="replace")[-size:]
+
+
+def write_data(folder: Path) -> None:
+    """Write what jobs train and evaluate on: some hundred small images."""
+    # It imports torch, which processes that only look on do not need.
+    from tests.training import write_colours
+
+    write_colours(folder / "train.frec", 200, seed=0)
+    write_colours(folder / "val.frec", 20, seed=1)
+
+
+def steps_of(files: Path) -> int:
+    """Return the steps that the jobs in a folder have done."""
+    try:
+        lines = (files / "out" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0
+    return next((json.loads(line)["step"] for line in reversed(lines) if line.endswith(b"\n")), 0)
+
+
+@contextmanager
+def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Let a process append to folder/train.frec, and kill it in the end."""
+    command = [sys.executable, "-m", "tests.torture.jobs", str(folder / "train.frec")]
+    with (
+        (folder / "said").open("ab") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, env=environment()) as it,
+    ):
+        try:
+            yield it
+        finally:
+            it.kill()
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes, some of which may be gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def main() -> None:
+    """Append copies of a file's first records to it, a commit each, until the parent is gone."""
+    path, parent, draw = Path(sys.argv[1]), os.getppid(), Random()
+    with fr.Reader(path) as reader:
+        records = [record | {"image": bytes(record["image"])} for record in reader]
+    while os.getppid() == parent:
+        with fr.Writer(path, mode="a") as writer:
+            for _ in range(draw.randrange(1, 30)):
+                if len(writer) < _MOST_RECORDS:
+                    writer.append(draw.choice(records))
+                else:
+                    writer.metadata = {**writer.metadata, "commits": writer.metadata.get("commits", 0) + 1}
+                writer.commit()
+                time.sleep(draw.uniform(0, 0.3))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Training jobs that are killed, and what is left of them: `python -m tests.torture.leftovers JOBS`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+
+from tqdm import tqdm
+
+import fastrecord as fr
+from tests.torture.experiment import Experiment, Outcome
+from tests.torture.jobs import appender, said, signal_all, start_job, steps_of, write_data
+from tests.torture.leaks import shared_memory
+from tests.torture.processes import apart, children, command_line, descendants, identity, still_there
+
+_PATIENCE = 600
+# What torch and Python leave in the temporary folder when they are killed; docs/reliability.md names it.
+_OTHERS = ("torchelastic_", "pymp-", "torchinductor_")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to run a job and to kill it.
+
+    Attributes:
+        name: What it is.
+        options: Of the trainer.
+        ranks: By torchrun; 0: without it.
+        killed: "all": the launcher and its ranks, but no workers. "launcher": it alone. "rank", "worker": one of them.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    ranks: int
+    killed: str
+
+
+_NATIVE, _TORCH = ("--threads", "1"), ("--loader", "torch", "--threads", "1")
+KINDS = [
+    Kind("torchrun with the native loader", _NATIVE, 2, "all"),
+    Kind("one process with a DataLoader's workers", ("--loader", "torch", "--threads", "2"), 0, "all"),
+    Kind("torchrun with DataLoaders' workers", _TORCH, 2, "all"),
+    Kind("the launcher of native loaders", _NATIVE, 2, "launcher"),
+    Kind("the launcher of DataLoaders", _TORCH, 2, "launcher"),
+    Kind("one rank of two", _NATIVE, 2, "rank"),
+    Kind("a worker of a DataLoader", _TORCH, 0, "worker"),
+]
+
+
+def parts(job: subprocess.Popen[bytes], kind: Kind) -> dict[str, list[int]]:
+    """Return a job's processes by what they are."""
+    if not kind.ranks:
+        return {"launcher": [job.pid], "rank": [job.pid], "worker": children(job.pid)}
+    ranks = children(job.pid)
+    return {"launcher": [job.pid], "rank": ranks, "worker": [child for rank in ranks for child in children(rank)]}
+
+
+@dataclass
+class Run:
+    """One run of the experiment.
+
+    Attributes:
+        folder: Where all is; its `out` is that of the jobs, each of which goes on with what the one before left.
+    """
+
+    folder: Path
+    draw: Random = field(default_factory=Random)
+    failures: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.temporary = self.folder / "temporary"
+        self.temporary.mkdir()
+        write_data(self.folder)
+
+    def kill_one(self, kind: Kind) -> None:
+        """Start a job, kill it at some moment, and look at what is left."""
+        stale, before = self.hidden(), steps_of(self.folder)
+        with appender(self.folder):
+            options = ("--epochs", "1000000", "--checkpoint-every", "1", "--print-freq", "1", "--resume", "auto")
+            job = start_job(self.folder, *options, *kind.options, ranks=kind.ranks, temporary=self.temporary)
+            try:
+                # Sometimes while it starts, mostly while it trains and writes checkpoints.
+                early = self.draw.random() < 0.15 and kind.killed == "all"
+                end = time.monotonic() + (self.draw.uniform(0, 8) if early else _PATIENCE)
+                while steps_of(self.folder) <= before and job.poll() is None and time.monotonic() < end:
+                    time.sleep(0.02)
+                if not early:
+                    self.has_begun(kind, before, stale)
+                    time.sleep(self.draw.uniform(0, 2))
+                there = [identity(job.pid), *descendants(job.pid)] if job.poll() is None else []
+                found = parts(job, kind)
+                victims = found["launcher"] + found["rank"] if kind.killed == "all" else found[kind.killed][:1]
+                signal_all(victims, signal.SIGKILL)
+                if job.pid in victims:
+                    job.wait()
+                left = still_there([process for process in there if process[0] != job.pid], _PATIENCE)
+            finally:
+                signal_all([job.pid, *(pid for pid, _ in descendants(job.pid))], signal.SIGKILL)
+                job.wait()
+        self.failures += [f"{kind.name}: left: {command_line(process)}" for process in left]
+        signal_all([pid for pid, _ in left], signal.SIGKILL)
+        self.look_at_files(kind, [pid for pid, _ in there])
+        self.counts[kind.name] += 1
+        self.counts["processes"] += len(there)
+
+    def has_begun(self, kind: Kind, before: int, stale: dict[str, int]) -> None:
+        """Check that a job goes on from its checkpoint, and has tidied up behind the one before."""
+        if steps_of(self.folder) <= before:
+            self.failures.append(f"{kind.name}: no step in {_PATIENCE} s, or the end: {said(self.folder)}")
+        if kept := [name for name, inode in self.hidden().items() if stale.get(name) == inode]:
+            self.failures.append(f"{kind.name}: the next run leaves {kept}")
+
+    def hidden(self) -> dict[str, int]:
+        """Return the temporary files in the jobs' folder, and their inodes."""
+        found = [path for path in (self.folder / "out").rglob("*") if path.suffix == ".tmp"]
+        with suppress(FileNotFoundError):
+            return {path.name: path.stat().st_ino for path in found}
+        return self.hidden()
+
+    def look_at_files(self, kind: Kind, pids: list[int]) -> None:
+        """Check lock, shared memory and temporary files, of a job and of a writer that have been killed."""
+        try:
+            fr.Writer(self.folder / "train.frec", mode="a").abort()
+        except fr.LockedError as error:
+            self.failures.append(f"{kind.name}: a stale lock: {error}")
+        self.failures += [f"{kind.name}: left in shared memory: {name}" for name in shared_memory(pids)]
+        for path in self.temporary.iterdir():
+            if path.name.startswith(_OTHERS):
+                self.counts[f"{path.name.partition('_')[0].partition('-')[0]}* left by torch"] += 1
+            else:
+                self.failures.append(f"{kind.name}: left: {path.name} in the temporary folder")
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.counts["temporary files, tidied up by the next job"] += len(self.hidden())
+
+
+def run_here(count: int) -> Outcome:
+    """Do all of it in this process and those that it starts."""
+    folder = Path(tempfile.mkdtemp(prefix="leftovers-"))
+    try:
+        run = Run(folder)
+        for number in tqdm(range(count), unit="job", disable=None):
+            run.kill_one(KINDS[number % len(KINDS)])
+        told = ", ".join(f"{count:,} {what}" for what, count in run.counts.items())
+        return Outcome(count, run.failures[:30], told)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(count: int) -> Outcome:
+    """See the module; in a process of its own."""
+    return apart("leftovers", count)
+
+
+EXPERIMENT = Experiment(
+    "leftovers",
+    7,
+    "training jobs killed",
+    "tests/torture/leftovers.py, tests/torture/jobs.py",
+    2,
+    50,
+    run,
+)
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")

@@ -1,0 +1,150 @@
+"""The trainer for so long on a file that another process appends to: `python -m tests.torture.soak SECONDS`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+import fastrecord as fr
+from tests.torture.experiment import Experiment, Outcome
+from tests.torture.jobs import appender, said, signal_all, start_job, steps_of, write_data
+from tests.torture.leaks import slope
+from tests.torture.processes import Use, apart, cpu_seconds, descendants, identity, still_there, use
+
+# Of a core that a job may take, all its processes together, when there is time: it is stopped and goes on.
+_SHARE = 0.35
+# Samples of a job: those of the first quarter are its warm-up.
+_SAMPLES = 400
+# What all processes of a job together may hold more in the end than after the warm-up.
+_ROOM = (24 << 20, 4, 2)
+# To start, and to end, on a machine that does other things.
+_PATIENCE = 600
+
+
+def tree(job: subprocess.Popen[bytes]) -> list[int]:
+    """Return a job's processes."""
+    return [job.pid, *(pid for pid, _ in descendants(job.pid))]
+
+
+def held(pids: list[int]) -> Use | None:
+    """Return what processes hold together; None if one of them is gone."""
+    try:
+        uses = [use(pid) for pid in pids]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    sums = [sum(column) for column in zip(*(asdict(one).values() for one in uses), strict=True)]
+    return Use(*sums)
+
+
+def train_for(folder: Path, seconds: float, paced: bool, ranks: int, *options: str) -> tuple[list[str], str]:
+    """Run a job, from its first steps for some seconds, and end it; return what is wrong, and what was found."""
+    name = f"{' '.join(options)}, {max(ranks, 1)} ranks"
+    more = ["--epochs", "1000000", "--checkpoint-every", "50", "--print-freq", "5", "--overwrite"]
+    job = start_job(folder, *more, *options, ranks=ranks)
+    pids: list[int] = []
+    samples: list[tuple[float, Use]] = []
+    try:
+        begin = time.monotonic()
+        while not steps_of(folder):
+            if job.poll() is not None or time.monotonic() > begin + _PATIENCE:
+                return [f"{name}: no step in {_PATIENCE} s, or the end: {said(folder)}"], ""
+            time.sleep(0.1)
+        begin, first_step = time.monotonic(), steps_of(folder)
+        pids = tree(job)
+        spent = cpu_seconds(pids)
+        with tqdm(total=round(seconds), desc=name, unit="s", disable=None) as bar:
+            while (gone := time.monotonic() - begin) < seconds:
+                if job.poll() is not None:
+                    return [f"{name}: ended with {job.returncode}: {said(folder)}"], ""
+                if gone * _SAMPLES / seconds >= len(samples):
+                    pids = tree(job)
+                    if (now := held(pids)) is not None:
+                        samples.append((gone, now))
+                        bar.set_postfix(asdict(now) | {"step": steps_of(folder)})
+                if paced:
+                    ahead = (cpu_seconds(pids) - spent) / _SHARE - gone
+                    # The launcher stays awake.
+                    signal_all(pids[1:] or pids, signal.SIGSTOP if ahead > 0 else signal.SIGCONT)
+                time.sleep(0.2)
+                bar.n = round(gone)
+        steps = steps_of(folder) - first_step
+        left = [identity(pid) for pid in tree(job)]
+        signal_all(pids, signal.SIGCONT)
+        job.send_signal(signal.SIGTERM)
+        job.wait(_PATIENCE)
+        failures = [f"{name}: left: {process}" for process in still_there(left)]
+    finally:
+        signal_all(pids, signal.SIGCONT)
+        signal_all(tree(job) if job.poll() is None else [], signal.SIGKILL)
+        job.wait()
+    more_failures, told = grown(samples, name)
+    return failures + more_failures, f"{steps:,} steps ({told}) with {name}"
+
+
+def grown(samples: list[tuple[float, Use]], name: str) -> tuple[list[str], str]:
+    """Compare the least that was held in the end with that after the warm-up: checkpoints take more, for a moment."""
+    later = samples[len(samples) // 4 :]
+    part = max(1, len(later) // 3)
+    failures, told = [], []
+    for what, room in zip(("memory", "descriptors", "threads"), _ROOM, strict=True):
+        values = [getattr(now, what) for _, now in later]
+        more = min(values[-part:]) - min(values[:part])
+        if more > room:
+            failures.append(f"{name}: {what} grew by {more}: {values[:: max(1, len(values) // 20)]}")
+        told.append(f"{more / (1 << 20):.1f} MiB" if what == "memory" else f"{more} {what}")
+    times, memory = [round(1000 * gone) for gone, _ in later], [now.memory for _, now in later]
+    hourly = f"; {slope(times, memory) * 3_600_000 / (1 << 20):.1f} MiB an hour" if times[-1] > 300_000 else ""
+    return failures, f"grown by {', '.join(told)}{hourly}"
+
+
+def run_here(seconds: int) -> Outcome:
+    """Do all of it in this process and those that it starts."""
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    paced = seconds >= 60
+    try:
+        write_data(folder)
+        with appender(folder) as writer:
+            failures, told = train_for(
+                folder, seconds * (0.6 if paced else 1), paced, 2 if paced else 0, "--threads", "1"
+            )
+            details = [told]
+            if paced:
+                more, told = train_for(folder, seconds * 0.4, paced, 0, "--loader", "torch", "--threads", "1")
+                failures += more
+                details.append(told)
+            if writer.poll() is not None:
+                failures.append(f"the writer ended with {writer.returncode}: {said(folder)}")
+        with fr.Reader(folder / "train.frec") as reader:
+            failures += reader.verify()["errors"][:3]
+            details.append(f"{reader.commit:,} commits beside them")
+        return Outcome(seconds, failures[:30], "; ".join(details))
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(seconds: int) -> Outcome:
+    """See the module; in a process of its own."""
+    return apart("soak", seconds)
+
+
+EXPERIMENT = Experiment(
+    "soak",
+    7,
+    "seconds of training beside a writer",
+    "tests/torture/soak.py, tests/torture/jobs.py",
+    10,
+    3600,
+    run,
+)
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")
