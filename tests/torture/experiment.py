@@ -66,26 +66,38 @@ def measured(experiment: Experiment, count: int) -> dict[str, Any]:
     return row | asdict(outcome) | {"seconds": seconds, "date": date.today().isoformat()}
 
 
-def cargo_test(target: str, name: str, count: int, *, features: str = "", env: dict[str, str] | None = None) -> Outcome:
-    """Run one test of the core with `FASTRECORD_TORTURE` = count, which it takes for its own number of cases.
+def cargo_test(
+    target: str,
+    name: str | None,
+    count: int,
+    *,
+    package: str = "fastrecord-core",
+    features: str = "",
+    env: dict[str, str] | None = None,
+) -> Outcome:
+    """Run a test of a crate with `FASTRECORD_TORTURE` = count, which it takes for its own number of cases.
 
     The test prints `torture: {"count": ..., "detail": ...}`, with the count of what it really did; if it fails, what it
-    printed is the failure.
+    printed is the failure. The counts of several are added.
 
     Args:
-        target: The file under rust/core/tests, without its ending, or "lib".
-        name: The test's name, exactly.
+        target: The file under the crate's tests, without its ending, or "lib".
+        name: The test's name, exactly; None for all of the file's.
         count: How many.
+        package: The crate.
         features: Of the crate, for cargo.
         env: Further variables.
     """
-    where = ["--lib"] if target == "lib" else ["--test", target]
-    chosen = ["--features", features] if features else []
-    command = ["cargo", "test", "--profile", "torture", "-p", "fastrecord-core", *where, *chosen]
-    command += ["--", "--exact", name, "--include-ignored", "--nocapture"]
+    command = ["cargo", "test", "--profile", "torture", "-p", package]
+    command += ["--lib"] if target == "lib" else ["--test", target]
+    command += ["--features", features] if features else []
+    command += ["--", "--include-ignored", "--nocapture"]
+    command += ["--exact", name] if name else []
     more = {"FASTRECORD_TORTURE": str(count)} | (env or {})
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | more)
-    found = _REPORT.search(done.stdout)
-    if done.returncode != 0 or found is None:
-        return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"])
-    return Outcome(**json.loads(found[1]))
+    found = [json.loads(text) for text in _REPORT.findall(done.stdout)]
+    if done.returncode != 0 or not found:
+        said = (done.stdout + done.stderr)[-2000:]
+        return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}: {said}"])
+    details = dict.fromkeys(report.get("detail", "") for report in found)
+    return Outcome(sum(report["count"] for report in found), detail="; ".join(filter(None, details)))

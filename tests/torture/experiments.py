@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.torture import leaks, leftovers, readers, resume, resume_order, soak
+from tests.torture import leaks, leftovers, readers, resume, resume_order, soak, threads
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
@@ -10,6 +10,8 @@ EXPERIMENTS: list[Experiment] = [
     leaks.EXPERIMENT,
     soak.EXPERIMENT,
     leftovers.EXPERIMENT,
+    threads.RANDOM_SCHEDULES,
+    threads.EVERY_SCHEDULE,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,
 ]

@@ -73,6 +73,7 @@ mod sources;
 mod stacking;
 mod storage;
 mod survey;
+mod sync;
 mod sys;
 mod temporary;
 mod transfer;

@@ -8,13 +8,13 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::filling::{BatchBuffer, Part, Parts};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::work::Worker;
 
 /// How long the consumer waits before it asks again whether it was interrupted.
@@ -279,11 +279,16 @@ impl<R: Recipe> Drop for Loader<R> {
             return;
         }
         self.shared.closed.store(true, Ordering::Relaxed);
-        let queue = lock(&self.shared.queue); // so that a thread between its check and its wait is not missed
+        let mut queue = lock(&self.shared.queue); // so that a thread between its check and its wait is not missed
         self.shared.work.notify_all();
-        let ended = self.shared.ended.wait_timeout_while(queue, PATIENCE, |queue| queue.alive > 0);
-        let all = ended.unwrap_or_else(PoisonError::into_inner).0.alive == 0;
-        for thread in self.threads.drain(..).filter(|thread| all || thread.is_finished()) {
+        let start = Instant::now();
+        while queue.alive > 0 {
+            let Some(left) = PATIENCE.checked_sub(start.elapsed()) else { return };
+            let waited = self.shared.ended.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queue);
+        for thread in self.threads.drain(..) {
             let _ = thread.join(); // panics were caught, and are the batches' own
         }
     }
@@ -309,11 +314,11 @@ impl Load {
         let batch = &self.batch;
         let mut outcome = lock(&batch.outcome);
         while !batch.parts.all_filled() {
-            let (guard, _) = batch.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
-            drop(guard);
-            if self.closed.load(Ordering::Relaxed) && !batch.parts.all_filled() {
+            if self.closed.load(Ordering::Relaxed) {
                 return Err(Error::LoaderClosed);
             }
+            let (guard, _) = batch.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
             if !batch.parts.all_filled() && interrupted() {
                 return Err(Error::Interrupted);
             }

@@ -4,14 +4,13 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError, spin_loop, thread};
 
 /// How long the calling thread waits before it asks again whether it was interrupted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -125,7 +124,7 @@ impl Pool {
         quicker.unwrap_or(made)
     }
 
-    fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared::default());
         for number in 1..threads {
             let shared = Arc::clone(&shared);
@@ -187,7 +186,7 @@ impl Pool {
         });
         let start = Instant::now();
         while !job.is_done() && start.elapsed() < SPIN {
-            std::hint::spin_loop();
+            spin_loop();
         }
         let mut outcome = lock(&job.outcome);
         while !job.is_done() {
@@ -222,23 +221,22 @@ impl Drop for Pool {
 
 fn serve(shared: &Shared) {
     let mut queue = lock(&shared.queue);
-    loop {
-        if shared.closed.load(Ordering::Relaxed) {
-            return;
-        }
-        while let Some(job) = queue.pop_front() {
+    // Asked again after each job: it may have been closed meanwhile, and nobody wakes a thread twice.
+    while !shared.closed.load(Ordering::Relaxed) {
+        if let Some(job) = queue.pop_front() {
             drop(queue);
             job.work(|| ());
             drop(job);
             queue = lock(&shared.queue);
+        } else {
+            queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
 /// CPUs that this process may run on (its affinity mask and its cgroup's quota).
 pub fn default_threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What a thread of a loader does: look batches up and ask the kernel for them, then make one part after the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use crate::loader::{Job, Making, Recipe, Shared, lock};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, PoisonError};
 
 /// One thread and its tools.
 pub(crate) struct Worker<'a, R: Recipe> {

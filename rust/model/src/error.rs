@@ -1,0 +1,26 @@
+//! The core's errors, as far as its threads know any.
+
+use std::io;
+
+/// The result of every operation of the core.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong, as in rust/core/src/error.rs.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
+pub enum Error {
+    #[error("{0}")]
+    Schema(String),
+    #[error("{0}")]
+    Plan(String),
+    #[error("no memory for a batch of {bytes} bytes")]
+    Memory { bytes: u64 },
+    #[error("no thread could be started to load: {0}")]
+    Threads(io::Error),
+    #[error("a loader's threads are in the process that began to iterate (pid {owner}), this is pid {here}")]
+    ForkedLoader { owner: u32, here: u32 },
+    #[error("the loader's threads were closed before the batch was whole")]
+    LoaderClosed,
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,218 @@
+//! Uses of the pool and the loader, to be run by a model checker.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::Error;
+use crate::filling::{Parts, Spares};
+use crate::loader::{Load, LoadCounters, Loader, Making, Recipe, Workload};
+use crate::pool::Pool;
+use crate::sync::{Arc, thread};
+use crate::tracked::Tracked;
+
+fn cells(count: usize) -> Arc<Vec<Tracked>> {
+    Arc::new((0..count).map(|_| Tracked::new()).collect())
+}
+
+/// Threads claim parts and fill them; who sees all of them filled sees what was written, and nobody wrote anything twice.
+///
+/// # Panics
+/// If that is not so.
+pub fn parts(threads: usize, rows: usize) {
+    let parts = Arc::new(Parts::new(vec![Spares::new(1).take(rows).expect("a few bytes")], rows, 1));
+    let cells = cells(rows);
+    let fill = |parts: &Parts, cells: &[Tracked]| {
+        while let Some(part) = parts.claim() {
+            let cell = &cells[part.rows.start];
+            assert_eq!(cell.read(), 0, "claimed twice");
+            cell.write(1);
+        }
+    };
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let (parts, cells) = (Arc::clone(&parts), Arc::clone(&cells));
+            thread::spawn(move || fill(&parts, &cells))
+        })
+        .collect();
+    fill(&parts, &cells);
+    while !parts.all_filled() {
+        thread::yield_now();
+    }
+    assert!(cells.iter().all(|cell| cell.read() == 1));
+    assert_eq!(parts.take().len(), 1);
+    assert!(parts.take().is_empty(), "given away once");
+    for other in others {
+        other.join().expect("it did not panic");
+    }
+}
+
+/// How an item of a call of the pool ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Well.
+    Good,
+    /// With an error.
+    Failed,
+    /// With a panic.
+    Panicked,
+}
+
+/// Calls of a pool: each waits for all its items, whatever becomes of them, and sees what they wrote; then the pool ends its threads.
+///
+/// # Panics
+/// If that is not so.
+pub fn pool(threads: usize, calls: &[&[Ending]]) {
+    let pool = Pool::new(threads);
+    for call in calls {
+        one_call(&pool, threads, call);
+    }
+}
+
+/// The same, with calls at the same time.
+///
+/// # Panics
+/// If that is not so.
+pub fn pool_of_several_callers(threads: usize, calls: &[&'static [Ending]]) {
+    let pool = Arc::new(Pool::new(threads));
+    let callers: Vec<_> = calls
+        .iter()
+        .map(|&call| {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || one_call(&pool, threads, call))
+        })
+        .collect();
+    for caller in callers {
+        caller.join().expect("it did not panic");
+    }
+}
+
+fn one_call(pool: &Pool, threads: usize, endings: &[Ending]) {
+    let cells = cells(endings.len());
+    let (written, items) = (Arc::clone(&cells), endings.to_vec());
+    let body = move |item: usize| {
+        assert_eq!(written[item].read(), 0, "done twice");
+        written[item].write(1);
+        match items[item] {
+            Ending::Good => Ok(()),
+            Ending::Failed => Err(Error::Schema(item.to_string())),
+            Ending::Panicked => std::panic::resume_unwind(Box::new(item)),
+        }
+    };
+    let run = catch_unwind(AssertUnwindSafe(|| pool.run(endings.len(), threads, || false, body)));
+    let begun = cells.iter().filter(|cell| cell.read() == 1).count();
+    let expected = endings.iter().find(|ending| **ending != Ending::Good);
+    match (run, expected) {
+        (Ok(Ok(())), None) => assert_eq!(begun, endings.len()),
+        (Ok(Err(Error::Schema(item))), Some(_)) => {
+            let item: usize = item.parse().expect("its own number");
+            assert_eq!((endings[item], cells[item].read()), (Ending::Failed, 1));
+        }
+        (Err(panic), Some(_)) => {
+            let item = *panic.downcast::<usize>().expect("its own number");
+            assert_eq!((endings[item], cells[item].read()), (Ending::Panicked, 1));
+        }
+        (other, _) => panic!("{endings:?} ended with {other:?}"),
+    }
+}
+
+/// Each row is one byte, its number. Rows from 200 on fail, those from 240 on panic, when they are looked up or made.
+#[derive(Debug)]
+struct Numbers;
+
+const FAILS: u64 = 200;
+const PANICS: u64 = 240;
+const PANICS_LOOKED_UP: u64 = 250;
+
+impl Recipe for Numbers {
+    type Found = Vec<u64>;
+    type Tools = ();
+    const RANDOM: bool = false;
+
+    fn rows(&self) -> u64 {
+        256
+    }
+
+    fn no_row(&self, row: u64) -> Error {
+        Error::Plan(row.to_string())
+    }
+
+    fn row_bytes(&self) -> Vec<usize> {
+        vec![1]
+    }
+
+    fn run(&self) -> usize {
+        1
+    }
+
+    fn tools(&self) {}
+
+    fn look_up(&self, rows: &[u64], _fail: &mut dyn FnMut(usize, Error)) -> Vec<u64> {
+        if rows.contains(&PANICS_LOOKED_UP) {
+            std::panic::resume_unwind(Box::new("look-up"));
+        }
+        rows.to_vec()
+    }
+
+    fn ask_ahead(&self, _rows: &[u64], stop: &dyn Fn() -> bool) {
+        stop();
+    }
+
+    fn make(&self, (): &mut (), making: &mut Making<'_, Vec<u64>>) {
+        let place = making.part.rows.start;
+        let row = making.found[place];
+        if row >= PANICS {
+            std::panic::resume_unwind(Box::new("make"));
+        }
+        if row >= FAILS {
+            making.fail(place, Error::Plan(row.to_string()));
+        } else {
+            making.part.bytes[0][0] = u8::try_from(row).expect("below 200");
+        }
+    }
+}
+
+/// A loader makes batches in the order in which they were asked for, `ahead` of them at a time; after `taken` of them it is dropped.
+///
+/// # Panics
+/// If a batch is not what it should be, or memory is given to two batches.
+pub fn loader(threads: usize, batches: &[&[u64]], ahead: usize, taken: usize) {
+    let spares = Spares::new(2);
+    let loader = Loader::start(Arc::new(Numbers), Arc::new(LoadCounters::default()), threads).expect("threads");
+    let submit = |rows: &[u64]| {
+        let buffers = vec![spares.take(rows.len()).expect("a few bytes")];
+        let (rows, ahead) = (rows.to_vec(), vec![0]);
+        loader
+            .submit(Workload { seed: 0, epoch: 0, rows, positions: Vec::new(), ahead, buffers })
+            .expect("a good batch")
+    };
+    let mut under_way: std::collections::VecDeque<Load> = batches.iter().take(ahead).map(|rows| submit(rows)).collect();
+    for (number, rows) in batches.iter().enumerate().take(taken) {
+        let load = under_way.pop_front().expect("it was asked for");
+        check(rows, &load);
+        if let Some(rows) = batches.get(number + ahead) {
+            under_way.push_back(submit(rows));
+        }
+    }
+    drop(loader);
+    // What was under way when the loader was dropped is whole or an error, but never waited for in vain.
+    for (load, rows) in under_way.iter().zip(&batches[taken..]) {
+        if load.is_ready() {
+            check(rows, load);
+        } else {
+            assert!(matches!(load.wait(|| false), Err(Error::LoaderClosed)));
+        }
+    }
+}
+
+fn check(rows: &[u64], load: &Load) {
+    let waited = catch_unwind(AssertUnwindSafe(|| load.wait(|| false)));
+    if rows.iter().any(|&row| row >= PANICS) {
+        assert!(waited.is_err(), "a panic is passed on");
+        return;
+    }
+    let (mut buffers, failures) = waited.expect("no panic").expect("a batch");
+    let failed: Vec<usize> = (0..rows.len()).filter(|&place| rows[place] >= FAILS).collect();
+    assert_eq!(failures.iter().map(|failure| failure.place).collect::<Vec<_>>(), failed);
+    let expected: Vec<u64> = rows.iter().map(|&row| if row >= FAILS { 0 } else { row }).collect();
+    let found: Vec<u64> = buffers[0].bytes_mut().iter().map(|&byte| u64::from(byte)).collect();
+    assert_eq!(found, expected);
+}
