@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.torture import leaks, leftovers, readers, resume, resume_order, soak, threads
+from tests.torture import endings, leaks, leftovers, readers, resume, resume_order, soak, threads
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
@@ -12,6 +12,7 @@ EXPERIMENTS: list[Experiment] = [
     leftovers.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,
+    endings.EXPERIMENT,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,
 ]
