@@ -38,15 +38,15 @@ pub(crate) fn create_temporary(name: &Path, replaced: Option<&Lock>) -> io::Resu
 /// Gives a new file the owner, the group and the permissions of an old one, as far as this process may: never set-user-id or
 /// set-group-id, and nothing to a group that the old file did not have.
 fn keep_permissions(old: &File, new: &File) -> io::Result<()> {
-    let (old, made) = (old.metadata()?, new.metadata()?);
-    let mut mode = old.mode() & 0o777;
-    if old.uid() != made.uid() {
-        let _ = fchown(new, Some(old.uid()), None); // root's alone
+    let (before, made) = (old.metadata()?, new.metadata()?);
+    let mut bits = before.mode() & 0o777;
+    if before.uid() != made.uid() {
+        let _ = fchown(new, Some(before.uid()), None); // root's alone
     }
-    if old.gid() != made.gid() && fchown(new, None, Some(old.gid())).is_err() {
-        mode &= 0o707 | (mode & 0o007) << 3;
+    if before.gid() != made.gid() && fchown(new, None, Some(before.gid())).is_err() {
+        bits &= 0o707 | (bits & 0o007) << 3;
     }
-    match new.set_permissions(Permissions::from_mode(mode)) {
+    match new.set_permissions(Permissions::from_mode(bits)) {
         // A file system without permissions, or with fixed ones.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOTSUP | libc::ENOSYS)) => Ok(()),
         outcome => outcome,
