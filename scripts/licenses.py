@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXTS = "THIRD_PARTY_LICENSES"
 CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
 TARGET = "x86_64-unknown-linux-gnu"
-OURS = ("fastrecord-core", "fastrecord-python")
 # Where a crate may be taken under several licences it is under the first of these, so that one text is enough.
 PREFERRED = ("MIT", "BSD-3-Clause", "BSD-2-Clause", "Zlib", "0BSD", "Unicode-3.0", "Unlicense", "Apache-2.0")
 # C libraries that crates bring and the module holds: crate -> (name, licence, files below the crate).
@@ -157,15 +156,20 @@ def linked(graph: dict[str, Any]) -> list[dict[str, Any]]:
         if at not in seen:
             seen.add(at)
             pending += [dep["pkg"] for dep in edges[at] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
-    found = [packages[id_] for id_ in seen if packages[id_]["name"] not in OURS]
+    found = [packages[id_] for id_ in seen - set(graph["workspace_members"])]
     return sorted(found, key=lambda package: (package["name"], package["version"]))
 
 
-def check_lock(text: str) -> Iterator[str]:
-    """Yield what is wrong with the sources that Cargo.lock names."""
+def own(graph: dict[str, Any]) -> set[str]:
+    """Return the names of the workspace's own crates."""
+    return {package["name"] for package in graph["packages"] if package["id"] in graph["workspace_members"]}
+
+
+def check_lock(text: str, ours: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with the sources that Cargo.lock names; `ours` are the workspace's own crates."""
     for package in tomllib.loads(text)["package"]:
         where = f"{package['name']} {package['version']}"
-        if package["name"] in OURS:
+        if package["name"] in ours:
             if "source" in package:
                 yield f"{where}: comes from {package['source']}, and should be the workspace's own"
         elif package.get("source") != CRATES_IO:
@@ -304,8 +308,11 @@ def main(arguments: list[str]) -> int:
         text = render(parts(linked(graph)))
         if arguments:
             (ROOT / TEXTS).write_text(text, encoding="utf-8")
-        others = [package for package in graph["packages"] if package["name"] not in OURS]
-        wrong = [*check_lock((ROOT / "Cargo.lock").read_text(encoding="utf-8")), *check_crates(others, allowed)]
+        others = [package for package in graph["packages"] if package["name"] not in own(graph)]
+        wrong = [
+            *check_lock((ROOT / "Cargo.lock").read_text(encoding="utf-8"), own(graph)),
+            *check_crates(others, allowed),
+        ]
         wrong += check_wheels("fastrecord", allowed)
         if not (ROOT / TEXTS).is_file() or (ROOT / TEXTS).read_text(encoding="utf-8") != text:
             wrong.append(f"{TEXTS} is not current: run `python scripts/licenses.py --write`")
