@@ -141,7 +141,7 @@ class Columns:
             where: Numbers over all files, int64 (N,), or a slice of them.
         """
         if self._kind(condition.field) == "number":
-            return condition.of_numbers(self.values(condition.field, where))
+            return condition.of_numbers(self._numbers(condition.field, where, copy=True))
         found = [condition.of_strings(values) for values in self._strings(condition.field, where)]
         return np.concatenate(found) if found else np.empty(0, np.bool_)
 
@@ -162,7 +162,13 @@ class Columns:
             array = np.empty(len(strings), object)
             array[:] = strings
             return array
-        columns = [self._column(number, reader, field) for number, reader in enumerate(self._shards.readers)]
+        return self._numbers(field, where, copy=not isinstance(where, slice))
+
+    def _numbers(self, field: str, where: Where, *, copy: bool) -> NDArray[Any]:
+        """Return values of a field; what is looked at here is copied, as a mapped view may end the process."""
+        readers = self._shards.readers
+        copy = copy or len(readers) > 1
+        columns = [self._column(number, reader, field, copy=copy) for number, reader in enumerate(readers)]
         whole: NDArray[Any] = columns[0] if len(columns) == 1 else np.concatenate(columns)
         return whole[where]
 
@@ -172,9 +178,9 @@ class Columns:
             return None
         return [None if table is None else table.tolist() for table in self._tables]
 
-    def _column(self, number: int, reader: Reader, field: str) -> NDArray[Any]:
+    def _column(self, number: int, reader: Reader, field: str, *, copy: bool) -> NDArray[Any]:
         try:
-            column = reader.column(field)
+            column = reader.column(field, copy=copy)
         except (KeyError, TypeError) as error:
             raise SchemaError(f"{reader.path}: field {field!r} has no column: {error} [FR408]") from error
         if field in reader.schema and reader.schema[field].dtype == "bfloat16":

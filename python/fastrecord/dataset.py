@@ -234,7 +234,7 @@ class FastRecordDataset(Views):
         names = self._extra_fields if image is not None else (self.image_field, *self._extra_fields)
         try:
             # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
-            extra = [reader.get(record, name, verify=self.verify) for name in names]
+            extra = [reader.get(record, name, verify=self.verify, copy=True) for name in names]
         except CorruptFileError as error:
             raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
         sample: Any = image
@@ -243,7 +243,7 @@ class FastRecordDataset(Views):
             if payload is None:
                 raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image [FR511]")
             raw = self.decode is None
-            sample = bytes(payload) if raw else decode_pil(payload, reader, record, self.image_field)
+            sample = payload if raw else decode_pil(payload, reader, record, self.image_field)
         parts = [self._transformed(sample)]
         if self._label_field is not None:
             parts.append(label if self.target_transform is None else self.target_transform(label))

@@ -34,7 +34,7 @@ def place(reader: Reader, record: int, field: str) -> str:
     return f"{reader.path}: record {record}{key_suffix(reader, record)}, field {field}"
 
 
-def decode_pil(payload: memoryview, reader: Reader, record: int, field: str) -> Image.Image:
+def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image.Image:
     """Return an image in RGB.
 
     Raises:
@@ -45,7 +45,7 @@ def decode_pil(payload: memoryview, reader: Reader, record: int, field: str) -> 
         with Image.open(io.BytesIO(payload)) as image:
             return image.convert("RGB")
     except UnidentifiedImageError:
-        reason = f"no known image type: {len(payload)} bytes that begin with {bytes(payload[:8])!r}"
+        reason = f"no known image type: {len(payload)} bytes that begin with {payload[:8]!r}"
     except _PIL_ERRORS as error:
         reason = f"{type(error).__name__}: {error}"
     raise DecodeError(f"{place(reader, record, field)}: {reason} [FR512]")

@@ -87,7 +87,7 @@ def extract_records(
                 if interrupt.pending:
                     raise KeyboardInterrupt(f"{target.path}: {start:,} of {len(numbers):,} records are written")
                 part = numbers[start : start + _BATCH]
-                for i, view in enumerate(reader.read_batch(part, [payload], verify=True)[payload], start):
+                for i, view in enumerate(reader.read_batch(part, [payload], verify=True, copy=True)[payload], start):
                     name = f"{numbers[i]:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[i]
                     target.write(name, view)
                     total += len(view)

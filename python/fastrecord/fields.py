@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import CorruptFileError, Reader, SchemaError
+from fastrecord._core import FastRecordError, Reader, SchemaError
 from fastrecord.schema import FieldType
 
 KEY = "key"
@@ -98,7 +98,7 @@ def read_key(reader: Reader, record: int) -> str | None:
         return None
     try:
         key: str | None = reader.get(record, KEY)
-    except CorruptFileError:
+    except (FastRecordError, OSError):
         return None
     return key
 

@@ -111,7 +111,7 @@ class ListedFields:
         """Return the arrays of each file, with their places in the batch."""
         dataset = self._dataset
         return [
-            (places, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify)[name])
+            (places, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify, copy=True)[name])
             for shard, places, records in dataset._shards.split(rows)
         ]
 

@@ -103,7 +103,7 @@ def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: s
 
 def _picture(dataset: Views, reader: Reader, record: int, field: str) -> Any:
     try:
-        payload = reader.get(record, field, verify=dataset.verify)
+        payload = reader.get(record, field, verify=dataset.verify, copy=True)
     except CorruptFileError as error:
         raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
     if payload is None:

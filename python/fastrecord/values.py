@@ -38,11 +38,11 @@ def read_values(shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], 
     if len(parts) == 1:
         # All of one file: as it comes.
         shard, _, records = parts[0]
-        batch = shards.readers[shard].read_batch(records, names, verify=verify)
+        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
         return {name: _owned(batch[name]) for name in names}
     found: dict[str, Any] = {}
     for shard, positions, records in parts:
-        batch = shards.readers[shard].read_batch(records, names, verify=verify)
+        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
         for name in names:
             values = _owned(batch[name])
             if isinstance(values, np.ndarray):
@@ -57,7 +57,7 @@ def read_values(shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], 
 
 
 def owned(value: Any) -> Any:
-    """Return a value without views of the mapping, which torch's workers can not send and no tensor may wrap."""
+    """Return a value that torch's workers can send and tensors may wrap: no memoryviews, no read-only arrays."""
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, np.ndarray):
@@ -92,4 +92,4 @@ def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, ver
     Raises:
         CorruptFileError: a checksum differs.
     """
-    return as_tensors(owned(reader.get(record, name, verify=verify)), kind)
+    return as_tensors(owned(reader.get(record, name, verify=verify, copy=True)), kind)

@@ -12,6 +12,7 @@ use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::schema::FieldType;
+use crate::snapshot::Access;
 use crate::sys;
 
 /// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
@@ -59,14 +60,14 @@ impl PayloadSource {
     pub(crate) fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
         if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
-            let start = extent.offset as usize;
-            let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
-                return Err(Error::corrupt(reader.path(), "index", "an extent lies outside of the mapping"));
-            };
-            if verify {
-                reader.check_crc(self.field, record, extent, stored)?;
-            }
-            return Ok(work(&stored[..extent.length() as usize]));
+            let outcome = map.read(|bytes| {
+                let stored = reader.stored_in(extent, bytes)?;
+                if verify {
+                    reader.check_crc(self.field, record, extent, stored)?;
+                }
+                Ok(work(&stored[..extent.length() as usize]))
+            });
+            return outcome.map_err(|e| reader.name_lost(self.field, &[record], &[*extent], e))?;
         }
         let mut bytes = Vec::new();
         resized(&mut bytes, extent.length())?;
@@ -312,20 +313,43 @@ impl Reader {
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
         let mut asked = 0;
-        self.touch(extents, ahead);
-        for (i, extent) in extents.iter().enumerate() {
-            while ahead && asked < extents.len() && starts[asked] <= starts[i] + WINDOW {
-                self.ask(&extents[asked]);
-                asked += 1;
+        self.with_mapped(field, records, extents, |mapped| {
+            touch(mapped.filter(|_| !ahead), extents);
+            for (i, extent) in extents.iter().enumerate() {
+                while ahead && asked < extents.len() && starts[asked] <= starts[i] + WINDOW {
+                    self.ask(&extents[asked]);
+                    asked += 1;
+                }
+                let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
+                self.copy_from(mapped, field, records[i], extent, part, verify)?;
+                // Small ones are done before anybody could wait for them.
+                if extent.stored >= GROUP && interrupted() {
+                    return Err(Error::Interrupted);
+                }
             }
-            let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
-            self.copy_one(field, records[i], extent, part, verify)?;
-            // Small ones are done before anybody could wait for them.
-            if extent.stored >= GROUP && interrupted() {
-                return Err(Error::Interrupted);
-            }
-        }
-        Ok(())
+            Ok(())
+        })
+    }
+
+    /// Calls `work` with the bytes of the mapping, if there is one; a page of it that cannot be read is an error which names the
+    /// record.
+    #[inline]
+    pub(crate) fn with_mapped<T>(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: &[Extent],
+        work: impl FnOnce(Option<&[u8]>) -> Result<T>,
+    ) -> Result<T> {
+        self.inner.random.with(work).map_err(|e| self.name_lost(field, records, extents, e))
+    }
+
+    /// The stored bytes of a payload.
+    #[inline]
+    pub(crate) fn stored_in<'a>(&self, extent: &Extent, mapped: &'a [u8]) -> Result<&'a [u8]> {
+        let start = extent.offset as usize;
+        let outside = || Error::corrupt(self.path(), "index", "an extent lies outside of the mapping");
+        mapped.get(start..start + extent.stored as usize).ok_or_else(outside)
     }
 
     /// Asks the kernel for one payload.
@@ -369,20 +393,25 @@ impl Reader {
         }
     }
 
-    /// Loads the ends of small payloads, all at once instead of one cache miss after the other.
-    fn touch(&self, extents: &[Extent], cold: bool) {
-        let Source::Mapped(map) = &self.inner.random else { return };
-        if cold {
-            return; // it would wait for the disk before all is asked for
-        }
-        let byte = |at: u64| map.bytes().get(at as usize).copied().unwrap_or_default();
-        let small = extents.iter().filter(|e| (1..=TOUCHED).contains(&e.stored));
-        std::hint::black_box(small.fold(0, |all, e| all ^ byte(e.offset) ^ byte(e.offset + e.stored - 1)));
-    }
-
-    #[inline]
+    /// Copies a value to `out`, which is of its size.
     pub(crate) fn copy_one(
         &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: bool,
+    ) -> Result<()> {
+        self.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
+            self.copy_from(mapped, field, record, extent, out, verify)
+        })
+    }
+
+    /// As [`Reader::copy_one`], for those who read several; `mapped` is what [`Source::with`] gives.
+    #[inline]
+    pub(crate) fn copy_from(
+        &self,
+        mapped: Option<&[u8]>,
         field: usize,
         record: u64,
         extent: &Extent,
@@ -392,12 +421,9 @@ impl Reader {
         if !extent.is_plain() {
             return self.decompress_one(field, record, extent, out);
         }
-        match &self.inner.random {
-            Source::Mapped(map) => {
-                let start = extent.offset as usize;
-                let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
-                    return Err(Error::corrupt(self.path(), "index", "an extent lies outside of the mapping"));
-                };
+        match (&self.inner.random, mapped) {
+            (_, Some(mapped)) => {
+                let stored = self.stored_in(extent, mapped)?;
                 let (bytes, side) = stored.split_at(out.len());
                 if !verify {
                     out.copy_from_slice(bytes);
@@ -410,8 +436,9 @@ impl Reader {
                 }
                 self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))
             }
-            Source::File(file) => {
-                file.read_exact_at(out, extent.offset).map_err(|e| Error::io(self.path(), e))?;
+            (Source::Mapped(_), None) => self.copy_one(field, record, extent, out, verify),
+            (Source::File(file), None) => {
+                file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
                 if !verify {
                     return Ok(());
                 }
@@ -428,18 +455,36 @@ impl Reader {
     pub fn verify_mapped(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<()> {
         let extents = self.extents(field, records)?;
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
-        let Some(map) = self.random_mapping().cloned() else { return Ok(()) };
+        if self.access() != Access::Mmap {
+            return Ok(());
+        }
         let groups = groups_of(&starts);
         self.ask_first(&extents, &groups);
         let (this, records) = (self.clone(), records.to_vec());
         Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
             this.ask_ahead_of(item, &extents, &groups);
-            for i in groups[item].clone() {
-                let start = extents[i].offset as usize;
-                let bytes = map.bytes().get(start..start + extents[i].stored as usize).unwrap_or_default();
-                this.check_crc(field, records[i], &extents[i], bytes)?;
+            let group = groups[item].clone();
+            this.check_mapped(field, &records[group.clone()], &extents[group])
+        })
+    }
+
+    /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
+    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+        self.with_mapped(field, records, extents, |mapped| {
+            let Some(mapped) = mapped else { return Ok(()) };
+            for (&record, extent) in records.iter().zip(extents) {
+                self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
             }
             Ok(())
         })
     }
+}
+
+/// Loads the ends of small payloads, all at once instead of one cache miss after the other. Not if they may lie on the disk: it would be
+/// waited for before all is asked for.
+fn touch(mapped: Option<&[u8]>, extents: &[Extent]) {
+    let Some(mapped) = mapped else { return };
+    let byte = |at: u64| mapped.get(at as usize).copied().unwrap_or_default();
+    let small = extents.iter().filter(|e| (1..=TOUCHED).contains(&e.stored));
+    std::hint::black_box(small.fold(0, |all, e| all ^ byte(e.offset) ^ byte(e.offset + e.stored - 1)));
 }

@@ -14,6 +14,8 @@ impl Error {
             Self::Memory { .. } => "FR102",
             Self::Threads(_) => "FR103",
             Self::Interrupted => "FR104",
+            Self::Unreadable { .. } => "FR105",
+            Self::Lost { .. } => "FR106",
             Self::NotFrec { .. } => "FR201",
             Self::Version { .. } => "FR202",
             Self::Unsupported { .. } => "FR203",

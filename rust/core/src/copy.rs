@@ -203,7 +203,7 @@ impl Copier {
         renumber: &[Renumber],
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<()> {
-        source.check_size()?;
+        source.check_file()?;
         let (mut pieces, mut gathered) = (Vec::new(), Vec::new());
         for (number, column) in self.columns.iter_mut().enumerate() {
             let field = fields[column.field];

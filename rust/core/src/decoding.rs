@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::extent::Extent;
 use crate::image::{Decoder, Random, raw_pixels};
+use crate::index::Source;
 use crate::loader::{LoadCounters, Making, Recipe, add};
 use crate::payload::resized;
 use crate::plan::{Lead, LoadPlan, Place, follow};
-use crate::reader::Reader;
 
 /// Payloads of up to so many bytes leave their memory to the next one.
 const KEEP: usize = 16 << 20;
@@ -111,21 +110,24 @@ impl LoadPlan {
                 }
                 drawn
             };
-            let stored = self.read(counters, (&mut tools.payload, &mut tools.value), place, output)?;
             let extent = &place.extents[output];
-            let (data, side) = if extent.is_plain() {
-                stored.split_at(extent.length() as usize)
-            } else {
-                (stored, &[][..]) // decompressed
-            };
-            let out = &mut *making.part.bytes[output];
-            let made = match raw_pixels(data) {
-                Some(image) => {
-                    let (crop, flip) = draw(image.width, image.height);
-                    tools.decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
+            let (decoder, out) = (&mut tools.decoder, &mut *making.part.bytes[output]);
+            let make = |stored: &[u8]| {
+                let (data, side) = if extent.is_plain() {
+                    stored.split_at(extent.length() as usize)
+                } else {
+                    (stored, &[][..]) // decompressed
+                };
+                match raw_pixels(data) {
+                    Some(image) => {
+                        let (crop, flip) = draw(image.width, image.height);
+                        decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
+                    }
+                    None => decoder.crop_resize_side(data, side, geometry.size(), out, draw),
                 }
-                None => tools.decoder.crop_resize_side(data, side, geometry.size(), out, draw),
             };
+            let memory = (&mut tools.payload, &mut tools.value);
+            let made = self.with_payload(counters, memory, place, output, make)?;
             let timings = match (made, unfit) {
                 (Ok(timings), None) => timings,
                 (Err(cause), None) | (_, Some(cause)) => {
@@ -140,57 +142,67 @@ impl LoadPlan {
         Ok(())
     }
 
-    /// Reads and checks a payload. By a system call, to the thread's memory: 20 us beside some 1000 us of decoding, without
+    /// Reads and checks a payload, and calls `work` with it. By a system call, to the thread's memory: 20 us beside some 1000 us of decoding, without
     /// page faults, and a file that was cut short is an error and no signal. Pixels that need no decoding are taken from the
     /// mapping, if there is one: copied twice, they would take half as long again.
-    fn read<'a>(
-        &'a self,
+    fn with_payload<T>(
+        &self,
         counters: &LoadCounters,
-        (memory, value): (&'a mut Vec<u8>, &'a mut Vec<u8>),
+        (memory, value): (&mut Vec<u8>, &mut Vec<u8>),
         place: &Place,
         output: usize,
-    ) -> Result<&'a [u8]> {
+        work: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
         let start = Instant::now();
         let source = &self.sources[place.source];
         let (reader, field, extent) = (&source.reader, source.fields[output], &place.extents[output]);
-        let length = extent.stored as usize;
-        let mapped = self.raw.load(Ordering::Relaxed).then(|| mapped_pixels(reader, extent)).flatten();
-        let bytes = if let Some(bytes) = mapped {
-            bytes
-        } else {
-            if memory.len() < length || memory.len() > KEEP {
-                *memory = Vec::new();
-                memory.try_reserve_exact(length).map_err(|_| Error::Memory { bytes: extent.stored })?;
-                memory.resize(length, 0);
+        let (record, length, plain) = (place.record, extent.stored as usize, extent.is_plain());
+        let check = |bytes: &[u8]| {
+            if plain && self.verify {
+                reader.check_crc(field, record, extent, bytes)?;
             }
-            let bytes = &mut memory[..length];
-            reader.inner.file.read_exact_at(bytes, extent.offset).map_err(|e| Error::io(reader.path(), e))?;
-            if extent.is_plain() && bytes.starts_with(RAW) {
-                self.raw.store(true, Ordering::Relaxed);
-            }
-            bytes
+            add(&counters.reads, 1);
+            add(&counters.bytes, extent.stored);
+            add(&counters.read_nanos, nanos(start.elapsed()));
+            Ok(())
         };
-        let plain = extent.is_plain();
-        if plain && self.verify {
-            reader.check_crc(field, place.record, extent, bytes)?;
+        let mut work = Some(work);
+        if plain && self.raw.load(Ordering::Relaxed) && matches!(reader.inner.random, Source::Mapped(_)) {
+            let made = reader.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
+                let stored = reader.stored_in(extent, mapped.unwrap_or_default())?;
+                if !stored.starts_with(RAW) {
+                    return Ok(None);
+                }
+                check(stored)?;
+                Ok(work.take().map(|work| work(stored)))
+            })?;
+            if let Some(made) = made {
+                return Ok(made);
+            }
         }
-        add(&counters.reads, 1);
-        add(&counters.bytes, extent.stored);
-        add(&counters.read_nanos, nanos(start.elapsed()));
-        if plain {
-            return Ok(bytes);
+        if memory.len() < length || memory.len() > KEEP {
+            *memory = Vec::new();
+            memory.try_reserve_exact(length).map_err(|_| Error::Memory { bytes: extent.stored })?;
+            memory.resize(length, 0);
         }
-        if value.capacity() > KEEP {
-            *value = Vec::new();
+        let bytes = &mut memory[..length];
+        let read = reader.inner.file.read_exact_at(bytes, extent.offset);
+        read.map_err(|e| reader.failed_read(field, record, e))?;
+        if plain && bytes.starts_with(RAW) {
+            self.raw.store(true, Ordering::Relaxed);
         }
-        resized(value, extent.length())?;
-        reader.decompress(field, place.record, extent, bytes, value)?;
-        Ok(value)
+        check(bytes)?;
+        let bytes = if plain {
+            &*bytes
+        } else {
+            if value.capacity() > KEEP {
+                *value = Vec::new();
+            }
+            resized(value, extent.length())?;
+            reader.decompress(field, record, extent, bytes, value)?;
+            value
+        };
+        let Some(work) = work else { return Err(reader.missing(field, record)) };
+        Ok(work(bytes))
     }
-}
-
-fn mapped_pixels<'a>(reader: &'a Reader, extent: &Extent) -> Option<&'a [u8]> {
-    let start = extent.offset as usize;
-    let bytes = reader.random_mapping()?.bytes().get(start..start + extent.stored as usize)?;
-    (extent.is_plain() && bytes.starts_with(RAW)).then_some(bytes)
 }

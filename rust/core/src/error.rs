@@ -38,6 +38,15 @@ pub enum Error {
     #[error("{path}: the file is truncated: it has {found} bytes, and its commit {commit} ends at {expected}: copy it again, or restore it", path = path.display())]
     Truncated { path: PathBuf, found: u64, expected: u64, commit: u64 },
 
+    #[error("{path}: {place}: {source}", path = path.display())]
+    Unreadable { path: PathBuf, place: String, source: io::Error },
+
+    #[error(
+        "{path}: {place}: a page of the file's mapping could not be read, though the file is as it was: its disk or mount may have failed for a while: open it again",
+        path = path.display()
+    )]
+    Lost { path: PathBuf, place: String },
+
     #[error("{path}: record {record}, field {field}: stored CRC {stored:#010x}, computed {computed:#010x}: the payload is damaged", path = path.display())]
     Checksum { path: PathBuf, record: u64, field: String, stored: u32, computed: u32 },
 
@@ -141,6 +150,23 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
+    }
+
+    /// Whether this is about the file as a whole, or its disk, and not about some of its bytes.
+    pub(crate) fn is_of_the_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Io { .. }
+                | Self::Unreadable { .. }
+                | Self::Lost { .. }
+                | Self::Truncated { .. }
+                | Self::Replaced { .. }
+        )
+    }
+
+    /// A failed read of a part of a file.
+    pub(crate) fn unreadable(path: &Path, place: &str, source: io::Error) -> Self {
+        Self::Unreadable { path: path.to_owned(), place: place.to_owned(), source }
     }
 
     pub(crate) fn corrupt(path: &Path, part: impl Into<String>, detail: impl Into<String>) -> Self {

@@ -173,7 +173,7 @@ impl Reader {
             let (path, record) = (self.path().to_owned(), run.end.cast_signed() - 1);
             return Err(Error::OutOfRange { path, record, len: self.len() });
         }
-        self.check_size()?;
+        self.check_file()?;
         let rows = Rows::Run(run);
         let mut bytes = vec![0; rows.len() as usize];
         for (field, definition) in self.schema().fields().iter().enumerate() {

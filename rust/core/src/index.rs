@@ -10,16 +10,28 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, CHUNK_LEN, Chunk, Encoding, Footer, Part, u32_at};
-use crate::map::Mapping;
+use crate::map::Guarded;
 use crate::schema::Schema;
 
 /// Where the bytes of a snapshot are read from.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     /// A mapping of all of it.
-    Mapped(Arc<Mapping>),
+    Mapped(Arc<Guarded>),
     /// System calls; chunks are read whole at first touch.
     File(Arc<File>),
+}
+
+impl Source {
+    /// Calls `work` with all bytes, if they are mapped, and returns what it does if what it read was there.
+    #[allow(clippy::inline_always)] // around the loop over a batch's records
+    #[inline(always)]
+    pub(crate) fn with<T>(&self, work: impl FnOnce(Option<&[u8]>) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Mapped(map) => map.read(|bytes| work(Some(bytes)))?,
+            Self::File(_) => work(None),
+        }
+    }
 }
 
 /// All columns of one snapshot.
@@ -194,10 +206,24 @@ impl Column {
         width: usize,
         mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
-        let Some(mut chunk) = self.chunks.last() else {
+        let Some(last) = self.chunks.last() else {
             return (0..records.len()).try_for_each(|i| each(i, None));
         };
-        let mut bytes = chunk.bytes(path, &self.name)?;
+        last.source.with(|file| self.walk_in(file, last, path, records, width, each))
+    }
+
+    #[allow(clippy::inline_always)] // likewise
+    #[inline(always)]
+    fn walk_in<'a>(
+        &'a self,
+        file: Option<&'a [u8]>,
+        mut chunk: &'a ChunkData,
+        path: &Path,
+        records: &[u64],
+        width: usize,
+        mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let mut bytes = chunk.bytes(path, &self.name, file)?;
         // Random entries of a large file are cache misses. Loads that nothing waits for overlap, so touch all entries first.
         let touched = records.iter().fold(0, |all, &record| {
             let at = record.wrapping_sub(chunk.chunk.first).wrapping_mul(width as u64);
@@ -211,7 +237,7 @@ impl Column {
                     continue;
                 };
                 chunk = found;
-                bytes = chunk.bytes(path, &self.name)?;
+                bytes = chunk.bytes(path, &self.name, file)?;
             }
             let at = (record - chunk.chunk.first) as usize * width;
             let entry = bytes.get(at..at + width);
@@ -241,6 +267,17 @@ impl Column {
         run: Range<u64>,
         mut each: impl FnMut(u64, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
+        let Some(last) = self.chunks.last() else { return each(run.end - run.start, None) };
+        last.source.with(|file| self.stretches_in(file, path, run, &mut each))
+    }
+
+    fn stretches_in(
+        &self,
+        file: Option<&[u8]>,
+        path: &Path,
+        run: Range<u64>,
+        each: &mut dyn FnMut(u64, Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
         let mut next = run.start;
         let mut number = self.chunks.partition_point(|c| c.chunk.end_record() <= next);
         while next < run.end {
@@ -252,7 +289,7 @@ impl Column {
                 next = data.chunk.first;
             }
             let end = run.end.min(data.chunk.end_record());
-            let bytes = data.bytes(path, &self.name)?;
+            let bytes = data.bytes(path, &self.name, file)?;
             let at = |record: u64| (record - data.chunk.first) as usize * self.width;
             let (from, to) = (at(next), at(end));
             for block in from / BLOCK..to.div_ceil(BLOCK) {
@@ -291,7 +328,9 @@ impl Column {
 
     /// Reads and checks all entries, chunk by chunk; `each` gets the first record of a chunk and its bytes.
     pub(crate) fn for_each_chunk(&self, path: &Path, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        self.chunks.iter().try_for_each(|data| each(data.chunk.first, data.checked_bytes(path, &self.name)?))
+        self.chunks.iter().try_for_each(|data| {
+            data.source.with(|file| each(data.chunk.first, data.checked_bytes(path, &self.name, file)?))
+        })
     }
 }
 
@@ -311,12 +350,14 @@ impl ChunkData {
     }
 
     /// The entries, behind them (from the next multiple of 8 on) the check table. Unchecked if mapped.
-    fn bytes(&self, path: &Path, name: &str) -> Result<&[u8]> {
+    ///
+    /// `mapped` is what [`Source::with`] gives.
+    fn bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
         let length = (self.chunk.end() - self.chunk.offset) as usize;
         match &self.source {
-            Source::Mapped(map) => {
+            Source::Mapped(_) => {
                 let start = self.chunk.offset as usize;
-                map.bytes().get(start..start + length).ok_or_else(|| {
+                mapped.and_then(|bytes| bytes.get(start..start + length)).ok_or_else(|| {
                     Error::corrupt(path, format!("column {name}"), "its chunk lies outside of the mapping")
                 })
             }
@@ -325,7 +366,8 @@ impl ChunkData {
                     return Ok(bytes);
                 }
                 let mut bytes = vec![0; length];
-                file.read_exact_at(&mut bytes, self.chunk.offset).map_err(|e| Error::io(path, e))?;
+                file.read_exact_at(&mut bytes, self.chunk.offset)
+                    .map_err(|e| Error::unreadable(path, &format!("index of field {name}"), e))?;
                 for block in 0..self.chunk.table().1 as usize {
                     self.check_block(path, name, &bytes, block)?;
                 }
@@ -336,9 +378,19 @@ impl ChunkData {
         }
     }
 
+    /// Checks every block.
+    pub(crate) fn check_all(&self, path: &Path, name: &str) -> Result<()> {
+        self.source.with(|file| self.checked_bytes(path, name, file).map(drop))
+    }
+
+    /// A copy of all entries, every block of them checked.
+    pub(crate) fn copy(&self, path: &Path, name: &str) -> Result<Vec<u8>> {
+        self.source.with(|file| self.checked_bytes(path, name, file).map(<[u8]>::to_vec))
+    }
+
     /// All entries, every block of them checked.
-    pub(crate) fn checked_bytes(&self, path: &Path, name: &str) -> Result<&[u8]> {
-        let bytes = self.bytes(path, name)?;
+    fn checked_bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
+        let bytes = self.bytes(path, name, mapped)?;
         for block in 0..self.chunk.table().1 as usize {
             self.check(path, name, bytes, block)?;
         }

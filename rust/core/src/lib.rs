@@ -42,6 +42,7 @@ mod dtype;
 mod error;
 mod extend;
 mod extent;
+mod faults;
 mod fill;
 mod filling;
 mod gather;

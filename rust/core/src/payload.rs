@@ -26,15 +26,13 @@ impl Reader {
     pub(crate) fn decompress_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
         match &self.inner.random {
             Source::Mapped(map) => {
-                let start = extent.offset as usize;
-                let Some(stored) = map.bytes().get(start..start + extent.stored as usize) else {
-                    return Err(Error::corrupt(self.path(), "index", "an extent lies outside of the mapping"));
-                };
-                self.decompress(field, record, extent, stored, out)
+                let outcome =
+                    map.read(|bytes| self.decompress(field, record, extent, self.stored_in(extent, bytes)?, out));
+                outcome.map_err(|e| self.name_lost(field, &[record], &[*extent], e))?
             }
             Source::File(file) => STORED.with_borrow_mut(|stored| {
                 resized(stored, extent.stored)?;
-                file.read_exact_at(stored, extent.offset).map_err(|e| Error::io(self.path(), e))?;
+                file.read_exact_at(stored, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
                 let outcome = self.decompress(field, record, extent, stored, out);
                 if stored.capacity() > KEEP {
                     *stored = Vec::new();

@@ -1,5 +1,6 @@
 //! A file as of one commit.
 
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,9 +10,11 @@ use serde_json::{Map, Value as Json};
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::extent::{EXTENT_LEN, Extent};
+use crate::faults;
 use crate::index::{Column, Source};
 use crate::layout::{FORMAT_VERSION, Part};
 use crate::map::Mapping;
+use crate::payload::resized;
 use crate::schema::{Field, FieldType, Schema};
 use crate::snapshot::{Access, Snapshot, SnapshotId};
 
@@ -38,7 +41,7 @@ pub enum ColumnBytes {
 pub enum Datum {
     /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
     Payload(u64, u64),
-    /// A payload's value that is stored compressed.
+    /// A payload's value in memory of its own: one that is stored compressed, or a list, which is to be taken apart.
     Decompressed(Vec<u8>),
     /// Text, which may be that of JSON.
     Str(String),
@@ -114,17 +117,14 @@ impl Reader {
         self.inner.document.complete
     }
 
-    /// The mapping; `None` if the file is read by system calls.
+    /// The mapping for views; `None` if the file is read by system calls.
     pub fn mapping(&self) -> Option<&Arc<Mapping>> {
-        self.inner.map.as_ref()
+        self.inner.views.as_ref().map(|views| &views[0])
     }
 
-    /// The mapping for reads in random order; `None` if the file is read by system calls.
+    /// The mapping for views that are read in random order; `None` if the file is read by system calls.
     pub fn random_mapping(&self) -> Option<&Arc<Mapping>> {
-        match &self.inner.random {
-            Source::Mapped(map) => Some(map),
-            Source::File(_) => None,
-        }
+        self.inner.views.as_ref().map(|views| &views[1])
     }
 
     /// Position of a field in the schema.
@@ -161,16 +161,43 @@ impl Reader {
         Ok(records)
     }
 
-    /// Makes sure that the file is still as long as the snapshot: a read behind its end through a mapping would be a SIGBUS.
+    /// Makes sure that the file is still the one that was opened, and that a read through a mapping which fails all the same comes to
+    /// be an error.
     ///
     /// Everything that reads from the file begins with this: `extents`, `values`, `column`, `verify`.
-    pub(crate) fn check_size(&self) -> Result<()> {
-        let found = self.inner.file.metadata().map_err(|e| Error::io(self.path(), e))?.len();
-        let (expected, commit) = (self.inner.footer.end(), self.inner.footer.commit);
-        if found < expected {
-            return Err(Error::Truncated { path: self.path().to_owned(), found, expected, commit });
+    pub(crate) fn check_file(&self) -> Result<()> {
+        match &self.inner.random {
+            Source::Mapped(_) => {
+                faults::arm();
+                // Whether it was overwritten, `Guarded::read` sees for itself.
+                self.inner.seal.check_size(&self.inner.file)
+            }
+            Source::File(file) => self.inner.seal.check(file),
         }
-        Ok(())
+    }
+
+    /// The error for a payload that could not be read by a system call.
+    pub(crate) fn failed_read(&self, field: usize, record: u64, source: io::Error) -> Error {
+        if source.kind() == io::ErrorKind::UnexpectedEof
+            && let Err(error) = self.check_file()
+        {
+            return error;
+        }
+        Error::unreadable(self.path(), &format!("record {record}, field {}", self.name_of(field)), source)
+    }
+
+    /// Names the record in an error of a mapping of which a page could not be read.
+    pub(crate) fn name_lost(&self, field: usize, records: &[u64], extents: &[Extent], mut error: Error) -> Error {
+        if let (Error::Lost { place, .. } | Error::Unreadable { place, .. }, Source::Mapped(map)) =
+            (&mut error, &self.inner.random)
+            && let Some(at) = map.lost_at()
+            // The page, of which the record may have no more than a part.
+            && let Some(i) = extents.iter().position(|e| e.stored > 0 && e.offset <= at | 4095 && at < e.offset + e.stored)
+            && let Some(record) = records.get(i)
+        {
+            *place = format!("record {record}, field {}", self.name_of(field));
+        }
+        error
     }
 
     fn main_column(&self, field: usize) -> Result<&Column> {
@@ -183,7 +210,7 @@ impl Reader {
         if !kind.has_payloads() {
             return Err(self.wrong_type(field, "it has no payloads"));
         }
-        self.check_size()?;
+        self.check_file()?;
         let (limit, image) = (self.inner.footer.offset, *kind == FieldType::Image);
         let mut extents = Vec::with_capacity(records.len());
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
@@ -330,7 +357,7 @@ impl Reader {
         let Some(out) = out.get_mut(..needed) else {
             return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed: needed as u64, given });
         };
-        self.check_size()?;
+        self.check_file()?;
         self.main_column(field)?.gather(self.path(), records, out, |i| self.missing(field, records[i]))
     }
 
@@ -355,11 +382,7 @@ impl Reader {
             if extent.missing {
                 return Ok(None);
             }
-            let bytes = if extent.is_plain() {
-                self.read_checked(field, records[i], extent)?
-            } else {
-                self.decompressed(field, records[i], extent)?
-            };
+            let bytes = self.read_checked(field, records[i], extent)?;
             let bad =
                 |_| Error::BadString { path: self.path().to_owned(), record: records[i], field: self.name_of(field) };
             String::from_utf8(bytes).map(Some).map_err(bad)
@@ -368,20 +391,17 @@ impl Reader {
     }
 
     fn read_checked(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
-        let bytes = match &self.inner.map {
-            Some(map) => {
-                let start = extent.offset as usize;
-                map.bytes().get(start..start + extent.stored as usize).unwrap_or_default().to_vec()
-            }
-            None => self.pread(extent)?,
-        };
-        self.check_crc(field, record, extent, &bytes)?;
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.length())?;
+        self.copy_one(field, record, extent, &mut bytes, true)?;
         Ok(bytes)
     }
 
-    fn pread(&self, extent: &Extent) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; extent.stored as usize];
-        self.inner.file.read_exact_at(&mut bytes, extent.offset).map_err(|e| Error::io(self.path(), e))?;
+    fn pread(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.stored)?;
+        let read = self.inner.file.read_exact_at(&mut bytes, extent.offset);
+        read.map_err(|e| self.failed_read(field, record, e))?;
         Ok(bytes)
     }
 
@@ -411,13 +431,11 @@ impl Reader {
                 if extent.missing {
                     return Ok(Datum::Missing);
                 }
-                if !extent.is_plain() {
-                    return Ok(Datum::Decompressed(self.decompressed(field, record, &extent)?));
+                if !extent.is_plain() || matches!(kind, FieldType::List(_)) {
+                    return Ok(Datum::Decompressed(self.read_checked(field, record, &extent)?));
                 }
-                if verify && let Some(map) = &self.inner.map {
-                    let start = extent.offset as usize;
-                    let bytes = map.bytes().get(start..start + extent.stored as usize).unwrap_or_default();
-                    self.check_crc(field, record, &extent, bytes)?;
+                if verify {
+                    self.check_mapped(field, &[record], &[extent])?;
                 }
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }
@@ -448,7 +466,7 @@ impl Reader {
         if !extent.is_plain() {
             return self.decompressed(field, record, &extent);
         }
-        let mut bytes = self.pread(&extent)?;
+        let mut bytes = self.pread(field, record, &extent)?;
         if verify {
             self.check_crc(field, record, &extent, &bytes)?;
         }
@@ -456,12 +474,40 @@ impl Reader {
         Ok(bytes)
     }
 
+    /// Copies one value, decompressed, to `out`, which is of its size; from the mapping if there is one.
+    ///
+    /// # Errors
+    /// A buffer of another size, a failed read, damage, or a record without a value.
+    pub fn value_into(&self, field: usize, record: u64, out: &mut [u8], verify: bool) -> Result<()> {
+        let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+        if extent.missing {
+            return Err(self.missing(field, record));
+        }
+        let (needed, given) = (extent.length(), out.len() as u64);
+        if needed != given {
+            return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
+        }
+        self.copy_one(field, record, &extent, out, verify)
+    }
+
     /// All values of a column, every block checked, and what each is: `label`, small arrays, `image.width`, `image.height`.
     ///
     /// # Errors
     /// No such column, damage, or a record without a value.
     pub fn column(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
-        self.check_size()?;
+        self.column_in(name, false)
+    }
+
+    /// As [`Reader::column`], but never in the mapping for views.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn column_copy(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
+        self.column_in(name, true)
+    }
+
+    fn column_in(&self, name: &str, copy: bool) -> Result<(ArrayType, ColumnBytes)> {
+        self.check_file()?;
         let (base, part) = match name.rsplit_once('.') {
             Some((base, "width")) => (base, Part::WIDTH),
             Some((base, "height")) => (base, Part::HEIGHT),
@@ -485,7 +531,10 @@ impl Reader {
         if let Some(chunk) = column.single(self.len())
             && let Some(offset) = chunk.mapped_at()
         {
-            chunk.checked_bytes(self.path(), name)?;
+            if copy {
+                return Ok((entries, ColumnBytes::Copied(Arc::new(chunk.copy(self.path(), name)?))));
+            }
+            chunk.check_all(self.path(), name)?;
             return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
         }
         let number = index.columns().iter().position(|c| std::ptr::eq(c, column)).unwrap_or_default();

@@ -3,14 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::index::{Index, Source};
 use crate::layout::{FileId, Footer};
-use crate::map::{Mapping, Pattern};
+use crate::map::{Guarded, Mapping, Pattern, Seal};
 use crate::open::{Commit, Opening};
 use crate::pool;
 use crate::reader::Reader;
@@ -20,7 +20,8 @@ use crate::sys;
 /// How a reader gets at the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By a mapping: views cost nothing. A file truncated by another program under a view is a SIGBUS.
+    /// By a mapping: views cost nothing. What the core reads of it and cannot get is an error; a view that is read where the
+    /// file cannot be read any more is a SIGBUS.
     Mmap,
     /// By system calls alone: nothing is mapped, every read is a copy, every failure an error.
     Pread,
@@ -53,9 +54,12 @@ pub(crate) struct Snapshot {
     pub(crate) dictionaries: Vec<Vec<Dictionary>>,
     /// For the size check, for advice, and for reading in order.
     pub(crate) file: Arc<File>,
-    pub(crate) map: Option<Arc<Mapping>>,
+    /// For views, of single records and columns, and of batches in random order.
+    pub(crate) views: Option<[Arc<Mapping>; 2]>,
     /// For batches in random order: the kernel reads what is asked for and no more.
     pub(crate) random: Source,
+    /// What the file holds as long as it is this one.
+    pub(crate) seal: Arc<Seal>,
     /// [`sys::blocks_read`] as of the last batch.
     pub(crate) blocks_seen: AtomicI64,
     /// The most bytes that one piece of advice asks for.
@@ -105,11 +109,17 @@ impl Reader {
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let Commit { id, footer, directory, document, file_length } = opening.load(footer)?;
-        let (map, source, random) = match access {
+        let seal = Arc::new(Seal::new(path, id, &footer));
+        let (views, source, random) = match access {
             Access::Mmap => {
-                let map = Arc::new(Mapping::new(&file, footer.end(), Pattern::Normal).map_err(io)?);
-                let random = Arc::new(Mapping::new(&file, footer.end(), Pattern::Random).map_err(io)?);
-                (Some(Arc::clone(&map)), Source::Mapped(map), Source::Mapped(random))
+                // Views have mappings of their own: where a read of the core fails, its mapping becomes zeros, which no view may see.
+                let view = |pattern| Mapping::new(path, &file, footer.end(), pattern).map(Arc::new).map_err(io);
+                let lost = Arc::new(AtomicU64::new(0));
+                let own = |pattern| {
+                    Guarded::new(&file, &seal, &lost, pattern).map(|map| Source::Mapped(Arc::new(map))).map_err(io)
+                };
+                let views = [view(Pattern::Normal)?, view(Pattern::Random)?];
+                (Some(views), own(Pattern::Normal)?, own(Pattern::Random)?)
             }
             Access::Pread => {
                 // Advice belongs to an open file, so batches need one of their own.
@@ -141,15 +151,16 @@ impl Reader {
             copies,
             dictionaries,
             file,
-            map,
+            views,
             random,
+            seal,
             blocks_seen: AtomicI64::new(-1),
             advice,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Looks for a newer commit and opens it; `None` if this is the newest.
+    /// Looks for a newer commit and opens it; `None` if this is the newest, and can be read.
     ///
     /// # Errors
     /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
@@ -160,7 +171,9 @@ impl Reader {
             let found = format!("file {}", hex(&new.inner.id));
             return Err(Error::Replaced { path: self.path().to_owned(), expected, found });
         }
-        Ok((new.inner.footer.commit > self.inner.footer.commit).then_some(new))
+        // What could not be read of this one may be there again.
+        let lost = matches!(&self.inner.random, Source::Mapped(map) if map.lost_at().is_some());
+        Ok((lost || new.inner.footer.commit > self.inner.footer.commit).then_some(new))
     }
 }
 

@@ -118,8 +118,10 @@ impl StackPlan {
         good
     }
 
-    /// Copies the payloads of one row, tells their bytes in the file.
-    fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize) -> Result<u64> {
+    /// Copies the payloads of one row, tells their bytes in the file. `mapped` is what [`Source::with`] gives.
+    ///
+    /// [`Source::with`]: crate::index::Source::with
+    fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
         let (found, at) = (making.found, row - making.part.rows.start);
         let Some((file, record)) = found.rows[row] else { return Ok(0) };
         let source = &self.sources[file];
@@ -127,7 +129,7 @@ impl StackPlan {
         for ((&output, &field), extents) in self.payloads.iter().zip(&source.fields).zip(&found.extents) {
             let len = self.row_bytes[output];
             let out = &mut making.part.bytes[output][at * len..][..len];
-            source.reader.copy_one(field, record, &extents[row], out, self.verify)?;
+            source.reader.copy_from(mapped, field, record, &extents[row], out, self.verify)?;
             stored += extents[row].stored;
         }
         Ok(stored)
@@ -210,13 +212,23 @@ impl Recipe for StackPlan {
     fn make(&self, (): &mut (), making: &mut Making<'_, Found>) {
         let start = Instant::now();
         let (mut made, mut bytes) = (0, 0);
-        for row in self.copy_values(making) {
-            match self.copy_payloads(making, row) {
-                Ok(stored) => {
-                    made += 1;
-                    bytes += stored;
+        let (rows, found) = (self.copy_values(making), making.found);
+        let file = |row: usize| found.rows[row].unwrap_or_default().0;
+        for run in rows.chunk_by(|&a, &b| file(a) == file(b)) {
+            let random = &self.sources[file(run[0])].reader.inner.random;
+            let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
+                run.iter().map(|&row| self.copy_payloads(making, row, mapped)).collect()
+            };
+            // Of a file that is lost, each record says so by itself.
+            let copied = random.with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None));
+            for (&row, copied) in run.iter().zip(copied) {
+                match copied {
+                    Ok(stored) => {
+                        made += 1;
+                        bytes += stored;
+                    }
+                    Err(error) => making.fail(row, error),
                 }
-                Err(error) => making.fail(row, error),
             }
         }
         let width: usize = self.values.iter().map(|&output| self.row_bytes[output]).sum();

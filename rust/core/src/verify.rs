@@ -36,7 +36,7 @@ impl Reader {
     /// # Errors
     /// Failed reads (a file that was truncated, a bad disk) and interrupts.
     pub fn verify(&self, mut progress: impl FnMut(u64) -> bool) -> Result<Report> {
-        self.check_size()?;
+        self.check_file()?;
         let mut report = Report { records: self.len(), ..Report::default() };
         let mut more = 0_u64;
         let mut note = |report: &mut Report, error: &Error| {
@@ -45,8 +45,10 @@ impl Reader {
         // The index first: columns whose blocks are damaged are named here, once, and skipped below.
         for column in self.inner.index.columns() {
             for data in &column.chunks {
-                if let Err(error) = data.checked_bytes(self.path(), column.name()) {
-                    note(&mut report, &error);
+                match data.check_all(self.path(), column.name()) {
+                    Err(error) if error.is_of_the_file() => return Err(error),
+                    Err(error) => note(&mut report, &error),
+                    Ok(()) => {}
                 }
             }
         }
@@ -65,7 +67,7 @@ impl Reader {
                 (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
             });
             for window in windows {
-                let wanted = self.readable_extents(field, window, |error| note(&mut report, error));
+                let wanted = self.readable_extents(field, window, |error| note(&mut report, error))?;
                 let found = self.verify_payloads(field, wanted, &done, &mut progress)?;
                 for error in &found {
                     note(&mut report, error);
@@ -85,20 +87,21 @@ impl Reader {
         field: usize,
         window: std::ops::Range<u64>,
         mut note: impl FnMut(&Error),
-    ) -> Vec<(u64, Extent)> {
+    ) -> Result<Vec<(u64, Extent)>> {
         let records: Vec<u64> = window.collect();
         if let Ok(extents) = self.extents(field, &records) {
-            return records.into_iter().zip(extents).collect();
+            return Ok(records.into_iter().zip(extents).collect());
         }
         let mut good = Vec::new();
         for record in records {
             match self.extents(field, &[record]) {
                 Ok(extents) => good.extend(extents.into_iter().map(|e| (record, e))),
                 Err(error @ Error::BadExtent { .. }) => note(&error),
+                Err(error) if error.is_of_the_file() => return Err(error),
                 Err(_) => {} // a damaged block, noted already
             }
         }
-        good
+        Ok(good)
     }
 
     fn verify_payloads(
@@ -147,7 +150,9 @@ impl Reader {
     pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
         while at < extent.stored {
             piece.resize((extent.stored - at).min(PIECE as u64) as usize, 0);
-            self.inner.file.read_exact_at(piece, extent.offset + at).map_err(|e| Error::io(self.path(), e))?;
+            let place = extent.offset + at;
+            let read = self.inner.file.read_exact_at(piece, place);
+            read.map_err(|e| Error::unreadable(self.path(), &format!("byte {place}"), e))?;
             crc = crate::crc::crc32c_append(crc, piece);
             at += piece.len() as u64;
         }

@@ -50,21 +50,27 @@ pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
 /// The exception for a core error: a built-in one where there is one. Those that are not have a code.
 pub(crate) fn to_py(error: Error) -> PyErr {
     let (message, coded) = (error.to_string(), error.coded());
+    // The system's words, without the number that an OSError has beside them.
+    let words = |source: &std::io::Error| source.to_string().split(" (os error").next().unwrap_or_default().to_owned();
     match error {
         Error::Io { path, source } => match source.raw_os_error() {
             // OSError(errno, text, path) becomes FileNotFoundError or PermissionError by itself.
-            Some(errno) => {
-                let text = source.to_string();
-                let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-                PyOSError::new_err((errno, text, path.into_os_string()))
-            }
+            Some(errno) => PyOSError::new_err((errno, words(&source), path.into_os_string())),
             None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
                 "{}: the file ended early: it was truncated while it was being read [FR303]",
                 path.display()
             )),
             None => PyOSError::new_err(message),
         },
-        Error::Replace { .. } => PyOSError::new_err(message),
+        Error::Unreadable { path, place, source } => match source.raw_os_error() {
+            Some(errno) => PyOSError::new_err((errno, format!("{} ({place})", words(&source)), path.into_os_string())),
+            None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
+                "{}: the file ended early: it was truncated while it was being read ({place}) [FR303]",
+                path.display()
+            )),
+            None => PyOSError::new_err(message),
+        },
+        Error::Lost { .. } | Error::Replace { .. } => PyOSError::new_err(message),
         Error::NotFrec { .. }
         | Error::Corrupt { .. }
         | Error::Truncated { .. }

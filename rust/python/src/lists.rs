@@ -47,26 +47,7 @@ pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Ve
     encode_list(kind, &held.iter().map(|held| held.value(py)).collect::<Vec<_>>())
 }
 
-/// A record's list: numbers, text and JSON as Python's objects, bytes as memoryviews, arrays as read-only arrays.
-pub(crate) fn list_of<'py>(
-    py: Python<'py>,
-    state: &State,
-    field: usize,
-    item: &FieldType,
-    record: u64,
-    place: Option<(u64, u64)>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let reader = &state.reader;
-    let Some((offset, length)) = place else { return Ok(py.None().into_bound(py)) };
-    if let (Some(map), Some(view)) = (reader.mapping(), &state.view) {
-        let bytes = map.bytes().get(offset as usize..(offset + length) as usize).unwrap_or_default();
-        let items = reader.items(field, record, bytes).map_err(to_py)?;
-        return Builder { state, field, record, view: view.bind(py), offset, bytes }.list(item, &items);
-    }
-    list_owned(py, state, field, item, record, py.detach(|| reader.payload(field, record, true)).map_err(to_py)?)
-}
-
-/// The list that these bytes are.
+/// The list that these bytes are: numbers, text and JSON as Python's objects, bytes as memoryviews, arrays as read-only arrays.
 pub(crate) fn list_owned<'py>(
     py: Python<'py>,
     state: &State,
@@ -90,29 +71,18 @@ pub(crate) fn lists_of<'py>(
     records: &[u64],
 ) -> PyResult<Bound<'py, PyList>> {
     let reader = &state.reader;
-    let places = without_gil(py, |interrupted| {
-        let places = reader.view_batch(field, records, &mut *interrupted)?;
-        if places.is_some() {
-            reader.verify_mapped(field, records, interrupted)?;
-        }
-        Ok(places)
-    })?;
-    let Some(places) = places else {
-        // Compressed ones are decompressed by the threads, into memory that all of them share.
-        let read = |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, true, interrupted);
-        let (bytes, places) = without_gil(py, read)?;
-        let all = Arc::new(bytes);
-        let view = export(py, Bytes::Owned(Arc::clone(&all)))?.into_bound(py);
-        let list = |(&record, place): (&u64, Option<(u64, u64)>)| {
-            let Some((offset, length)) = place else { return Ok(py.None().into_bound(py)) };
-            let bytes = all.get(offset as usize..(offset + length) as usize).unwrap_or_default();
-            let items = reader.items(field, record, bytes).map_err(to_py)?;
-            Builder { state, field, record, view: &view, offset, bytes }.list(item, &items)
-        };
-        return PyList::new(py, records.iter().zip(places).map(list).collect::<PyResult<Vec<_>>>()?);
+    // Copied and checked by the threads, into memory that all of them share: what is taken apart must not change meanwhile.
+    let read = |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, true, interrupted);
+    let (bytes, places) = without_gil(py, read)?;
+    let all = Arc::new(bytes);
+    let view = export(py, Bytes::Owned(Arc::clone(&all)))?.into_bound(py);
+    let list = |(&record, place): (&u64, Option<(u64, u64)>)| {
+        let Some((offset, length)) = place else { return Ok(py.None().into_bound(py)) };
+        let bytes = all.get(offset as usize..(offset + length) as usize).unwrap_or_default();
+        let items = reader.items(field, record, bytes).map_err(to_py)?;
+        Builder { state, field, record, view: &view, offset, bytes }.list(item, &items)
     };
-    let lists = records.iter().zip(places).map(|(&record, place)| list_of(py, state, field, item, record, place));
-    PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)
+    PyList::new(py, records.iter().zip(places).map(list).collect::<PyResult<Vec<_>>>()?)
 }
 
 struct Builder<'a, 'py> {

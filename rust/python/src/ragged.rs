@@ -39,12 +39,12 @@ impl Arrays {
         field: usize,
         array: &ArrayType,
         records: &[u64],
-        verify: bool,
+        (verify, copy): (bool, bool),
     ) -> PyResult<Self> {
         let reader = &state.reader;
         let shapes = py.detach(|| reader.shapes(field, records)).map_err(to_py)?;
         let places = OnceLock::new();
-        if let Some(view) = state.random(py) {
+        if let Some(view) = state.random(py).filter(|_| !copy) {
             let ranges = without_gil(py, |interrupted| {
                 let ranges = reader.view_batch(field, records, &mut *interrupted)?;
                 if verify && ranges.is_some() {

@@ -96,7 +96,7 @@ impl Reader {
         let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
         let dict = PyDict::new(py);
         for (position, field) in reader.schema().fields().iter().enumerate() {
-            dict.set_item(&field.name, value(py, &state, position, record, false)?)?;
+            dict.set_item(&field.name, value(py, &state, position, record, false, false)?)?;
         }
         Ok(dict)
     }
@@ -107,26 +107,33 @@ impl Reader {
     }
 
     /// Return one field of one record; with `verify`, a payload is checked against its CRC.
-    #[pyo3(signature = (record, field, *, verify = false))]
+    ///
+    /// With `copy` images and bytes are `bytes`, and arrays own their memory: nothing is a view of the mapping, and what cannot be
+    /// read is an exception now.
+    #[pyo3(signature = (record, field, *, verify = false, copy = false))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         record: &Bound<'py, PyAny>,
         field: &str,
         verify: bool,
+        copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let record = state.reader.resolve(&[index(record)?]).map_err(to_py)?[0];
-        value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify)
+        value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
     }
 
     /// Return all values of a scalar field, shape (N,), or of arrays of at most 64 bytes, (N, *shape); read-only.
     /// "image.width" and "image.height" are uint32.
     ///
-    /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else a copy, made once.
-    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else, or with `copy`, a copy,
+    /// made once.
+    #[pyo3(signature = (name, *, copy = false))]
+    fn column<'py>(&self, py: Python<'py>, name: &str, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let (kind, bytes) = py.detach(|| state.reader.column(name)).map_err(to_py)?;
+        let read = || if copy { state.reader.column_copy(name) } else { state.reader.column(name) };
+        let (kind, bytes) = py.detach(read).map_err(to_py)?;
         let view = match (bytes, &state.view) {
             (ColumnBytes::Mapped(offset, _), Some(view)) => (view.clone_ref(py), offset),
             (ColumnBytes::Mapped(..), None) => return Err(PyTypeError::new_err("no mapping")),
@@ -184,18 +191,21 @@ impl Reader {
     /// Args:
     ///     indices: Record numbers, any 1-D integer sequence or array; repeats are allowed, negative ones count from the end.
     ///     fields: Names of the fields wanted; by default all.
-    ///     verify: Check each payload against its CRC (strings and what is compressed always are).
+    ///     verify: Check each payload against its CRC (strings, lists and what is compressed always are).
+    ///     copy: Copy payloads into one new buffer a field, on all threads. A view of the mapping that is read after the file was cut
+    ///         short, or where its disk fails, is a bus error, which ends the process; a copy is an exception.
     /// Returns:
-    ///     A Batch. Its payloads are views of the mapping; with access="pread", or if one is compressed, of one new buffer.
+    ///     A Batch. Its payloads are views of the mapping; with `copy`, with access="pread", or if one is compressed, of one new buffer.
     /// Raises:
-    ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named.
-    #[pyo3(signature = (indices, fields = None, verify = false))]
+    ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named. OSError: the disk fails.
+    #[pyo3(signature = (indices, fields = None, verify = false, *, copy = false))]
     fn read_batch(
         &self,
         py: Python<'_>,
         indices: &Bound<'_, PyAny>,
         fields: Option<Vec<String>>,
         verify: bool,
+        copy: bool,
     ) -> PyResult<Batch> {
         let state = self.state()?;
         let reader = &state.reader;
@@ -207,7 +217,7 @@ impl Reader {
         let mut values = Vec::with_capacity(wanted.len());
         for field in wanted {
             let name = reader.schema().fields()[field].name.clone();
-            values.push((name, values_of(py, &state, field, &records, verify)?));
+            values.push((name, values_of(py, &state, field, &records, verify, copy)?));
         }
         Ok(Batch { state, records, fields: values })
     }
@@ -257,7 +267,8 @@ impl Reader {
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state()?;
         let newer = py.detach(|| state.reader.refresh()).map_err(to_py)?;
-        let found = newer.is_some();
+        // The same commit comes again if something of it could not be read through the mapping.
+        let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
             drop(self.replace(Some(State::new(py, reader)?)));
         }

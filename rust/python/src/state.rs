@@ -13,7 +13,7 @@ use crate::batch::{Payloads, Values};
 use crate::convert::from_json;
 use crate::error::{CorruptFileError, to_py, without_gil};
 use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
-use crate::lists::{list_of, list_owned, lists_of};
+use crate::lists::{list_owned, lists_of};
 use crate::ragged::Arrays;
 
 /// A core reader with the memoryviews that all views are slices of.
@@ -77,40 +77,47 @@ impl State {
     }
 }
 
-/// One value of a record as a Python object.
+/// One value of a record as a Python object; with `copy`, never a view of the mapping, and plain bytes.
 pub(crate) fn value<'py>(
     py: Python<'py>,
     state: &State,
     field: usize,
     record: u64,
     verify: bool,
+    copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let kind = &state.reader.schema().fields()[field].kind;
-    // What is taken apart is checked before, as texts are.
-    let verify = verify || matches!(kind, FieldType::List(_));
-    let read = || state.reader.datum(field, record, verify);
+    let reader = &state.reader;
+    let kind = &reader.schema().fields()[field].kind;
+    // A copy is checked on its way. A list is one, whose payload may be long.
+    let read = || reader.datum(field, record, verify && !copy);
     // From a mapping it is a few loads; a system call or a checksum may take long.
-    let datum = if state.view.is_some() && !verify { read() } else { py.detach(read) };
+    let quick = state.view.is_some() && (!verify || copy) && !matches!(kind, FieldType::List(_));
+    let datum = if quick { read() } else { py.detach(read) };
     match datum.map_err(to_py)? {
         Datum::Payload(offset, length) => match (&state.view, kind) {
-            (_, FieldType::List(item)) => list_of(py, state, field, item, record, Some((offset, length))),
-            (Some(view), FieldType::Array(array)) => {
+            (Some(view), FieldType::Array(array)) if !copy => {
                 array_over(view.bind(py), offset, array.dtype(), state.shape_of(field, array, record)?)
             }
-            (Some(view), _) => slice(view.bind(py), offset, length),
-            (None, _) => {
-                let bytes = py.detach(|| state.reader.payload(field, record, verify)).map_err(to_py)?;
+            (Some(view), _) if !copy => slice(view.bind(py), offset, length),
+            _ => {
+                let bytes = PyBytes::new_with(py, length as usize, |out| {
+                    py.detach(|| reader.value_into(field, record, out, verify)).map_err(to_py)
+                })?;
                 match kind {
                     FieldType::Array(array) => {
-                        array_of(py, &bytes, array.dtype(), state.shape_of(field, array, record)?)
+                        array_over(&bytes, 0, array.dtype(), state.shape_of(field, array, record)?)
                     }
-                    _ => Ok(PyMemoryView::from(&PyBytes::new(py, &bytes).into_any())?.into_any()),
+                    _ if copy => Ok(bytes.into_any()),
+                    _ => Ok(PyMemoryView::from(&bytes.into_any())?.into_any()),
                 }
             }
         },
         Datum::Decompressed(bytes) => {
             if let FieldType::List(item) = kind {
                 return list_owned(py, state, field, item, record, bytes);
+            }
+            if copy && !matches!(kind, FieldType::Array(_)) {
+                return Ok(PyBytes::new(py, &bytes).into_any());
             }
             let view = export(py, Bytes::Owned(Arc::new(bytes)))?.into_bound(py);
             match kind {
@@ -138,6 +145,7 @@ pub(crate) fn values_of(
     field: usize,
     records: &[u64],
     verify: bool,
+    copy: bool,
 ) -> PyResult<Values> {
     let reader = &state.reader;
     let kind = &reader.schema().fields()[field].kind;
@@ -146,7 +154,7 @@ pub(crate) fn values_of(
         FieldType::Image | FieldType::Bytes => {
             // None if nothing is mapped, or if values are compressed: they are read into memory of the batch's own.
             let mapped = match &state.random {
-                Some(view) => without_gil(py, |interrupted| {
+                Some(view) if !copy => without_gil(py, |interrupted| {
                     let ranges = reader.view_batch(field, records, &mut *interrupted)?;
                     if verify && ranges.is_some() {
                         reader.verify_mapped(field, records, interrupted)?;
@@ -154,7 +162,7 @@ pub(crate) fn values_of(
                     Ok(ranges)
                 })?
                 .map(|ranges| (view.clone_ref(py), ranges)),
-                None => None,
+                _ => None,
             };
             let (view, ranges) = if let Some(mapped) = mapped {
                 mapped
@@ -189,7 +197,7 @@ pub(crate) fn values_of(
                 }
                 FieldType::List(item) => lists_of(py, state, field, item, records)?.into_any(),
                 FieldType::Array(array) => {
-                    Bound::new(py, Arrays::new(py, state, field, array, records, verify)?)?.into_any()
+                    Bound::new(py, Arrays::new(py, state, field, array, records, (verify, copy))?)?.into_any()
                 }
                 other => return Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
             },

@@ -1,0 +1,120 @@
+//! A file that changes under its reader: in the middle of a call, which a test can only do from inside of it.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fastrecord_core::{Access, Error, FieldType, Reader, Schema, Value, Writer, WriterOptions};
+
+const COUNT: u64 = 16;
+/// So large that a call that copies some asks in between whether it is to stop.
+const SIZE: usize = 300_000;
+
+fn value(record: u64) -> Vec<u8> {
+    vec![record as u8 + 1; SIZE]
+}
+
+fn write(path: &Path) {
+    let schema = Schema::new([("data", FieldType::Bytes)]).unwrap();
+    let mut writer = Writer::open(path, Some(schema), None, &WriterOptions::default()).unwrap();
+    for record in 0..COUNT {
+        writer.append(&[Value::Bytes(&value(record))]).unwrap();
+    }
+    writer.close().unwrap();
+}
+
+/// What copying all records comes to if the file changes when the first of them are copied; and a later read.
+fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Error) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.frec");
+    write(&path);
+    let reader = Reader::open(&path, access, Some(1)).unwrap();
+    let records: Vec<u64> = (0..COUNT).collect();
+    let mut out = vec![0; SIZE * COUNT as usize];
+    let mut asked = 0;
+    let outcome = reader.read_batch_into(0, &records, &mut out, verify, || {
+        asked += 1;
+        if asked == 3 {
+            change(&OpenOptions::new().write(true).open(&path).unwrap());
+        }
+        false
+    });
+    assert!(asked >= 3);
+    (outcome.unwrap_err(), reader.lengths(0, &[0]).unwrap_err())
+}
+
+#[test]
+fn a_file_cut_short_amid_a_call_is_an_error_of_this_call_and_of_later_ones() {
+    for access in [Access::Mmap, Access::Pread] {
+        for verify in [true, false] {
+            // At the end of a page, within one, and within the footer's own.
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.frec");
+            write(&path);
+            let end = path.metadata().unwrap().len();
+            let lengths = [4096 * 200, 4096 * 200 + 1000, end - 4096 - 100, end - 4096];
+            // Without a mapping only what is read is missed.
+            let some = if access == Access::Mmap { &lengths[..] } else { &lengths[..2] };
+            for &length in some {
+                let (error, later) = changed(access, verify, |file| file.set_len(length).unwrap());
+                assert!(matches!(&error, Error::Truncated { found, .. } if *found == length), "{length}: {error}");
+                assert!(error.to_string().contains("a.frec"));
+                assert!(matches!(later, Error::Truncated { .. }), "{later}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_short_and_made_as_long_again_amid_a_call_gives_no_zeros() {
+    for verify in [true, false] {
+        let (error, _) = changed(Access::Mmap, verify, |file| {
+            let length = file.metadata().unwrap().len();
+            file.set_len(4096 * 200).unwrap();
+            file.set_len(length).unwrap();
+        });
+        assert!(matches!(error, Error::Replaced { .. }), "{error}");
+    }
+}
+
+#[test]
+fn another_file_written_over_one_amid_a_call_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.frec");
+    write(&other);
+    let bytes = std::fs::read(&other).unwrap();
+    for verify in [true, false] {
+        let (error, later) = changed(Access::Mmap, verify, |file| file.write_all_at(&bytes, 0).unwrap());
+        for error in [error, later] {
+            assert!(matches!(error, Error::Replaced { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_writer_that_appends_amid_a_call_disturbs_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.frec");
+    write(&path);
+    let reader = Reader::open(&path, Access::Mmap, Some(1)).unwrap();
+    let mut out = vec![0; SIZE * COUNT as usize];
+    let mut appended = false;
+    let records: Vec<u64> = (0..COUNT).collect();
+    reader
+        .read_batch_into(0, &records, &mut out, true, || {
+            if !appended {
+                appended = true;
+                let options = WriterOptions { mode: fastrecord_core::Mode::Append, ..WriterOptions::default() };
+                let mut writer = Writer::open(&path, None, None, &options).unwrap();
+                writer.append(&[Value::Bytes(b"more")]).unwrap();
+                writer.close().unwrap();
+            }
+            false
+        })
+        .unwrap();
+    assert!(appended);
+    for (record, bytes) in out.chunks_exact(SIZE).enumerate() {
+        assert_eq!(bytes, value(record as u64));
+    }
+    assert_eq!(reader.refresh().unwrap().unwrap().len(), COUNT + 1);
+}
