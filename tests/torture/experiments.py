@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.torture import endings, leaks, leftovers, readers, resume, resume_order, soak, threads
+from tests.torture import endings, leaks, leftovers, mapping, readers, resume, resume_order, soak, threads
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
     readers.EXPERIMENT,
+    mapping.EXPERIMENT,
     leaks.EXPERIMENT,
     soak.EXPERIMENT,
     leftovers.EXPERIMENT,

@@ -112,7 +112,7 @@ impl LoadPlan {
             };
             let extent = &place.extents[output];
             let (decoder, out) = (&mut tools.decoder, &mut *making.part.bytes[output]);
-            let make = |stored: &[u8]| {
+            let decode = |stored: &[u8]| {
                 let (data, side) = if extent.is_plain() {
                     stored.split_at(extent.length() as usize)
                 } else {
@@ -127,7 +127,7 @@ impl LoadPlan {
                 }
             };
             let memory = (&mut tools.payload, &mut tools.value);
-            let made = self.with_payload(counters, memory, place, output, make)?;
+            let made = self.with_payload(counters, memory, place, output, decode)?;
             let timings = match (made, unfit) {
                 (Ok(timings), None) => timings,
                 (Err(cause), None) | (_, Some(cause)) => {

@@ -225,11 +225,12 @@ fn this_thread() -> usize {
 }
 
 fn errno() -> *mut c_int {
-    // SAFETY: these return the address of the calling thread's errno, which is there as long as the thread.
     #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
-    return unsafe { libc::__error() };
+    use libc::__error as address;
     #[cfg(not(any(target_os = "macos", target_os = "ios", target_os = "freebsd")))]
-    return unsafe { libc::__errno_location() };
+    use libc::__errno_location as address;
+    // SAFETY: it returns the address of the calling thread's errno, which is there as long as the thread.
+    unsafe { address() }
 }
 
 /// The handler.

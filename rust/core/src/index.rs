@@ -34,6 +34,9 @@ impl Source {
     }
 }
 
+/// What is called with a number of records and their entries, if they have any.
+type Each<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<()> + 'a;
+
 /// All columns of one snapshot.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -276,7 +279,7 @@ impl Column {
         file: Option<&[u8]>,
         path: &Path,
         run: Range<u64>,
-        each: &mut dyn FnMut(u64, Option<&[u8]>) -> Result<()>,
+        each: &mut Each<'_>,
     ) -> Result<()> {
         let mut next = run.start;
         let mut number = self.chunks.partition_point(|c| c.chunk.end_record() <= next);
