@@ -225,10 +225,10 @@ fn this_thread() -> usize {
 }
 
 fn errno() -> *mut c_int {
-    #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
-    use libc::__error as address;
     #[cfg(not(any(target_os = "macos", target_os = "ios", target_os = "freebsd")))]
     use libc::__errno_location as address;
+    #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
+    use libc::__error as address;
     // SAFETY: it returns the address of the calling thread's errno, which is there as long as the thread.
     unsafe { address() }
 }

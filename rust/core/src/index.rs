@@ -274,13 +274,7 @@ impl Column {
         last.source.with(|file| self.stretches_in(file, path, run, &mut each))
     }
 
-    fn stretches_in(
-        &self,
-        file: Option<&[u8]>,
-        path: &Path,
-        run: Range<u64>,
-        each: &mut Each<'_>,
-    ) -> Result<()> {
+    fn stretches_in(&self, file: Option<&[u8]>, path: &Path, run: Range<u64>, each: &mut Each<'_>) -> Result<()> {
         let mut next = run.start;
         let mut number = self.chunks.partition_point(|c| c.chunk.end_record() <= next);
         while next < run.end {
