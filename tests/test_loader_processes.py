@@ -501,3 +501,30 @@ def test_a_training_script_that_is_stopped_by_ctrl_c_ends_at_once_and_cleanly(ph
         status, output = read_rest(process)
     assert status in (-2, 130, 1)
     assert "KeyboardInterrupt" in output
+
+
+def test_a_forked_child_skips_records_though_torch_had_threads_at_work_in_its_parent(tmp_path: Path) -> None:
+    write_payloads(
+        tmp_path / "a.frec", [photo(number) if number % 4 else b"text" for number in range(32)], images=False
+    )
+    out = run_child(
+        """
+        import torch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.set_num_threads(2)
+        image = fr.transforms.CenterCrop(64, resize=64)
+        loader = fr.FastRecordLoader(
+            fr.FastRecordDataset("a.frec", image_field="image"), batch_size=16, image=image, on_error="skip"
+        )
+        def count():
+            return sum(len(batch if isinstance(batch, torch.Tensor) else batch[0]) for batch in loader)
+        assert int(torch.arange(1 << 20)[torch.arange(1 << 20)].sum()) > 0
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if count() == 24 else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), count())
+        """,
+        tmp_path,
+        timeout=110,
+    )
+    assert out == "0 24\n"

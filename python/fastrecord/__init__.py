@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastrecord import logs as _logs  # noqa: F401  the package's handler, and the core's events
 from fastrecord._core import (
     Arrays,
     Batch,

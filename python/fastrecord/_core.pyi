@@ -39,6 +39,7 @@ __all__ = [
     "decode_image",
     "decode_records",
     "default_threads",
+    "deliver_events",
     "draw_balanced",
     "draw_crops",
     "draw_weighted",
@@ -69,6 +70,7 @@ class DecodeError(FastRecordError): ...
 class UnsupportedVersionError(FastRecordError): ...
 
 def error_code(error: object) -> str | None: ...
+def deliver_events(*, last: bool = False) -> None: ...
 
 _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch.Tensor
 

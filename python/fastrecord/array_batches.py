@@ -18,6 +18,7 @@ from fastrecord.listed import ListedFields
 from fastrecord.requests import ForeignRequests, OwnRequests, Request
 from fastrecord.skipping import EpochSkips
 from fastrecord.stats import Clock
+from fastrecord.values import pick
 
 # What costs some microseconds whatever its size is done once for so many bytes of batches ...
 _GROUP_BYTES = 4 << 20
@@ -110,7 +111,7 @@ class ArrayBatches:
                         continue
                     if len(kept) < size:
                         part = kept + start
-                        fields = {name: _pick(tensor, kept) for name, tensor in fields.items()}
+                        fields = {name: pick(tensor, kept) for name, tensor in fields.items()}
                 fields |= {name: self._delivery.send_all(value) for name, value in others.items()}
                 fields = {name: fields[name] for name in self._names}
             yield request, part, fields
@@ -192,7 +193,3 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
-
-
-def _pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
-    return tensor[torch.from_numpy(places).to(tensor.device)]

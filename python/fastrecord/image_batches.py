@@ -18,7 +18,7 @@ from fastrecord.requests import ForeignRequests, OwnRequests, Request
 from fastrecord.skipping import EpochSkips
 from fastrecord.stats import Clock
 from fastrecord.transforms import Geometry
-from fastrecord.values import as_tensors
+from fastrecord.values import as_tensors, pick
 
 
 class ImageBatches:
@@ -89,8 +89,7 @@ class ImageBatches:
             if not len(kept):
                 return kept, None
             rows = rows[kept]
-            index = torch.from_numpy(kept).to(self._delivery.device or "cpu")
-            images = [tensor[index] for tensor in images]
+            images = [pick(tensor, kept) for tensor in images]
         shown = [self._delivery.show(tensor) for tensor in images]
         if self._dataset.fields is not None:
             others = dict(zip(self._fields, self._values(rows), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +16,8 @@ from fastrecord.listing import Listing
 from fastrecord.parts import Part, refuse_strays
 from fastrecord.target import Target
 
+_log = logging.getLogger("fastrecord.pack")
+
 Mode = Literal["x", "a", "w", "resume"]
 BadFiles = Literal["stop", "skip"]
 
@@ -25,6 +28,8 @@ _FIRST_CHUNK_FILES = 64
 # Where images are changed a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
 _CHUNK_SECONDS = 0.3
 _FIRST_CHANGED_FILES = 2
+# Of the files that are left out, so many are named in the log.
+_NAMED = 20
 # A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
 _COMMIT_RECORDS = 1 << 18
 
@@ -157,7 +162,17 @@ class Packer(ABC):
         summary = self.summary
         summary.bytes = sum(os.path.getsize(path) for path in summary.paths)
         summary.seconds = time.perf_counter() - self._started
+        self._tell()
         return summary
+
+    def _tell(self) -> None:
+        summary = self.summary
+        for key, reason in summary.skipped[:_NAMED]:
+            _log.warning("skipped: %s: %s", key, reason)
+        if len(summary.skipped) > _NAMED:
+            _log.warning("skipped %d more files", len(summary.skipped) - _NAMED)
+        counts = summary.packed, summary.records, len(summary.paths), summary.seconds
+        _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
 
     def _pack(self, part: Part, target: Target, mode: Mode, interrupt: HeldInterrupt) -> None:
         summary = self.summary

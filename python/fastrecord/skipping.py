@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,10 @@ from fastrecord.errors import extended
 from fastrecord.fields import read_key
 from fastrecord.sampler_state import integer
 
+_log = logging.getLogger("fastrecord.loader")
+
+# So many are named in the log.
+_TOLD = 20
 # Enough to look for the cause; a disk that fails every read must not fill the memory.
 _LISTED = 1000
 # Any share but 0.0 allows so many: a few bad records of a small file are no reason to end a run.
@@ -121,6 +126,10 @@ class Skipper:
             raise error
         if callable(self._on_error):
             self._on_error(error, record)
+        elif self.total < _TOLD:
+            _log.warning("skipped: %s", record.reason)
+        elif self.total == _TOLD:
+            _log.warning("skipped more records: from here on they are only counted")
         self.total += 1
         if len(self.records) < _LISTED:
             self.records.append(record)

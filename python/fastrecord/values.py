@@ -86,6 +86,18 @@ def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
+    """Return rows of a tensor, copied.
+
+    On the CPU numpy does it: torch's threads hang in a process that was forked from one where they had work.
+    """
+    if tensor.device.type != "cpu":
+        return tensor[torch.from_numpy(places).to(tensor.device)]
+    if tensor.dtype == torch.bfloat16:
+        return pick(tensor.view(torch.int16), places).view(torch.bfloat16)
+    return torch.from_numpy(tensor.numpy()[places])
+
+
 def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool) -> Any:
     """Return one field of one record as a sample has it: numbers as Python has them, arrays as tensors.
 

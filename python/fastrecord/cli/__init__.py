@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from fastrecord._core import FastRecordError, __version__
+from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import printable
 
 # Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
@@ -70,11 +71,31 @@ def _say(line: str, err: BaseException) -> None:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fastrecord", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option("-v", "--verbose", count=True, help="Tell on stderr what happens; -vv tells all of it.")
+@click.pass_context
+def cli(ctx: click.Context, verbose: int) -> None:
     """Pack training records into one file, look into it, take it apart, check, rewrite and measure it.
 
     Exit status: 0 good; 1 an error, or a file that is damaged; 2 wrong usage; 130 Ctrl-C.
     """
+    if verbose:
+        _log_to_stderr(ctx, logging.INFO if verbose == 1 else logging.DEBUG)
+
+
+def _log_to_stderr(ctx: click.Context, level: int) -> None:
+    """Write the log to stderr until the command has ended."""
+    logger, handler = logging.getLogger("fastrecord"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.setLevel(level)
+    logger.addHandler(handler)
+
+    def undo() -> None:
+        deliver_events()
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+    ctx.call_on_close(undo)
 
 
 def main() -> NoReturn:

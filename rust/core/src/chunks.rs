@@ -164,10 +164,19 @@ impl Writer {
         let pending = std::mem::take(&mut column.pending);
         column.unplaced = 0;
         let merged = column.chunks.split_off(from.unwrap_or(column.chunks.len()));
+        let field = column.field;
+        if !merged.is_empty() {
+            log::debug!("{}: field {field}: {} chunks become one", self.path.display(), merged.len());
+        }
         match self.write_chunk(number, &merged, &pending, self.records) {
             // A damaged chunk stays where it is and is an error for those who read it; appending goes on behind it. What was
             // copied of it so far is never named by a directory.
-            Err(Error::Corrupt { .. }) => {
+            Err(error @ Error::Corrupt { .. }) => {
+                log::warn!(
+                    "{}: field {field}: a damaged chunk stays where it is: {}",
+                    self.path.display(),
+                    error.coded()
+                );
                 self.columns[number].chunks.extend(merged);
                 if pending.is_empty() { Ok(()) } else { self.write_chunk(number, &[], &pending, self.records) }
             }

@@ -1,5 +1,7 @@
 //! Making records durable: docs/format.md, section 7.
 
+use std::time::Instant;
+
 use crate::error::{Error, Result};
 use crate::layout::{CheckedRange, Chunk, Footer, PAGE, Slot, slot_offset};
 use crate::limits::check_metadata;
@@ -30,6 +32,7 @@ impl Writer {
         {
             return Ok(footer.commit);
         }
+        let started = Instant::now();
         self.flush_heap()?;
         let named = self.named_columns();
         for column in 0..named {
@@ -62,6 +65,9 @@ impl Writer {
         if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
         }
+        let Footer { commit, records, .. } = footer;
+        let (bytes, seconds) = (footer.end() - self.commit_start, started.elapsed().as_secs_f64());
+        log::debug!("{}: commit {commit}: {records} records, {bytes} bytes more, {seconds:.3} s", self.path.display());
         self.buffer_at = footer.end();
         self.writeback_at = footer.end();
         self.commit_start = footer.end();

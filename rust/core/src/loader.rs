@@ -144,6 +144,7 @@ pub(crate) struct Outcome {
 impl Batch {
     pub(crate) fn fail(&self, place: usize, error: Error, counters: &LoadCounters) {
         add(&counters.failures, 1);
+        log::debug!("nothing could be made of a record: {}", error.coded());
         lock(&self.outcome).failures.push(Failure { place, error });
     }
 
@@ -216,9 +217,13 @@ impl<R: Recipe> Loader<R> {
                 Ok(thread) => loader.threads.push(thread),
                 // A process at its limit of threads works with fewer.
                 Err(error) if number == 0 => return Err(Error::Threads(error)),
-                Err(_) => break,
+                Err(error) => {
+                    log::warn!("{number} of {threads} threads load: no other could be started: {error}");
+                    break;
+                }
             }
         }
+        log::debug!("{} threads load", loader.threads.len());
         Ok(loader)
     }
 

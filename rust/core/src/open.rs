@@ -107,8 +107,17 @@ impl<'a> Opening<'a> {
             if best.is_none_or(|b| found.is_some_and(|f| f.commit > b.commit)) {
                 best = found;
             }
+            if let Some(best) = best {
+                let (path, commit) = (self.path.display(), best.commit);
+                log::warn!(
+                    "{path}: page 0 does not lead to the newest commit: {commit} was found by looking through the file"
+                );
+            }
         }
-        best.ok_or_else(|| Error::NoCommit { path: self.path.to_owned() })
+        let best = best.ok_or_else(|| Error::NoCommit { path: self.path.to_owned() })?;
+        let (path, tail) = (self.path.display(), self.length.saturating_sub(best.end()));
+        log::info!("{path}: {tail} bytes behind commit {}: a writer is at work, or one was stopped", best.commit);
+        Ok(best)
     }
 
     fn lost(&self, slot: Slot) -> Error {

@@ -155,17 +155,6 @@ impl Writer {
         self.columns.iter().filter_map(|c| Some(c.packing.as_ref()?.report(self.field_name(c.field)))).collect()
     }
 
-    /// The fields of which it was decided, since this was last asked, how they are compressed.
-    pub fn take_decisions(&mut self) -> Vec<Packed> {
-        let decided = mem::take(&mut self.decided);
-        if decided.is_empty() {
-            return Vec::new();
-        }
-        let mut all = self.compression();
-        all.retain(|packed| decided.contains(&packed.field));
-        all
-    }
-
     /// Whether values are held back until it is decided how to compress them: appending may then take a while.
     pub(crate) fn is_sampling(&self) -> bool {
         self.columns.iter().any(|c| c.packing.as_ref().is_some_and(Packing::is_sampling))
@@ -325,7 +314,12 @@ impl Writer {
             packing.dictionary = written.map(|d| d.id);
             packing.why = why;
         }
-        self.decided.push(self.field_name(self.columns[column].field));
+        if let Some(packing) = &self.columns[column].packing {
+            let packed = packing.report(self.field_name(self.columns[column].field));
+            let level = packed.level.map_or_else(String::new, |level| format!(" level {level}"));
+            let Packed { field, codec, why, .. } = packed;
+            log::info!("{}: field {field}: compression {}{level}: {why}", self.path.display(), codec.name());
+        }
         sample.values().try_for_each(|value| self.append_packed(column, value))
     }
 

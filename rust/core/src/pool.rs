@@ -130,10 +130,12 @@ impl Pool {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("fastrecord-{number}"));
             // A process at its limit of threads works with fewer: the calling thread does all items that nobody else takes.
-            if builder.spawn(move || serve(&shared)).is_err() {
+            if let Err(error) = builder.spawn(move || serve(&shared)) {
+                log::warn!("{number} of {threads} threads work: no other could be started: {error}");
                 break;
             }
         }
+        log::debug!("a pool of up to {threads} threads, the calling one included");
         Self { process: std::process::id(), threads, shared }
     }
 

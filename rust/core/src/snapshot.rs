@@ -139,6 +139,8 @@ impl Reader {
         };
         let dictionaries = document.schema.fields().iter().map(of).collect();
         let advice = sys::largest_advice(&file);
+        let (commit, records, bytes) = (footer.commit, footer.records, footer.end());
+        log::debug!("{}: opened at commit {commit}: {records} records, {bytes} bytes", path.display());
         let inner = Snapshot {
             path: path.to_owned(),
             access,

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Takes the exclusive lock of a file without waiting; false if another open file holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
@@ -60,6 +60,9 @@ pub(crate) fn largest_advice(file: &File) -> u64 {
     kib.saturating_mul(1 << 10).clamp(SURE, ENOUGH)
 }
 
+#[cfg(target_os = "linux")]
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
 /// Asks the kernel to read a byte range into the page cache, without waiting for it, `step` bytes at a time.
 pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
     #[cfg(target_os = "linux")]
@@ -68,9 +71,14 @@ pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
         let mut at = offset;
         while at < end {
             let step = step.min(end - at);
-            // SAFETY: posix_fadvise takes a descriptor and numbers, no memory. It is advice: its result does not matter.
-            unsafe {
-                libc::posix_fadvise(file.as_raw_fd(), at.cast_signed(), step.cast_signed(), libc::POSIX_FADV_WILLNEED);
+            // SAFETY: posix_fadvise takes a descriptor and numbers, no memory.
+            let refused = unsafe {
+                libc::posix_fadvise(file.as_raw_fd(), at.cast_signed(), step.cast_signed(), libc::POSIX_FADV_WILLNEED)
+            };
+            // It is advice: nothing depends on it, and once is enough to say so.
+            if refused != 0 && !REFUSED.swap(true, Ordering::Relaxed) {
+                let error = io::Error::from_raw_os_error(refused);
+                log::debug!("the kernel does not take advice about what will be read: {error}");
             }
             at += step;
         }

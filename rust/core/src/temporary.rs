@@ -66,7 +66,13 @@ pub(crate) fn remove_stale_temporaries(path: &Path) {
             && let Ok(file) = open_regular(&entry.path())
             && sys::try_lock(&file).unwrap_or(false)
         {
-            let _ = std::fs::remove_file(entry.path());
+            let (path, removed) = (entry.path(), std::fs::remove_file(entry.path()));
+            match removed {
+                Ok(()) => log::info!("{}: removed: a writer that was stopped had left it", path.display()),
+                Err(error) => {
+                    log::warn!("{}: left by a writer that was stopped, and not removed: {error}", path.display());
+                }
+            }
         }
     }
 }

@@ -143,7 +143,10 @@ impl Transfer<'_> {
                 }
                 Err(error) if is_full(&error) => return Err(Error::io(self.writer.path(), error)),
                 // Files on two disks, an old kernel, a file system that does not do it; or reading fails, and will again.
-                Err(_) => *kernel = false,
+                Err(error) => {
+                    *kernel = false;
+                    log::debug!("{}: not copied by the kernel: {error}", self.writer.path().display());
+                }
             }
         }
         while at < end {

@@ -131,8 +131,6 @@ pub struct Writer {
     pub(crate) failed: Option<String>,
     /// What became of the images of files.
     pub(crate) tally: Tally,
-    /// Names of fields of which it was decided how they are compressed, until somebody asks.
-    pub(crate) decided: Vec<String>,
     /// For compressing.
     pub(crate) scratch: Vec<u8>,
 }
@@ -255,6 +253,8 @@ impl Writer {
         if file_length > footer.end() {
             // Durable before anything is written there: after a crash no old tail may lie behind a new one.
             storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
+            let (path, tail) = (path.display(), file_length - footer.end());
+            log::warn!("{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
         }
         let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
@@ -303,7 +303,6 @@ impl Writer {
             commit_bytes: options.commit_bytes.max(1),
             failed: None,
             tally: Tally::default(),
-            decided: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -408,6 +407,9 @@ impl Writer {
                 Error::Replace { path, finished: temporary, source }
             })?;
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
+            let what =
+                if self.replaced.is_some() { "the file of before was replaced" } else { "the file has its name" };
+            log::info!("{}: {what}", self.path.display());
         }
         Ok(())
     }
@@ -467,6 +469,7 @@ impl Writer {
     pub(crate) fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.failed = Some(error.to_string());
+            log::error!("{}: the writer goes no further: {}", self.path.display(), error.coded());
         }
         result
     }

@@ -24,3 +24,9 @@ pub enum Error {
     #[error("interrupted")]
     Interrupted,
 }
+
+impl Error {
+    pub(crate) fn coded(&self) -> String {
+        self.to_string() // codes are the core's
+    }
+}

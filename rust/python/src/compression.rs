@@ -1,6 +1,4 @@
-//! What a writer says about how it compresses: `Writer.compression`, and the log.
-
-use std::path::Path;
+//! What a writer says about how it compresses: `Writer.compression`.
 
 use fastrecord_core::{Codec, Packed};
 use pyo3::prelude::*;
@@ -24,19 +22,4 @@ pub(crate) fn compression_dict(py: Python<'_>, all: Vec<Packed>) -> PyResult<Bou
         dict.set_item(packed.field, row)?;
     }
     Ok(dict)
-}
-
-/// Logs how fields are compressed, now that it is decided. No writer is held meanwhile: handlers are Python code.
-pub(crate) fn log_decisions(py: Python<'_>, path: &Path, decided: Vec<Packed>) -> PyResult<()> {
-    if decided.is_empty() {
-        return Ok(());
-    }
-    let log = py.import("logging")?.call_method1("getLogger", ("fastrecord",))?;
-    for packed in decided {
-        let level = packed.level.map_or_else(String::new, |level| format!(" level {level}"));
-        let how = format!("{}{level}", codec_name(&packed));
-        let path = path.display().to_string();
-        log.call_method1("info", ("%s: field %s: compression %s: %s", path, packed.field, how, packed.why))?;
-    }
-    Ok(())
 }

@@ -11,6 +11,7 @@ use pyo3::types::PyTuple;
 
 use crate::convert::{absolute, int64_array, positions, to_json};
 use crate::error::{to_py, without_gil};
+use crate::events::{delivered, follow};
 use crate::reader::Reader;
 use crate::turn::Turns;
 
@@ -52,7 +53,8 @@ impl Copier {
                 interrupted()
             })
         });
-        raised.map_or(outcome, Err)
+        drop(guard);
+        delivered(py, raised.map_or(outcome, Err))
     }
 }
 
@@ -76,11 +78,13 @@ impl Copier {
         let state = like.get().state()?;
         let mode = if overwrite { Mode::Overwrite } else { Mode::Create };
         let place = absolute(&path);
+        follow(py)?;
         let copier = py.detach(|| CoreCopier::create(&place, &state.reader, mode, records, verify));
         let copier = copier.map_err(|error| match error {
             Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
             error => to_py(error),
-        })?;
+        });
+        let copier = delivered(py, copier)?;
         Ok(Self { path, core: Turns::new(copier) })
     }
 
@@ -124,7 +128,9 @@ impl Copier {
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
-        py.detach(|| copier.settle()).map_err(to_py)
+        let settled = py.detach(|| copier.settle()).map_err(to_py);
+        drop(guard);
+        delivered(py, settled)
     }
 
     /// Make the file durable with these key/values, and give it its name.
@@ -133,7 +139,9 @@ impl Copier {
         let metadata = to_json(metadata)?;
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
-        py.detach(|| copier.finish(metadata, complete)).map_err(to_py)
+        let finished = py.detach(|| copier.finish(metadata, complete)).map_err(to_py);
+        drop(guard);
+        delivered(py, finished)
     }
 
     /// Remove what was written, unless it is finished.

@@ -8,6 +8,7 @@ use pyo3::types::PyTuple;
 
 use crate::convert::bad_value;
 use crate::error::to_py;
+use crate::events::{delivered, follow};
 use crate::held::{HeldColumn, hold, hold_column};
 use crate::writer::Writer;
 
@@ -54,7 +55,8 @@ impl Filler {
             Column::Values(values) => writer.fill(self.new, values),
         };
         let filled = if quick { fill() } else { py.detach(fill) };
-        filled.map_err(to_py)?;
+        drop(guard);
+        delivered(py, filled.map_err(to_py))?;
         Ok(self.filled.fetch_add(count as u64, Ordering::Relaxed))
     }
 }
@@ -98,6 +100,7 @@ impl Filler {
     /// Raises:
     ///     SchemaError: records without a value; says how many. The field is dropped then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        follow(py)?;
         let owner = self.writer.get();
         let mut guard = owner.lock(py)?;
         let writer = &mut *guard;
@@ -106,7 +109,8 @@ impl Filler {
         }
         let committed = py.detach(|| writer.commit_field(self.new));
         owner.note_schema(writer);
-        committed.map(|_| ()).map_err(to_py)
+        drop(guard);
+        delivered(py, committed.map(|_| ()).map_err(to_py))
     }
 
     /// Drop the field and its values: the file stays as it is. Nothing happens if it was committed.

@@ -11,6 +11,7 @@ mod convert;
 mod copy;
 mod draw;
 mod error;
+mod events;
 mod export;
 mod filler;
 mod held;
@@ -78,6 +79,8 @@ mod _core {
         UnsupportedVersionError, error_code,
     };
     #[pymodule_export]
+    use crate::events::deliver_events;
+    #[pymodule_export]
     use crate::filler::Filler;
     #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops};
@@ -96,6 +99,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::events::install();
         crate::error::add_code(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -15,6 +15,7 @@ use pyo3::types::PyTuple;
 
 use crate::convert::positions as numbers;
 use crate::error::{to_py, without_gil};
+use crate::events::{deliver, delivered, follow};
 use crate::export::{BatchMemory, lend, release_lent};
 use crate::image::options_from;
 use crate::reader::Reader;
@@ -127,7 +128,8 @@ impl ImagePlan {
     /// Start `threads` threads, at least 1, that make batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
         let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
-        let threads = py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py)?;
+        follow(py)?;
+        let threads = delivered(py, py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py))?;
         Ok(Loading::new(&self.kept, Threads::Images(threads)))
     }
 
@@ -164,7 +166,8 @@ impl ArrayPlan {
     /// Start `threads` threads, at least 1, that make batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
         let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
-        let threads = py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py)?;
+        follow(py)?;
+        let threads = delivered(py, py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py))?;
         Ok(Loading::new(&self.kept, Threads::Arrays(threads)))
     }
 
@@ -258,9 +261,10 @@ impl Loading {
 
     /// End the threads, after the images under way; to wait for batches that are not whole is an error then. Closing twice
     /// is allowed.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(loader));
+        deliver(py)
     }
 
     /// The threads at work.
@@ -301,6 +305,7 @@ impl Load {
     ///     KeyboardInterrupt or what else a signal handler raises; the batch may be waited for again then. RuntimeError: the
     ///     threads are closed, or in another process.
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
+        deliver(py)?; // before: an interrupt of a handler must not cost the batch
         let (mut buffers, failures) = without_gil(py, |interrupted| self.load.wait(interrupted))?;
         let failures = failures.into_iter().map(|failure| (failure.place, to_py(failure.error))).collect();
         if self.lent.is_some() {

@@ -16,6 +16,7 @@ use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{to_py, without_gil};
+use crate::events::{deliver, delivered, follow};
 use crate::export::{Bytes, export, with_writable};
 use crate::held::{is_of, tensor_array};
 use crate::state::{State, value, values_of};
@@ -77,7 +78,9 @@ impl Reader {
     #[pyo3(signature = (path, access = "mmap", *, threads = None))]
     fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>) -> PyResult<Self> {
         let (access, threads) = (access_from(access)?, check_threads(threads)?);
-        let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py)?;
+        follow(py)?;
+        let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py);
+        let reader = delivered(py, reader)?;
         Self::with(py, path, reader)
     }
 
@@ -219,6 +222,7 @@ impl Reader {
             let name = reader.schema().fields()[field].name.clone();
             values.push((name, values_of(py, &state, field, &records, verify, copy)?));
         }
+        deliver(py)?;
         Ok(Batch { state, records, fields: values })
     }
 
@@ -252,6 +256,7 @@ impl Reader {
         let starts = with_writable(out, |bytes| {
             without_gil(py, |interrupted| reader.read_batch_into(field, &records, bytes, verify, interrupted))
         })?;
+        deliver(py)?;
         Ok(int64_array(py, starts))
     }
 
@@ -266,7 +271,9 @@ impl Reader {
     /// Go on to the newest commit; True if there is one. Views and batches of before stay as they are.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state()?;
-        let newer = py.detach(|| state.reader.refresh()).map_err(to_py)?;
+        follow(py)?;
+        let newer = py.detach(|| state.reader.refresh()).map_err(to_py);
+        let newer = delivered(py, newer)?;
         // The same commit comes again if something of it could not be read through the mapping.
         let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
@@ -289,6 +296,7 @@ impl Reader {
         let state = self.state()?;
         let reader = &state.reader;
         let total = reader.bytes();
+        follow(py)?;
         let mut raised = None;
         let report = without_gil(py, |interrupted| {
             reader.verify(|done| {
@@ -300,10 +308,7 @@ impl Reader {
                 interrupted()
             })
         });
-        if let Some(error) = raised {
-            return Err(error);
-        }
-        let report = report?;
+        let report = delivered(py, raised.map_or(report, Err))?;
         let dict = PyDict::new(py);
         dict.set_item("ok", report.errors.is_empty())?;
         dict.set_item("records", report.records)?;
@@ -476,6 +481,8 @@ pub(crate) fn open_snapshot(
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
     };
     let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
-    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py)?;
+    follow(py)?;
+    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
+    let reader = delivered(py, reader)?;
     Reader::with(py, path, reader)
 }

@@ -9,9 +9,10 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
-use crate::compression::{compression_dict, log_decisions};
+use crate::compression::compression_dict;
 use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
+use crate::events::{delivered, follow};
 use crate::filler::Filler;
 use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
 use crate::recode::recode_from;
@@ -102,11 +103,10 @@ impl Writer {
         Ok((held, count.unwrap_or_default()))
     }
 
-    /// Lets go of the writer after a call, and logs what it has decided meanwhile.
-    fn done<T>(&self, py: Python<'_>, mut writer: InUse<'_, CoreWriter>, outcome: PyResult<T>) -> PyResult<T> {
-        let decided = writer.take_decisions();
-        drop(writer);
-        outcome.and_then(|outcome| log_decisions(py, &self.path, decided).map(|()| outcome))
+    /// The core's writer for a call that begins or ends something, which may have something to tell.
+    fn lock_to_tell(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
+        follow(py)?;
+        self.lock(py)
     }
 
     fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
@@ -178,11 +178,13 @@ impl Writer {
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
         let place = absolute(&path);
+        follow(py)?;
         let opened = py.detach(|| CoreWriter::open(&place, schema, metadata, &options));
-        let writer = opened.map_err(|error| match error {
+        let opened = opened.map_err(|error| match error {
             Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
             error => to_py(error),
-        })?;
+        });
+        let writer = delivered(py, opened)?;
         let schema = RwLock::new(Arc::new(writer.schema().clone()));
         Ok(Self { path, schema, core: Turns::new(writer) })
     }
@@ -205,7 +207,8 @@ impl Writer {
         });
         let number =
             if writer.may_write(bytes.sum()) { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
-        self.done(py, guard, number.map_err(to_py))
+        drop(guard);
+        delivered(py, number.map_err(to_py))
     }
 
     /// Append many records by one call, and return the number of the first.
@@ -223,7 +226,8 @@ impl Writer {
         let writer = &mut *guard;
         let columns: Vec<Column<'_>> = held.iter().map(|column| column.column(py)).collect();
         let first = without_gil(py, |interrupted| writer.extend(&columns, count, interrupted));
-        self.done(py, guard, first)
+        drop(guard);
+        delivered(py, first)
     }
 
     /// Open a new file whose fields are those of a record: a Writer.
@@ -323,7 +327,8 @@ impl Writer {
         let skipped = without_gil(py, |interrupted| {
             writer.append_files(position, &paths, on_error, recode.as_ref(), row, interrupted)
         });
-        self.done(py, guard, skipped)
+        drop(guard);
+        delivered(py, skipped)
     }
 
     /// Start to add a field to the records of the file; those not yet committed are committed first.
@@ -345,8 +350,9 @@ impl Writer {
         let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time [FR401]")) };
         let mut guard = slf.get().lock(py)?;
         let writer = &mut *guard;
-        let new = py.detach(|| writer.start_field(field)).map_err(to_py)?;
+        let new = py.detach(|| writer.start_field(field)).map_err(to_py);
         drop(guard);
+        let new = delivered(py, new)?;
         Ok(Filler::new(slf.clone().unbind(), new, field.clone()))
     }
 
@@ -357,19 +363,21 @@ impl Writer {
     /// Raises:
     ///     KeyError: no such field. SchemaError: it is the only one.
     fn drop_field(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let mut guard = self.lock(py)?;
+        let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
         let dropped = py.detach(|| writer.drop_field(name));
         self.note_schema(writer);
-        dropped.map(|_| ()).map_err(to_py)
+        drop(guard);
+        delivered(py, dropped.map(|_| ()).map_err(to_py))
     }
 
     /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
-        let mut guard = self.lock(py)?;
+        let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
         let committed = py.detach(|| writer.commit()).map_err(to_py);
-        self.done(py, guard, committed)
+        drop(guard);
+        delivered(py, committed)
     }
 
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
@@ -378,11 +386,12 @@ impl Writer {
     ///     SchemaError: a new field has no value for some records: it is left out, the rest is committed. (With mode "w" nothing
     ///         takes the old file's place then.)
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock(py)?;
+        let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
         let closed = py.detach(|| writer.close()).map_err(to_py);
         self.note_schema(writer); // with the fields whose fillers were full
-        self.done(py, guard, closed)
+        drop(guard);
+        delivered(py, closed)
     }
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
@@ -390,10 +399,11 @@ impl Writer {
         if self.core.is_from_another_process() {
             return Ok(()); // a forked child that leaves the block: the file is its parent's
         }
-        let mut guard = self.lock(py)?;
+        let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
         py.detach(|| writer.abort());
-        Ok(())
+        drop(guard);
+        delivered(py, Ok(()))
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -1,0 +1,233 @@
+//! What the core tells of itself, on its way to Python's `logging`.
+//!
+//! Whoever has something to tell, on whatever thread, puts it into a queue and goes on: it never waits for the GIL, nor for a
+//! handler. At the end of a call into the core the thread that made it, which has the GIL then, hands on what is waiting.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwapOption;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// Events that wait at the most; of those that come while so many do, only their number is told.
+const MOST: usize = 1024;
+/// Where the core's modules are, as `log` names them.
+const CORE: &str = "fastrecord_core";
+
+static QUEUE: ArcSwapOption<Queue> = ArcSwapOption::const_empty();
+/// Something is in the queue, perhaps: all that a call has to look at when nothing is.
+static WAITING: AtomicBool = AtomicBool::new(false);
+/// The interpreter is on its way out.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// A handler is at work on this thread: what it does with fastrecord is handed on later.
+    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Event {
+    level: Level,
+    /// Such as `fastrecord_core::writer`.
+    target: String,
+    message: String,
+    file: Option<&'static str>,
+    line: Option<u32>,
+    created: SystemTime,
+    thread: ThreadId,
+    thread_name: Option<String>,
+}
+
+/// Of one process: a forked child has its own, as a thread that it has not may have had the lock of its parent's.
+struct Queue {
+    process: u32,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    events: VecDeque<Event>,
+    dropped: u64,
+}
+
+impl Queue {
+    fn current() -> Arc<Self> {
+        let process = std::process::id();
+        loop {
+            let before = QUEUE.load_full();
+            if let Some(queue) = before.as_ref().filter(|queue| queue.process == process) {
+                return Arc::clone(queue);
+            }
+            let made = Arc::new(Self { process, held: Mutex::default() });
+            // After a fork the parent's is never dropped: its lock may be held for ever.
+            std::mem::forget(before.clone());
+            drop(QUEUE.compare_and_swap(&before, Some(made)));
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, event: Event) {
+        let mut held = self.held();
+        if held.events.len() < MOST {
+            held.events.push_back(event);
+        } else {
+            held.dropped += 1;
+        }
+        drop(held);
+        WAITING.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Held {
+        WAITING.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.held())
+    }
+
+    /// Puts back what was not handed on.
+    fn put_back(&self, mut events: VecDeque<Event>) {
+        let mut held = self.held();
+        events.append(&mut held.events);
+        held.events = events;
+        drop(held);
+        WAITING.store(true, Ordering::Release);
+    }
+}
+
+/// The core's logger. `log` asks its own level first, before anything is formatted.
+struct Sender;
+
+impl Log for Sender {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level() && metadata.target().starts_with(CORE)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) || CLOSED.load(Ordering::Relaxed) {
+            return;
+        }
+        let thread = thread::current();
+        Queue::current().push(Event {
+            level: record.level(),
+            target: record.target().to_owned(),
+            message: record.args().to_string(),
+            file: record.file_static(),
+            line: record.line(),
+            created: SystemTime::now(),
+            thread: thread.id(),
+            thread_name: thread.name().map(str::to_owned),
+        });
+    }
+
+    fn flush(&self) {}
+}
+
+/// Has the core tell of itself; nothing before [`follow`] says from which level on.
+pub(crate) fn install() {
+    // Only this library has this copy of `log`: who was first is this module, in a process that loads it twice.
+    let _ = log::set_logger(&Sender);
+}
+
+/// Takes over the level that Python's loggers have now. Calls that open, begin or end something do this: it is too much for each.
+pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
+    static THRESHOLD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if CLOSED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let threshold: i64 = THRESHOLD.import(py, "fastrecord.logs", "threshold")?.call0()?.extract()?;
+    log::set_max_level(match threshold {
+        ..10 => LevelFilter::Trace,
+        10 => LevelFilter::Debug,
+        11..=20 => LevelFilter::Info,
+        21..=30 => LevelFilter::Warn,
+        31..=40 => LevelFilter::Error,
+        41.. => LevelFilter::Off,
+    });
+    Ok(())
+}
+
+/// Hands on what is waiting. No lock may be held meanwhile: handlers are Python code.
+///
+/// # Errors
+/// `KeyboardInterrupt` and the like out of a handler; other exceptions of handlers are reported as Python does it, and are no
+/// outcome of the call.
+pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
+    if !WAITING.load(Ordering::Acquire) || CLOSED.load(Ordering::Relaxed) || DELIVERING.replace(true) {
+        return Ok(());
+    }
+    let queue = Queue::current();
+    let Held { mut events, dropped } = queue.take();
+    let mut outcome = Ok(());
+    while let Some(event) = events.pop_front() {
+        outcome = hand_on(py, &event);
+        if queue.process != std::process::id() {
+            break; // a handler has forked: the rest is the parent's to tell
+        }
+        if outcome.is_err() {
+            queue.put_back(events);
+            break;
+        }
+    }
+    if outcome.is_ok() && dropped > 0 {
+        outcome = hand_on(py, &told(Level::Warn, format!("{dropped} events were dropped: {MOST} were waiting")));
+    }
+    DELIVERING.set(false);
+    outcome
+}
+
+/// An event of this file's own.
+fn told(level: Level, message: String) -> Event {
+    let (thread, created) = (thread::current().id(), SystemTime::now());
+    let (file, line) = (Some(file!()), Some(line!()));
+    Event { level, target: CORE.to_owned(), message, file, line, created, thread, thread_name: None }
+}
+
+/// Hands on what is waiting, whatever a call came to.
+pub(crate) fn delivered<T>(py: Python<'_>, outcome: PyResult<T>) -> PyResult<T> {
+    deliver(py).and(outcome)
+}
+
+fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
+    static EMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let level = match event.level {
+        Level::Error => 40,
+        Level::Warn => 30,
+        Level::Info => 20,
+        Level::Debug | Level::Trace => 10,
+    };
+    let name = event.target.replacen(CORE, "fastrecord.core", 1).replace("::", ".");
+    let created = event.created.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let other = event.thread != thread::current().id();
+    let thread = other.then(|| event.thread_name.as_deref().unwrap_or("?"));
+    let place = (event.file.unwrap_or("?"), event.line.unwrap_or_default());
+    let emit = EMIT.import(py, "fastrecord.logs", "emit")?;
+    match emit.call1((name, level, &event.message, created, other, thread, place)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            if py.import("logging")?.getattr("raiseExceptions")?.is_truthy()? {
+                error.write_unraisable(py, Some(emit));
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Hand on what the core has told so far; the last time as the interpreter ends, with `last`.
+#[pyfunction]
+#[pyo3(signature = (*, last = false))]
+pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
+    let outcome = deliver(py);
+    if last {
+        CLOSED.store(true, Ordering::Relaxed);
+        log::set_max_level(LevelFilter::Off);
+    }
+    outcome
+}
