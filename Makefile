@@ -4,7 +4,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml)
+RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -path rust/fuzz -prune -o \( -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml \) -print)
 
 # The first time pip shows how PyTorch's gigabytes come in; later it has little to say, at length.
 QUIET_PIP = $(if $(wildcard $(VENV)/lib/python3*/site-packages/torch),PIP_QUIET=1)
@@ -80,7 +80,7 @@ rustflags: # for tests that build a wheel
 	@echo '$(REMAPPED)'
 
 clean: ## remove what was built and made; .venv stays
-	rm -rf target dist demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf target rust/fuzz/target dist demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -f python/fastrecord/_core*.so $(VENV)/.extension
 
 help: ## this list

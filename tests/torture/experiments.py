@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.torture import endings, leaks, leftovers, mapping, readers, resume, resume_order, soak, threads
+from tests.torture import endings, fuzz, leaks, leftovers, mapping, readers, resume, resume_order, soak, threads
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
+    *fuzz.EXPERIMENTS,
     readers.EXPERIMENT,
     mapping.EXPERIMENT,
     leaks.EXPERIMENT,

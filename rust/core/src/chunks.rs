@@ -68,8 +68,9 @@ impl ColumnBuffer {
         columns
     }
 
-    pub(crate) fn holds(&self, chunk: &Chunk) -> bool {
-        (self.field, self.part, self.encoding, self.width) == (chunk.field, chunk.part, chunk.encoding, chunk.width)
+    /// What the directory knows it by.
+    pub(crate) fn key(&self) -> (u32, Part) {
+        (self.field, self.part)
     }
 
     /// Whether its payloads are gathered in the heap, as texts are.

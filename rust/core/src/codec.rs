@@ -69,9 +69,18 @@ impl fmt::Debug for Encoder {
 }
 
 impl Encoder {
-    /// zstd, with the bytes of a dictionary that [`train`] has made.
-    pub(crate) fn zstd(level: i32, dictionary: Option<&[u8]>) -> Self {
-        Self::Zstd { level, dictionary: dictionary.map(|bytes| CDict::create(bytes, level)) }
+    /// zstd without a dictionary.
+    pub(crate) fn zstd(level: i32) -> Self {
+        Self::Zstd { level, dictionary: None }
+    }
+
+    /// zstd with the bytes of a dictionary: of one that [`train`] has made, or that a file holds.
+    ///
+    /// # Errors
+    /// zstd does not take it, as text.
+    pub(crate) fn with_dictionary(level: i32, dictionary: &[u8]) -> Result<Self, String> {
+        let prepared = CDict::try_create(dictionary, level).ok_or("zstd does not take it")?;
+        Ok(Self::Zstd { level, dictionary: Some(prepared) })
     }
 
     pub(crate) fn codec(&self) -> Codec {
@@ -212,7 +221,7 @@ mod tests {
     }
 
     fn encoders() -> [Encoder; 3] {
-        [Encoder::Lz4, Encoder::zstd(1, None), Encoder::zstd(19, None)]
+        [Encoder::Lz4, Encoder::zstd(1), Encoder::zstd(19)]
     }
 
     /// Text with some sense in it, as far as a dictionary is concerned.
@@ -282,8 +291,8 @@ mod tests {
             }
         }
         let zeros = vec![0; SMALL_VALUE_BYTES as usize + 1];
-        assert_eq!(Encoder::zstd(3, None).encode(&zeros, &mut Vec::new()), Ok(None));
-        assert!(Encoder::zstd(3, None).encode(&zeros[1..], &mut Vec::new()).unwrap().is_some());
+        assert_eq!(Encoder::zstd(3).encode(&zeros, &mut Vec::new()), Ok(None));
+        assert!(Encoder::zstd(3).encode(&zeros[1..], &mut Vec::new()).unwrap().is_some());
         assert!(
             !is_bomb(1, SMALL_VALUE_BYTES)
                 && is_bomb(1, SMALL_VALUE_BYTES + 1)
@@ -301,7 +310,7 @@ mod tests {
         let samples = sentences(4000);
         let bytes = train(samples.iter().map(Vec::as_slice), 4096).unwrap();
         let id = dictionary_id(&bytes).unwrap();
-        let (with, without) = (Encoder::zstd(3, Some(&bytes)), Encoder::zstd(3, None));
+        let (with, without) = (Encoder::with_dictionary(3, &bytes).unwrap(), Encoder::zstd(3));
         let prepared = DDict::create(&bytes);
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for value in &samples[..50] {
@@ -317,6 +326,9 @@ mod tests {
             assert_eq!((&out, asked), (value, id));
             assert_eq!(decode(Codec::Zstd, small, &mut out, none), Err(format!("dictionary {id}")));
         }
+        // Its head is right, and what follows makes no sense.
+        let garbage = [&bytes[..8], &[0xFF; 500]].concat();
+        assert!(dictionary_id(&garbage) == Some(id) && Encoder::with_dictionary(3, &garbage).is_err());
         let other = train(samples[2000..].iter().map(Vec::as_slice), 2048).unwrap();
         let (other, mut out) = (DDict::create(&other), vec![0; samples[0].len()]);
         let small = with.encode(&samples[0], &mut a).unwrap().unwrap();

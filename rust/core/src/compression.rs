@@ -234,8 +234,7 @@ pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
     let plain = Measured { stored: raw, nanos: 0.0 };
     let (mut best, mut level, mut cost) = (None, 0, plain.cost());
     let mut tried = Vec::new();
-    for (name, encoder, its_level) in
-        [("lz4", Encoder::Lz4, 0), ("zstd", Encoder::zstd(DEFAULT_LEVEL, None), DEFAULT_LEVEL)]
+    for (name, encoder, its_level) in [("lz4", Encoder::Lz4, 0), ("zstd", Encoder::zstd(DEFAULT_LEVEL), DEFAULT_LEVEL)]
     {
         let measured = Measured::of(&encoder, sample)?;
         tried.push(measured.describe(name, raw));
@@ -254,8 +253,11 @@ pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
 /// A dictionary of at most `bytes` for zstd, if it makes the sample smaller.
 pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, String> {
     let settled = |dictionary: Option<Vec<u8>>, why: String| {
-        let encoder = Some(Encoder::zstd(level, dictionary.as_deref()));
-        Ok(Settled { encoder, level, dictionary, why })
+        let encoder = match &dictionary {
+            Some(bytes) => Encoder::with_dictionary(level, bytes)?,
+            None => Encoder::zstd(level),
+        };
+        Ok(Settled { encoder: Some(encoder), level, dictionary, why })
     };
     let count = sample.len();
     // Larger than a good part of what it is made from it knows that by heart, and nothing else.
@@ -269,8 +271,8 @@ pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, 
             Ok(all + encoder.encode(value, &mut scratch)?.map_or(value.len(), <[u8]>::len) as u64)
         })
     };
-    let with = total(&Encoder::zstd(level, Some(&dictionary)))?;
-    let without = total(&Encoder::zstd(level, None))?;
+    let with = total(&Encoder::with_dictionary(level, &dictionary)?)?;
+    let without = total(&Encoder::zstd(level))?;
     let why = format!(
         "of {count} values ({} bytes), {with} bytes with a dictionary of {} and {without} without",
         sample.bytes(),

@@ -78,7 +78,7 @@ impl DictionaryRange {
         json!({"id": self.id, "offset": self.offset, "length": self.length, "crc": self.crc})
     }
 
-    fn corrupt(&self, path: &Path, field: &str, detail: impl Into<String>) -> Error {
+    pub(crate) fn corrupt(&self, path: &Path, field: &str, detail: impl Into<String>) -> Error {
         Error::corrupt(path, format!("dictionary {} of field {field}", self.id), detail)
     }
 

@@ -1,6 +1,6 @@
 //! The columns of a snapshot: record number -> entry, each block checked when it is first read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, CHUNK_LEN, Chunk, Encoding, Footer, Part, u32_at};
 use crate::map::Guarded;
-use crate::schema::Schema;
+use crate::schema::{Field, Schema};
 
 /// Where the bytes of a snapshot are read from.
 #[derive(Debug, Clone)]
@@ -71,10 +71,11 @@ pub(crate) struct ChunkData {
 pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, schema: &Schema) -> Result<Vec<Chunk>> {
     let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
     let mut chunks: Vec<Chunk> = Vec::with_capacity(directory.len() / CHUNK_LEN);
-    let mut bytes_in_all = 0;
+    let (mut bytes_in_all, mut entries_in_all) = (0, 0);
+    let fields: HashMap<u32, &Field> = schema.fields().iter().map(|field| (field.id, field)).collect();
     for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
         let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
-        let Some(field) = schema.fields().iter().find(|f| f.id == chunk.field) else {
+        let Some(field) = fields.get(&chunk.field) else {
             return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
         };
         if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
@@ -91,7 +92,15 @@ pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, s
         if bytes_in_all > footer.offset {
             return Err(bad(i, "the chunks up to here have more bytes than the file".to_owned()));
         }
+        // Bounded by the bytes: an entry has one at least.
+        entries_in_all += chunk.count;
         chunks.push(chunk);
+    }
+    // Each record has a value of some field. Else a few bytes could say any number of records, and whoever goes through them
+    // would never come to an end.
+    if entries_in_all < footer.records {
+        let detail = format!("its columns have {entries_in_all} entries for {} records", footer.records);
+        return Err(Error::corrupt(path, format!("directory of commit {}", footer.commit), detail));
     }
     Ok(chunks)
 }

@@ -155,6 +155,12 @@ impl<'a> Opening<'a> {
         let directory = self.read_checked(footer.directory, part("directory"))?;
         let metadata = self.read_checked(footer.metadata, part("metadata"))?;
         let document = Document::decode(self.path, &metadata)?;
+        // They are kept in memory: each lies within the file, and so do all of them together.
+        let dictionaries = document.schema.dictionary_bytes();
+        if dictionaries > footer.offset {
+            let detail = format!("the dictionaries that it names have {dictionaries} bytes, the file has fewer");
+            return Err(Error::corrupt(self.path, part("metadata"), detail));
+        }
         Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
     }
 

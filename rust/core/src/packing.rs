@@ -87,7 +87,7 @@ struct Ready {
 impl Packing {
     /// For a field without any value yet.
     pub(crate) fn new(wanted: &Compression) -> Self {
-        let mut this = Self::settled(wanted, None);
+        let mut this = Self::settled(wanted);
         if wanted.is_auto() || wanted.train > 0 {
             (this.encoder, this.sample) = (None, Some(Sample::default()));
             "undecided".clone_into(&mut this.why);
@@ -95,16 +95,29 @@ impl Packing {
         this
     }
 
-    /// For a field that has values: with its last dictionary, if it has any.
-    pub(crate) fn settled(wanted: &Compression, dictionary: Option<&[u8]>) -> Self {
+    /// For a field that has values and no dictionary.
+    fn settled(wanted: &Compression) -> Self {
         let encoder = match wanted.codec {
             Codec::None => None,
-            Codec::Lz4 => Some(Arc::new(Encoder::Lz4)),
-            Codec::Zstd => Some(Arc::new(Encoder::zstd(wanted.level, dictionary))),
+            Codec::Lz4 => Some(Encoder::Lz4),
+            Codec::Zstd => Some(Encoder::zstd(wanted.level)),
         };
-        let id = dictionary.filter(|_| wanted.codec == Codec::Zstd).and_then(crate::codec::dictionary_id);
         let (wanted, level, why) = (wanted.clone(), wanted.level, "as the schema says".to_owned());
-        Self { wanted, encoder, sample: None, level, dictionary: id, why, raw: 0, stored: 0, ready: VecDeque::new() }
+        let encoder = encoder.map(Arc::new);
+        Self { wanted, encoder, sample: None, level, dictionary: None, why, raw: 0, stored: 0, ready: VecDeque::new() }
+    }
+
+    /// For a field that has values: with its last dictionary.
+    ///
+    /// # Errors
+    /// zstd does not take the dictionary, as text.
+    fn with_dictionary(wanted: &Compression, dictionary: &[u8]) -> std::result::Result<Self, String> {
+        let mut this = Self::settled(wanted);
+        if wanted.codec == Codec::Zstd {
+            this.encoder = Some(Arc::new(Encoder::with_dictionary(wanted.level, dictionary)?));
+            this.dictionary = crate::codec::dictionary_id(dictionary);
+        }
+        Ok(this)
     }
 
     fn is_full(&self) -> bool {
@@ -330,7 +343,8 @@ impl Writer {
             let Some(range) = compression.dictionaries.last() else { continue };
             let read = |bytes: &mut [u8], at| self.storage()?.read_at(bytes, at).map_err(|e| Error::io(&self.path, e));
             let bytes = range.read(&self.path, &field.name, limit, read)?;
-            let packing = Packing::settled(compression, Some(&bytes));
+            let packing = Packing::with_dictionary(compression, &bytes)
+                .map_err(|detail| range.corrupt(&self.path, &field.name, detail))?;
             let main = self.columns.iter_mut().find(|c| c.field == field.id && c.packing.is_some());
             if let Some(main) = main {
                 main.packing = Some(packing);

@@ -388,6 +388,12 @@ impl Schema {
         }
     }
 
+    /// What all dictionaries that the fields name have together.
+    pub(crate) fn dictionary_bytes(&self) -> u64 {
+        let all = self.fields.iter().filter_map(|f| f.compression.as_ref()).flat_map(|c| &c.dictionaries);
+        all.fold(0, |bytes, dictionary| bytes.saturating_add(dictionary.length))
+    }
+
     /// Leaves out where dictionaries lie: in another file they do not.
     pub(crate) fn forget_dictionaries(&mut self) {
         self.fields.iter_mut().filter_map(|f| f.compression.as_mut()).for_each(|c| c.dictionaries.clear());

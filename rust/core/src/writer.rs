@@ -1,5 +1,6 @@
 //! Appending records and committing them: docs/format.md, section 7.
 
+use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::mem;
@@ -236,6 +237,10 @@ impl Writer {
     ) -> Result<Self> {
         let opening = Opening::new(path, storage.as_ref())?;
         let footer = opening.newest()?;
+        if footer.commit + 1 == u64::MAX {
+            let detail = "no commit can come behind it, as its number would be no valid one";
+            return Err(Error::corrupt(path, format!("footer of commit {}", footer.commit), detail));
+        }
         let Commit { id, directory, mut document, file_length, .. } = opening.load(footer)?;
         if let Some(given) = schema.filter(|given| !given.same_fields(&document.schema)) {
             let (found, given) = (document.schema.describe(), given.describe());
@@ -258,8 +263,12 @@ impl Writer {
         }
         let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
+        let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
+        for chunk in chunks {
+            by_column.entry((chunk.field, chunk.part)).or_default().push(chunk);
+        }
         for column in &mut writer.columns {
-            column.chunks = chunks.iter().copied().filter(|chunk| column.holds(chunk)).collect();
+            column.chunks = by_column.remove(&column.key()).unwrap_or_default();
         }
         writer.load_dictionaries(footer.offset)?;
         writer.footer = Some(footer);

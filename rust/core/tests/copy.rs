@@ -249,15 +249,17 @@ fn missing_values_are_missing_in_the_copy() {
 fn records_that_no_column_covers_are_counted_and_cost_nothing() {
     let folder = folder();
     let (from, to) = (folder.path().join("a.frec"), folder.path().join("b.frec"));
-    let mut forge = Forge::new(r#"[{"id": 1, "name": "label", "type": "int64"}]"#, 1 << 50);
-    forge.chunk(1, 0, VALUES, 8, 5, &7_i64.to_le_bytes());
+    let fields = r#"[{"id": 1, "name": "label", "type": "int64"}, {"id": 2, "name": "flag", "type": "bool"}]"#;
+    let mut forge = Forge::new(fields, 200_000);
+    forge.chunk(1, 0, VALUES, 8, 100_000, &7_i64.to_le_bytes().repeat(100_000));
+    forge.chunk(2, 0, VALUES, 1, 100_000, &[1; 100_000]);
     fs::write(&from, forge.build(|_| {})).unwrap();
     copy_all(&open(&from), &to, false).unwrap();
     let copy = open(&to);
-    assert_eq!(copy.len(), 1 << 50);
-    assert_eq!(copy.datum(0, 5, true).unwrap(), Datum::Int(7));
-    assert_eq!(copy.datum(0, 6, true).unwrap(), Datum::Missing);
-    assert!(fs::metadata(&to).unwrap().len() < 100_000);
+    assert_eq!(copy.len(), 200_000);
+    assert_eq!(copy.datum(0, 100_000, true).unwrap(), Datum::Int(7));
+    assert_eq!(copy.datum(0, 99_999, true).unwrap(), Datum::Missing);
+    assert!(fs::metadata(&to).unwrap().len() < 950_000);
 }
 
 #[test]

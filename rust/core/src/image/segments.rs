@@ -165,10 +165,11 @@ fn restart(piece: u32) -> u8 {
     RESTART + (piece % 8) as u8
 }
 
-/// Where the coded data of the first scan begin.
+/// Where the coded data of the first scan begin, if they are within the data at all.
 pub(super) fn scan_data(data: &[u8], info: &JpegInfo) -> Option<usize> {
     let [high, low, components] = *data.get(info.scan_start + 2..info.scan_start + 5)? else { return None };
-    (components == info.components).then_some(info.scan_start + 2 + usize::from(u16::from_be_bytes([high, low])))
+    let start = info.scan_start + 2 + usize::from(u16::from_be_bytes([high, low]));
+    (components == info.components && start <= data.len()).then_some(start)
 }
 
 /// The segments before the scan, one after the other: the marker, and the range of all of it. `None` where there is none.

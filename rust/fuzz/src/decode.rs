@@ -1,0 +1,77 @@
+//! Images of all formats.
+
+use std::hint::black_box;
+
+use fastrecord_core::image::{
+    Crop, DecodeOptions, Decoder, Filter, Format, Geometry, Random, Rect, Truncated, raw_pixels,
+};
+use fastrecord_core::{decode_image, image_size};
+
+use super::bytes::Input;
+use super::guard;
+
+/// Images above this are refused.
+pub const PIXELS: u64 = 1 << 16;
+/// What a decoder may have beside the pixels, as the core says of other formats than JPEG; and room for tables.
+const WORKSPACE: usize = 80 << 20;
+
+/// The memory that an image of so many bytes may take: pixels, RGB and of up to 8 bytes, and the output.
+pub fn bound(bytes: usize) -> usize {
+    WORKSPACE + 40 * PIXELS as usize + 64 * bytes
+}
+
+/// Looks at the bytes, decodes them whole, and crops and resizes them, as the first bytes say.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let (options, crop) = (options(input.u8()), [0; 4].map(|_| u32::from(input.u8())));
+    let (seed, image) = (input.u8(), input.0);
+    guard::within(bound(data.len()), || {
+        let _ = black_box(image_size(image));
+        let _ = black_box((Format::sniff(image), raw_pixels(image), Decoder::orientation_of(image)));
+        let mut decoder = Decoder::new(options);
+        let size = decoder.size(image);
+        let whole = decode_image(image, options);
+        if let (Ok(size), Ok(whole)) = (&size, &whole) {
+            assert_eq!(*size, (whole.width, whole.height));
+            assert_eq!(whole.pixels.len() as u64, 3 * u64::from(whole.width) * u64::from(whole.height));
+        }
+        let mut out = vec![0; 3 * 24 * 16];
+        let _ = black_box(decoder.crop_resize_with(image, (24, 16), &mut out, |width, height| {
+            (any_crop(crop, width, height), seed & 1 == 1)
+        }));
+        let geometry = geometry(seed >> 1);
+        let random = Random::new(seed.into(), 0, 0);
+        let (width, height) = geometry.size();
+        let mut out = vec![0; 3 * width as usize * height as usize];
+        let drawn = |w, h| geometry.draw(w, h, true, random);
+        let _ = black_box(decoder.crop_resize_with(image, (width, height), &mut out, drawn));
+    });
+}
+
+/// Every combination of what may be set.
+pub fn options(bits: u8) -> DecodeOptions {
+    DecodeOptions {
+        truncated: if bits & 1 == 0 { Truncated::Reject } else { Truncated::Accept },
+        orientation: bits & 2 != 0,
+        max_pixels: PIXELS,
+        filter: [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos, Filter::Box][usize::from(bits >> 2 & 3)],
+        min_reduced: if bits & 16 == 0 { 1.0 } else { 2.5 },
+        region: bits & 32 == 0,
+    }
+}
+
+/// A part of the image, or, now and then, one that does not fit it.
+pub fn any_crop(bytes: [u32; 4], width: u32, height: u32) -> Crop {
+    let [x, y, w, h] = bytes;
+    let (x, y) = (x * width / 256, y * height / 256);
+    Crop::exact(Rect { x, y, width: (w * width / 256).max(1), height: (h * height / 256).max(1) }, (24, 16))
+}
+
+fn geometry(number: u8) -> Geometry {
+    match number % 4 {
+        0 => Geometry::RandomResizedCrop { size: (20, 30), scale: (0.08, 1.0), ratio: (0.75, 1.33) },
+        1 => Geometry::CenterCrop { size: (20, 10), resize: Some(24) },
+        2 => Geometry::Resize { size: (7, 40) },
+        _ => Geometry::RandomCrop { size: (32, 32), padding: 4 },
+    }
+}

@@ -1,0 +1,92 @@
+//! Payloads: compressed ones, lists, texts, arrays, whatever their extents say of them.
+
+use std::hint::black_box;
+use std::path::Path;
+
+use fastrecord_core::{Access, FieldType, Reader};
+
+use super::append::append_one;
+use super::bytes::{Input, chance, u32_at};
+use super::forge::{EXTENTS, Forge, VALUES, extent};
+use super::place::{Memory, with_file};
+use super::{guard, walk};
+
+/// What a payload may be of.
+const TYPES: [&str; 12] = [
+    r#"{"type": "bytes"}"#,
+    r#"{"type": "string"}"#,
+    r#"{"type": "json"}"#,
+    r#"{"type": "array", "dtype": "uint8", "shape": [null, 3]}"#,
+    r#"{"type": "array", "dtype": "int16", "shape": [null, null]}"#,
+    r#"{"type": "array", "dtype": "complex128", "shape": [5]}"#,
+    r#"{"type": "list", "item": {"type": "string"}}"#,
+    r#"{"type": "list", "item": {"type": "float64"}}"#,
+    r#"{"type": "list", "item": {"type": "bytes"}}"#,
+    r#"{"type": "list", "item": {"type": "array", "dtype": "uint16", "shape": [null, 2]}}"#,
+    r#"{"type": "list", "item": {"type": "array", "dtype": "int8", "shape": []}}"#,
+    r#"{"type": "list", "item": {"type": "array", "dtype": "bool", "shape": [0, 7]}}"#,
+];
+/// What zstd's trainer has made; a frame that names its id is decompressed with it.
+const DICTIONARY: &[u8] = include_bytes!("../samples/dictionary.zdict");
+/// Values of up to so many bytes are cheap to ask for; larger ones are tried now and then.
+const CHEAP: u64 = 1 << 16;
+const LARGEST: u64 = 1 << 26;
+
+/// Makes a file of one record with the rest of the input as its payload, and reads it in every way.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let (kind, codec, flags) = (usize::from(input.u8()) % TYPES.len(), input.u8(), input.u8());
+    let raw: u64 = input.u32().into();
+    let raw = if chance(data, 256) { raw % (LARGEST + 4096) } else { raw % CHEAP };
+    let shape = if flags & 1 == 0 { None } else { Some([u64::from(input.u8()), u64::from(input.u8())]) };
+    // Its first 8 bytes say that it is one, and its id.
+    let dictionary = match flags & 8 {
+        0 => DICTIONARY.to_vec(),
+        _ => {
+            let length = 8 * usize::from(input.u8());
+            [&DICTIONARY[..8], input.take(length)].concat()
+        }
+    };
+    let stored = input.0;
+    let raw = if codec.is_multiple_of(3) { stored.len() as u64 } else { raw };
+    let dictionary = (flags & 2 != 0).then_some(&dictionary[..]);
+    let file = file(TYPES[kind], codec % 3, dictionary, shape, raw, stored);
+    guard::within(walk::bound(file.len()) + 12 * raw as usize, || {
+        with_file(&file, |path| {
+            let access = if flags & 4 == 0 { Access::Mmap } else { Access::Pread };
+            if let Ok(reader) = Reader::open(path, access, Some(1)) {
+                walk::everything(&reader);
+                large(&reader);
+                append_one(Path::new("memory.frec"), &Memory::new(file.clone()), reader.schema());
+            }
+        });
+    });
+}
+
+/// Values that are too large to be read in all ways.
+fn large(reader: &Reader) {
+    let Ok(Some(value)) = reader.payload(0, 0, true).map(Some) else { return };
+    if matches!(reader.schema().fields()[0].kind, FieldType::List(_)) && value.len() as u64 <= CHEAP {
+        let _ = black_box(reader.items(0, 0, &value));
+    }
+}
+
+fn file(kind: &str, codec: u8, dictionary: Option<&[u8]>, shape: Option<[u64; 2]>, raw: u64, stored: &[u8]) -> Vec<u8> {
+    let mut forge = Forge::new("[]", 1);
+    let compression = dictionary.map_or("null".to_owned(), |dictionary| {
+        let (id, crc) = (u32_at(dictionary, 4), crc32c::crc32c(dictionary));
+        let place = format!(r#""offset": {}, "length": {}"#, forge.payload(dictionary), dictionary.len());
+        format!(r#"{{"codec": "zstd", "level": 1, "dictionaries": [{{"id": {id}, {place}, "crc": {crc}}}]}}"#)
+    });
+    let row = kind.trim_start_matches('{');
+    let rows = format!(r#"[{{"id": 1, "name": "a", "compression": {compression}, {row}]"#);
+    forge.metadata = Forge::new(&rows, 1).metadata;
+    let offset = forge.payload(stored);
+    forge.chunk(1, 0, EXTENTS, 32, &extent(offset, stored.len() as u64, raw, codec, 0));
+    if kind.contains("[null, null]") {
+        for (part, dim) in (1..).zip(shape.unwrap_or([raw / 2, 1])) {
+            forge.chunk(1, part, VALUES, 8, &dim.to_le_bytes());
+        }
+    }
+    forge.build(|_| {})
+}

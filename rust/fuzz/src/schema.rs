@@ -1,0 +1,45 @@
+//! Schemas and metadata: docs/format.md, section 5.
+
+use std::path::Path;
+
+use fastrecord_core::{Access, Reader, Schema};
+
+use super::append::append_one;
+use super::forge::Forge;
+use super::place::{Memory, with_file};
+use super::{guard, walk};
+
+/// Takes the bytes for a schema, for the metadata of a file, and for the schema rows of one; then a record is appended to the files.
+pub fn run(data: &[u8]) {
+    guard::within(walk::bound(data.len()), || schema(data));
+    let mut forge = Forge::new("[]", 0);
+    forge.metadata = data.to_vec();
+    file(forge, data.len());
+    if let Ok(rows) = std::str::from_utf8(data) {
+        file(Forge::new(rows, 0), data.len());
+    }
+}
+
+fn schema(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(schema) = Schema::from_json(text) else { return };
+    let again = Schema::from_json(&schema.to_json()).expect("what a schema says of itself");
+    assert!(schema.same_fields(&again));
+    for field in schema.fields() {
+        assert_eq!(schema.position(&field.name).map(|at| &schema.fields()[at]), Some(field));
+    }
+}
+
+fn file(forge: Forge, length: usize) {
+    let file = forge.build(|_| {});
+    guard::within(walk::bound(length), || {
+        let schema = with_file(&file, |path| {
+            let reader = Reader::open(path, Access::Pread, Some(1)).ok()?;
+            walk::everything(&reader);
+            Some(reader.schema().clone())
+        });
+        if let Some(schema) = schema {
+            append_one(Path::new("memory.frec"), &Memory::new(file.clone()), &schema);
+        }
+    });
+}

@@ -1,0 +1,162 @@
+//! Everything that can be read of a file, in every way there is: the ways must agree.
+
+use std::hint::black_box;
+
+use fastrecord_core::image::DecodeOptions;
+use fastrecord_core::{ColumnBytes, Datum, FieldType, Ranges, Reader, largest_shape};
+
+/// Values above this are not copied: what large ones may ask for, the target `payload` tries.
+const LARGEST: u64 = 64 << 10;
+/// Records that are looked at, of each field.
+const RECORDS: u64 = 48;
+const FIELDS: usize = 48;
+/// Images above this are refused.
+pub const PIXELS: u64 = 1 << 14;
+
+/// The memory that opening and reading a file of so many bytes may take: some of what is parsed has many times its size in
+/// memory, and what a caller asks for is bounded here.
+pub fn bound(bytes: usize) -> usize {
+    (32 << 20) + 160 * bytes
+}
+
+fn never() -> bool {
+    false
+}
+
+/// Reads all fields of some records, and all that can be asked about the file.
+pub fn everything(reader: &Reader) {
+    let len = reader.len();
+    let records: Vec<u64> = if len <= RECORDS {
+        (0..len).collect()
+    } else {
+        (0..RECORDS - 16).chain([len / 3, len / 2]).chain(len - 14..len).collect()
+    };
+    black_box((reader.metadata().len(), reader.complete(), reader.tail_bytes(), reader.bytes(), reader.snapshot()));
+    black_box(reader.schema().describe());
+    let _ = black_box(reader.resolve(&[0, -1, i64::MIN, i64::MAX]));
+    for (field, definition) in reader.schema().fields().iter().enumerate().take(FIELDS) {
+        for part in ["", ".width", ".height", ".dim1"] {
+            column(reader, field, &format!("{}{part}", definition.name), part.is_empty());
+        }
+        let _ = black_box(reader.sizes(field));
+        if definition.kind.has_payloads() {
+            payloads(reader, field, &definition.kind, &records);
+        } else {
+            values(reader, field, &records);
+        }
+    }
+    let _ = black_box(reader.verify(|_| false));
+    let _ = black_box(reader.refresh());
+}
+
+fn column(reader: &Reader, field: usize, name: &str, main: bool) {
+    let Ok((kind, bytes)) = reader.column(name) else { return };
+    let bytes = match &bytes {
+        ColumnBytes::Mapped(offset, length) => {
+            let map = reader.mapping().expect("a mapped column has a mapping");
+            &map.bytes()[*offset as usize..(*offset + *length) as usize]
+        }
+        ColumnBytes::Copied(bytes) => bytes,
+    };
+    let width = kind.nbytes().expect("a column's entries have one size") as usize;
+    assert_eq!(bytes.len() as u64, reader.len() * width as u64, "column {name}");
+    for record in [0, reader.len().saturating_sub(1)] {
+        if main && record < reader.len() {
+            let value = reader.values(field, &[record]).expect("a value of a column that could be read");
+            assert_eq!(value, bytes[record as usize * width..][..width]);
+        }
+    }
+}
+
+fn values(reader: &Reader, field: usize, records: &[u64]) {
+    let all = reader.values(field, records);
+    let width = all.as_ref().map_or(0, |all| all.len() / records.len().max(1));
+    for (i, &record) in records.iter().enumerate() {
+        let one = reader.values(field, &[record]);
+        if let (Ok(all), Ok(one)) = (&all, &one) {
+            assert_eq!(&all[i * width..(i + 1) * width], one);
+        }
+        let _ = black_box(reader.datum(field, record, true));
+    }
+    let _ = black_box(reader.shapes(field, records));
+}
+
+fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64]) {
+    let _ = black_box(reader.lengths(field, records));
+    let _ = black_box(reader.prefetch(field, records, never));
+    // One bad record must not hide the others.
+    let fits = |&&record: &&u64| reader.lengths(field, &[record]).is_ok_and(|lengths| lengths[0] <= LARGEST);
+    let good: Vec<u64> = records.iter().filter(fits).copied().collect();
+    let singles: Vec<Option<Vec<u8>>> = good.iter().map(|&record| one(reader, field, kind, record)).collect();
+    if let Ok(Some(ranges)) = reader.view_batch(field, &good, never)
+        && let Some(map) = reader.random_mapping()
+    {
+        compare(&singles, &ranges, map.bytes());
+    }
+    for verify in [true, false] {
+        if let Ok((bytes, ranges)) = reader.read_batch_owned(field, &good, verify, never) {
+            compare(&singles, &ranges, &bytes);
+        }
+        if let Ok((bytes, starts)) = reader.read_batch_copy(field, &good, verify, never) {
+            let ranges: Ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
+            compare(&singles, &ranges, &bytes);
+        }
+    }
+    let _ = black_box(reader.verify_mapped(field, &good, never));
+    if let FieldType::Array(array) = kind {
+        let _ = black_box(reader.shapes(field, records));
+        if let Ok(shapes) = reader.shapes(field, &good) {
+            padded(reader, field, &good, &largest_shape(array, &shapes), array.dtype().size());
+        }
+    }
+    if kind.holds_bytes() {
+        let options = DecodeOptions { max_pixels: PIXELS, ..DecodeOptions::default() };
+        for &record in good.iter().take(4) {
+            let _ = black_box(reader.decode_batch(field, &[record], true, options, Some(1), never));
+        }
+    }
+}
+
+/// One value, by itself, if its checksum is right.
+fn one(reader: &Reader, field: usize, kind: &FieldType, record: u64) -> Option<Vec<u8>> {
+    let _ = black_box(reader.payload(field, record, false));
+    let checked = reader.payload(field, record, true);
+    match (reader.datum(field, record, true), &checked) {
+        (Ok(Datum::Payload(offset, length)), checked) => {
+            if let (Some(map), Ok(bytes)) = (reader.mapping(), checked) {
+                assert_eq!(map.bytes()[offset as usize..(offset + length) as usize], bytes[..]);
+            }
+        }
+        (Ok(Datum::Decompressed(bytes)), Ok(checked)) => assert_eq!(&bytes, checked),
+        (Ok(Datum::Str(text)), Ok(checked)) => assert_eq!(text.as_bytes(), checked),
+        _ => {}
+    }
+    let bytes = checked.ok()?;
+    if matches!(kind, FieldType::List(_))
+        && let Ok(items) = reader.items(field, record, &bytes)
+    {
+        let mut before = 0;
+        for item in items {
+            assert!(item.range.start >= before && item.range.end <= bytes.len());
+            before = item.range.end;
+        }
+    }
+    Some(bytes)
+}
+
+fn compare(singles: &[Option<Vec<u8>>], ranges: &Ranges, bytes: &[u8]) {
+    assert_eq!(singles.len(), ranges.len());
+    for (single, range) in singles.iter().zip(ranges) {
+        if let (Some(single), Some((offset, length))) = (single, range) {
+            assert_eq!(bytes[*offset as usize..(*offset + *length) as usize], single[..]);
+        }
+    }
+}
+
+fn padded(reader: &Reader, field: usize, records: &[u64], most: &[u64], item: usize) {
+    let bytes = most.iter().try_fold((records.len() * item) as u64, |bytes, &dim| bytes.checked_mul(dim));
+    if let Some(bytes) = bytes.filter(|&bytes| bytes <= 4 * LARGEST) {
+        let mut out = vec![0; bytes as usize];
+        let _ = black_box(reader.read_batch_padded(field, records, most, &[7; 16][..item], &mut out, true, never));
+    }
+}

@@ -1,0 +1,124 @@
+"""Hostile bytes by the million: the fuzz targets of rust/fuzz under libFuzzer and AddressSanitizer, Rust and C."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from tests.torture.experiment import ROOT, Experiment, Outcome
+
+FUZZ = ROOT / "rust" / "fuzz"
+# What the fuzzer finds interesting, and what it finds: the next run goes on from there.
+KEPT = ROOT / ".cache" / "fuzz"
+# Seconds that one input may take, and memory: Rust code has a bound within the targets, this is for the C libraries.
+TIMEOUT, MEMORY_MIB = 25, 2048
+# Each target's longest input: what the format needs to say all it can, and no more.
+MOST_BYTES = {
+    "open": 20480,
+    "read": 160,
+    "index": 1024,
+    "schema": 2048,
+    "payload": 1024,
+    "decode": 4096,
+    "crop_ready": 4096,
+    "append": 160,
+}
+# As cargo-fuzz sets it up: counters at each edge, comparisons traced, both sanitizers' checks of memory.
+_RUST = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Zsanitizer=address",
+]
+_C = "-O2 -g1 -fno-omit-frame-pointer -fsanitize=address -fsanitize-coverage=trace-pc"
+_UNITS = re.compile(r"^stat::number_of_executed_units: +(\d+)", re.MULTILINE)
+_DONE = re.compile(r"^#(\d+)\s+\w+\s+cov: (\d+)", re.MULTILINE)
+
+
+def nightly_host() -> str | None:
+    """The host triple of the nightly toolchain; None if there is none."""
+    try:
+        done = subprocess.run(["rustc", "+nightly", "-vV"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    found = re.search(r"^host: (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if done.returncode == 0 and found else None
+
+
+def build(target: str, host: str) -> Path:
+    """Build a target and all below it with the sanitizer; return the program.
+
+    Raises:
+        subprocess.CalledProcessError: what did not build, in its stderr.
+    """
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", FUZZ / "target"))
+    folder.mkdir(parents=True, exist_ok=True)
+    counters = folder / "counters.o"
+    subprocess.run(["cc", "-O2", "-c", FUZZ / "counters.c", "-o", counters], check=True, capture_output=True, text=True)
+    more = {
+        "RUSTFLAGS": " ".join([*_RUST, f"-Clink-arg={counters}"]),
+        # Of the target alone: what runs while building is built as ever.
+        f"CFLAGS_{host.replace('-', '_')}": _C,
+        # libjpeg-turbo's build links programs, too.
+        "LDFLAGS": str(counters),
+        "CARGO_TARGET_DIR": str(folder),
+    }
+    command = ["cargo", "+nightly", "build", "--release", "--locked", "--target", host, "--bin", target]
+    subprocess.run(command, cwd=FUZZ, check=True, capture_output=True, text=True, env=os.environ | more)
+    return folder / host / "release" / target
+
+
+def fuzz(target: str, count: int) -> Outcome:
+    """Run a target that often, from the committed corpus and what earlier runs have added."""
+    host = nightly_host()
+    if host is None:
+        return Outcome(0, ["fuzzing needs Rust's nightly toolchain: rustup toolchain install nightly"])
+    try:
+        program = build(target, host)
+    except subprocess.CalledProcessError as error:
+        return Outcome(0, [f"{error.cmd} ended with {error.returncode}: {error.stderr[-2000:]}"])
+    kept = KEPT / target
+    (kept / "corpus").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        # A copy: libFuzzer runs in any folder but writes what it looks at now.
+        ours = shutil.copytree(FUZZ / "corpus" / target, Path(folder) / "corpus")
+        command = [
+            *(str(program), str(kept / "corpus"), str(ours)),
+            *(f"-runs={count}", f"-max_len={MOST_BYTES[target]}", f"-timeout={TIMEOUT}"),
+            *(f"-rss_limit_mb={MEMORY_MIB}", f"-malloc_limit_mb={MEMORY_MIB // 2}", "-detect_leaks=0"),
+            *("-print_final_stats=1", f"-artifact_prefix={kept}/"),
+        ]
+        words = FUZZ / "words" / target
+        command += [f"-dict={words}"] if words.exists() else []
+        options = {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=0"}
+        with (kept / "log").open("w") as log:
+            done = subprocess.run(command, cwd=folder, stdout=log, stderr=log, env=os.environ | options)
+    text = (kept / "log").read_text(errors="replace")
+    units, progress = _UNITS.search(text), list(_DONE.finditer(text))
+    executed = int(units[1]) if units else int(progress[-1][1]) if progress else 0
+    covered = f"{int(progress[-1][2]):,} edges covered, " if progress else ""
+    failures = [] if done.returncode == 0 else [f"{' '.join(command)} ended with {done.returncode}: {text[-3000:]}"]
+    return Outcome(executed, failures, f"{covered}inputs of up to {MOST_BYTES[target]:,} bytes, AddressSanitizer")
+
+
+EXPERIMENTS = [
+    Experiment(
+        name=f"fuzz-{target.replace('_', '-')}",
+        promise=4,
+        what="executions",
+        where=f"rust/fuzz/src/{target}.rs, rust/core/tests/hostile.rs",
+        short=10_000,
+        long=10_000_000,
+        run=partial(fuzz, target),
+        in_tests=False,
+    )
+    for target in MOST_BYTES
+]
