@@ -210,7 +210,7 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
             while True:
                 writer.append(record(len(writer), 100_000))
         except OSError as error:
-            print(json.dumps([errno.errorcode[error.errno], error.filename]))
+            print(json.dumps([errno.errorcode[error.errno], error.filename, error.__notes__]))
         for call in (lambda: writer.append(record(0)), writer.commit, writer.close):
             try:
                 call()
@@ -232,9 +232,14 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
     finally:
         if mounted:
             subprocess.run(["umount", str(tmp_path)], check=True)
-    assert json.loads(out[0]) == ["ENOSPC" if mounted else "EFBIG", str(tmp_path / "a.frec")]
     kept = {"new": 0, "commit": 1, "append": 6}[start]
+    too_large = "no file may be larger here (`ulimit -f`, or the file system): once it may, "
+    way_out = f"{'make room, then ' if mounted else too_large}{'open it again to go on' if kept else 'write it again'}"
+    good_to = f"the file is good up to its last commit ({kept} records)"
+    safe = f"{good_to if kept else 'nothing was committed, and no file is left'}; {way_out}"
+    path = str(tmp_path / "a.frec")
+    assert json.loads(out[0]) == ["ENOSPC" if mounted else "EFBIG", path, [f"{path}: {safe}"]]
     for line in out[1:4]:
         assert "the writer stopped after a failed write" in line
-        assert f"the file is good up to its last commit ({kept} records); open it again to go on" in line
+        assert line.endswith(f"{safe} [FR603]")
     assert out[4] == ("False" if start == "new" else str(kept))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import unicodedata
 from collections import Counter
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError, Reader, SchemaError
 from fastrecord.classes import class_names
 from fastrecord.interrupt import HeldInterrupt
+from fastrecord.leftovers import create, remove_leftovers, temporary_name
 
 # Records read by one call: their bytes stay in the page cache, only views of them are held.
 _BATCH = 64
@@ -25,7 +25,6 @@ _NAME_MAX = 255
 # Characters of a key that a message shows.
 _SHOWN = 200
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,14 @@ def extract_records(
                 part = numbers[start : start + _BATCH]
                 for i, view in enumerate(reader.read_batch(part, [payload], verify=True, copy=True)[payload], start):
                     name = f"{numbers[i]:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[i]
-                    target.write(name, view)
+                    try:
+                        target.write(name, view)
+                    except OSError as err:
+                        err.add_note(
+                            f"{target.path}: {i:,} of {len(numbers):,} records are written, each as a whole: "
+                            "`--overwrite` writes all of them anew"
+                        )
+                        raise
                     total += len(view)
                 if progress is not None:
                     progress(start + len(part), len(numbers))
@@ -200,6 +206,7 @@ class _Folder:
         self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # The folder that was written to last: keys of one class come one behind the other.
         self.last: tuple[tuple[str, ...], int] = ((), os.dup(self.root))
+        self.tidied: set[tuple[str, ...]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -223,9 +230,12 @@ class _Folder:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
         # What replaces a file that others may not read is not for them either, from its first byte on.
         kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
-        temporary = f".fastrecord-{secrets.token_hex(8)}.tmp"
+        if tuple(folders) not in self.tidied:
+            remove_leftovers(at)
+            self.tidied.add(tuple(folders))
+        temporary = temporary_name()
         try:
-            created = os.open(temporary, _FILE_FLAGS, 0o666 if kept is None else 0o600, dir_fd=at)
+            created = create(temporary, at, 0o666 if kept is None else 0o600)
             with os.fdopen(created, "wb", buffering=0) as file:
                 rest = data
                 while rest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -249,20 +250,22 @@ class Packer(ABC):
 
 def _explain(path: str, err: BaseException) -> None:
     """Say in a note what an error leaves behind."""
+    if isinstance(err, OSError):
+        err.__notes__ = []  # the writer's own, which knows of no `--resume`
+    room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     try:
         with Reader(path) as reader:
             records, complete = len(reader), reader.complete
     except FileNotFoundError:
-        err.add_note(f"{path}: nothing was committed, and no file is left")
+        err.add_note(f"{path}: nothing was committed, and no file is left{room and ': make room, then pack again'}")
         return
     except (FastRecordError, OSError):
         return  # the error at hand matters more
     if complete:
         err.add_note(f"{path}: the file is as it was before, with {records:,} records")
     else:
-        err.add_note(
-            f"{path}: the file is readable up to its last commit, {records:,} records: `--resume` goes on from there"
-        )
+        kept = f"{path}: the file is readable up to its last commit, {records:,} records"
+        err.add_note(f"{kept}: {room}`--resume` goes on from there")
 
 
 def check_options(mode: str, bad_files: str, shards: int | None, shard_size: int | None, commit_bytes: int) -> None:

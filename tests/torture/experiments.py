@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from tests.torture import endings, fuzz, leaks, leftovers, mapping, readers, resume, resume_order, soak, threads
+from tests.torture import (
+    crashes,
+    endings,
+    fuzz,
+    leaks,
+    leftovers,
+    mapping,
+    readers,
+    resume,
+    resume_order,
+    sigkill,
+    soak,
+    threads,
+)
 from tests.torture.experiment import Experiment
 
 EXPERIMENTS: list[Experiment] = [
+    crashes.CRASH_STATES,
+    sigkill.SIGKILL,
+    crashes.FAULTS,
     *fuzz.EXPERIMENTS,
     readers.EXPERIMENT,
     mapping.EXPERIMENT,

@@ -45,6 +45,7 @@ impl Error {
             Self::WriterFailed { .. } => "FR603",
             Self::WrongProcess { .. } => "FR604",
             Self::Replace { .. } => "FR605",
+            Self::WriteFailed { .. } => "FR606",
             Self::OutOfRange { .. } => "FR801",
             Self::ReaderClosed { .. } => "FR802",
             Self::BufferTooSmall { .. } => "FR803",

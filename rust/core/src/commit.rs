@@ -60,6 +60,7 @@ impl Writer {
         let mut slot = Slot { footer: footer.offset, commit: footer.commit, sealed: false };
         self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
         self.sync()?;
+        self.under_way = true;
         self.write_at(&footer.encode(&self.id), footer.offset)?;
         self.sync()?;
         if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
@@ -72,6 +73,7 @@ impl Writer {
         self.writeback_at = footer.end();
         self.commit_start = footer.end();
         self.footer = Some(footer);
+        self.under_way = false;
         self.document_changed = false;
         slot.sealed = true;
         self.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;

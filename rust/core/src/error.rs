@@ -2,6 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::image::DecodeError;
+use crate::safe::Safe;
 
 /// The result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -13,6 +14,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
+
+    #[error("{path}: {source}: {safe}", path = path.display())]
+    WriteFailed { path: PathBuf, source: io::Error, safe: Safe },
 
     #[error("{path}: not a .frec file: {reason}", path = path.display())]
     NotFrec { path: PathBuf, reason: String },
@@ -114,8 +118,8 @@ pub enum Error {
     #[error("{path}: the writer is closed", path = path.display())]
     WriterClosed { path: PathBuf },
 
-    #[error("{path}: the writer stopped after a failed write ({cause}): the file is good up to its last commit ({records} records); open it again to go on", path = path.display())]
-    WriterFailed { path: PathBuf, cause: String, records: u64 },
+    #[error("{path}: the writer stopped after a failed write ({cause}): {safe}", path = path.display())]
+    WriterFailed { path: PathBuf, cause: String, safe: Safe },
 
     #[error("{path}: a writer belongs to the process that opened it (pid {owner}), this is pid {here}", path = path.display())]
     WrongProcess { path: PathBuf, owner: u32, here: u32 },

@@ -173,7 +173,13 @@ impl Transfer<'_> {
                 asked = self.ask_block(pieces, begun, &mut blocks);
             }
             let to = match before {
-                Some((same, to)) if (same.offset, same.stored) == (piece.offset, piece.stored) => to,
+                // Empty ones of two fields may share a place, too, where one of them could not lie.
+                Some((same, to))
+                    if (same.offset, same.stored) == (piece.offset, piece.stored)
+                        && to.is_multiple_of(self.alignment(piece)) =>
+                {
+                    to
+                }
                 _ => self.copy_piece(pieces, i, entries)?,
             };
             place(entries, piece, to);

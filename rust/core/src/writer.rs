@@ -19,6 +19,7 @@ use crate::limits::check_metadata;
 use crate::lock;
 use crate::open::{Commit, Opening};
 use crate::recode::Tally;
+use crate::safe::{Obstacle, Safe};
 use crate::schema::{Document, Schema};
 use crate::storage::Storage;
 use crate::sys;
@@ -98,6 +99,13 @@ impl Default for WriterOptions {
     }
 }
 
+/// Why a writer goes no further.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    cause: String,
+    safe: Safe,
+}
+
 /// The one writer of a file. Dropping it without [`Writer::close`] is [`Writer::abort`].
 #[derive(Debug)]
 pub struct Writer {
@@ -129,7 +137,9 @@ pub struct Writer {
     pub(crate) commit_start: u64,
     pub(crate) session_start: u64,
     pub(crate) commit_bytes: u64,
-    pub(crate) failed: Option<String>,
+    pub(crate) failed: Option<Failed>,
+    /// Whether a footer was written that may not be durable.
+    pub(crate) under_way: bool,
     /// What became of the images of files.
     pub(crate) tally: Tally,
     /// For compressing.
@@ -311,6 +321,7 @@ impl Writer {
             session_start: at,
             commit_bytes: options.commit_bytes.max(1),
             failed: None,
+            under_way: false,
             tally: Tally::default(),
             scratch: Vec::new(),
         }
@@ -428,9 +439,9 @@ impl Writer {
         if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
             if let Some(temporary) = &self.temporary {
                 self.remove(temporary);
-            } else if let (Some(footer), None) = (self.footer, &self.failed) {
-                // A tail left behind would be cut off by the next writer; tidying up here is a courtesy. Not after a failed
-                // write: it may have been that of a footer, which a reader may have opened since.
+            } else if let (Some(footer), false) = (self.footer, self.under_way) {
+                // A tail left behind would be cut off by the next writer; until then it would keep a full disk full. Not if a
+                // footer was written that may not be durable: a reader may have opened it since.
                 let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
             } else if self.footer.is_none() {
                 self.remove(&self.path);
@@ -468,19 +479,37 @@ impl Writer {
         if self.process != std::process::id() {
             return Err(Error::WrongProcess { path: path(), owner: self.process, here: std::process::id() });
         }
-        if let Some(cause) = &self.failed {
-            return Err(Error::WriterFailed { path: path(), cause: cause.clone(), records: self.committed() });
+        if let Some(Failed { cause, safe }) = &self.failed {
+            return Err(Error::WriterFailed { path: path(), cause: cause.clone(), safe: *safe });
         }
         if self.storage.is_none() { Err(Error::WriterClosed { path: path() }) } else { Ok(()) }
     }
 
-    /// Remembers a failed write: what came after it would have holes.
+    /// Remembers a failed write: what came after it would have holes. The error says what is safe.
     pub(crate) fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.failed = Some(error.to_string());
+        result.map_err(|error| {
+            let cause = error.to_string();
+            let (error, safe) = match error {
+                Error::Io { path, source } if path == self.path => {
+                    let safe = self.safe(Obstacle::of(&source));
+                    (Error::WriteFailed { path, source, safe }, safe)
+                }
+                error => (error, self.safe(Obstacle::Other)),
+            };
             log::error!("{}: the writer goes no further: {}", self.path.display(), error.coded());
+            self.failed.get_or_insert(Failed { cause, safe });
+            error
+        })
+    }
+
+    fn safe(&self, obstacle: Obstacle) -> Safe {
+        Safe {
+            commit: self.footer.map_or(0, |footer| footer.commit),
+            records: self.committed(),
+            replaces: self.replaced.is_some(),
+            under_way: self.under_way,
+            obstacle,
         }
-        result
     }
 }
 

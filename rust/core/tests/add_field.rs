@@ -382,7 +382,7 @@ fn a_full_disk_or_a_failed_sync_while_fields_are_added_stops_the_writer_and_the_
     for (number, faults) in writes.chain(syncs).enumerate() {
         let (mut rng, mut story) = (Rng(number as u64), Story { tape: Tape::default(), commits: Vec::new() });
         let Err(error) = record(&mut story, &mut rng, faults) else { continue };
-        assert!(matches!(error, Error::Io { .. } | Error::WriterFailed { .. }), "{error}");
+        assert!(matches!(error, Error::WriteFailed { .. } | Error::WriterFailed { .. }), "{error}");
         broken += 1;
         story.survives(&format!("{faults:?}"), 1);
     }

@@ -15,8 +15,8 @@ use common::{
     options, random_row, u64_at, value,
 };
 use fastrecord_core::{
-    Access, ArrayType, Copier, DType, Datum, Error, FieldType, Mode, Reader, Renumber, Result, Schema, Storage, Value,
-    Writer, WriterOptions,
+    Access, ArrayType, Copier, DType, Datum, Error, FieldType, Mode, Obstacle, Reader, Renumber, Result, Safe, Schema,
+    Storage, Value, Writer, WriterOptions,
 };
 use proptest::prelude::*;
 use serde_json::Map;
@@ -389,6 +389,24 @@ fn the_kernel_of_this_machine_copies_long_payloads() {
 }
 
 #[test]
+fn empty_values_of_two_fields_that_share_a_place_are_copied_to_places_where_both_may_lie() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("a.frec"), folder.path().join("b.frec"));
+    let rows = FieldType::Array(ArrayType::new(DType::Float32, &[None, Some(5)]).unwrap());
+    let schema = Schema::new([("data", FieldType::Bytes), ("rows", rows)]).unwrap();
+    let mut writer = Writer::open(&from, Some(schema), None, &options(Mode::Create)).unwrap();
+    for _ in 0..3 {
+        writer.append(&[Value::Bytes(b""), Value::Array { data: &[], shape: &[0, 5] }]).unwrap();
+        writer.append(&[Value::Bytes(b"1234567"), Value::Array { data: &[7; 20], shape: &[1, 5] }]).unwrap();
+    }
+    writer.close().unwrap();
+    copy_all(&open(&from), &to, false).unwrap();
+    let copied = open(&to);
+    assert_eq!(copied.verify(|_| false).unwrap().errors, [""; 0]);
+    assert_eq!(copied.shapes(1, &[0, 1, 4, 5]).unwrap(), [0, 5, 1, 5, 0, 5, 1, 5]);
+}
+
+#[test]
 fn no_room_is_an_error_that_names_the_copy() {
     let folder = folder();
     let (from, to) = (folder.path().join("a.frec"), folder.path().join("b.frec"));
@@ -398,7 +416,10 @@ fn no_room_is_an_error_that_names_the_copy() {
     let storage = Box::new(Difficult { file, kernel: Kernel::Refuses(libc::ENOSPC), copied: Arc::default() });
     let mut copier = Copier::create_in(&to, storage, &source, 40, false).unwrap();
     let error = copier.copy_run(&source, 0..40, &[], &mut go_on).unwrap_err();
-    assert!(matches!(&error, Error::Io { path, source } if path == &to && source.raw_os_error() == Some(libc::ENOSPC)));
+    let told =
+        |path: &Path, source: &io::Error, safe: Safe| (path == to, source.raw_os_error(), safe.commit, safe.obstacle);
+    let Error::WriteFailed { path, source, safe } = &error else { panic!("{error}") };
+    assert_eq!(told(path, source, *safe), (true, Some(libc::ENOSPC), 0, Obstacle::NoSpace));
     assert!(matches!(copier.finish(Map::new(), true), Err(Error::WriterFailed { .. })), "it goes no further");
 }
 

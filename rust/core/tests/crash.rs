@@ -11,7 +11,7 @@ use std::process::Command;
 
 use common::tape::{Faults, Op, Tape, crash, newest, recovered};
 use common::{Rng, Row, all_types, append, assert_holds, folder, open, options, random_row};
-use fastrecord_core::{Error, Mode, Result, Writer, WriterOptions};
+use fastrecord_core::{Error, Mode, Obstacle, Result, Writer, WriterOptions};
 
 /// A session of the story that a tape records.
 struct Story {
@@ -179,8 +179,8 @@ fn refuses_to_go_on(writer: &mut Writer, rng: &mut Rng) {
     let row = random_row(rng, &all_types(), 10);
     for refused in [append(writer, &row), writer.commit(), writer.close().map(|()| 0)] {
         let error = refused.unwrap_err();
-        let Error::WriterFailed { records, .. } = error else { panic!("{error}") };
-        assert_eq!(records, writer.committed());
+        let Error::WriterFailed { safe, .. } = error else { panic!("{error}") };
+        assert_eq!(safe.records, writer.committed());
     }
 }
 
@@ -241,7 +241,8 @@ fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
         row[1] = common::Cell::Bytes(rng.bytes(200_000));
         append(&mut writer, &row).and_then(|_| writer.commit()).err()
     });
-    assert!(matches!(error, Some(Error::Io { .. })), "{error:?}");
+    let Some(Error::WriteFailed { safe, .. }) = error else { panic!("{error:?}") };
+    assert_eq!((safe.commit, safe.records, safe.obstacle), (1, 5, Obstacle::TooLarge));
     refuses_to_go_on(&mut writer, &mut rng);
     // Its close has failed, and has released the lock all the same.
     assert_eq!(Writer::open(&path, None, None, &options(Mode::Append)).unwrap().len(), 5);

@@ -1,6 +1,7 @@
 //! Core errors as Python exceptions, and the one door that releases the GIL.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
 use fastrecord_core::{Error, Result, code_of};
 use pyo3::create_exception;
@@ -47,29 +48,37 @@ pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
     format!("{message} [{code}]")
 }
 
+/// `OSError(errno, text, path)`, which becomes `FileNotFoundError` or `PermissionError` by itself.
+fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> PyErr {
+    match source.raw_os_error() {
+        Some(errno) => {
+            let text = source.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            PyOSError::new_err((errno, format!("{text}{place}"), path.into_os_string()))
+        }
+        None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
+            "{}: the file ended early: it was truncated while it was being read{place} [FR303]",
+            path.display()
+        )),
+        None => PyOSError::new_err(message),
+    }
+}
+
 /// The exception for a core error: a built-in one where there is one. Those that are not have a code.
 pub(crate) fn to_py(error: Error) -> PyErr {
     let (message, coded) = (error.to_string(), error.coded());
-    // The system's words, without the number that an OSError has beside them.
-    let words = |source: &std::io::Error| source.to_string().split(" (os error").next().unwrap_or_default().to_owned();
     match error {
-        Error::Io { path, source } => match source.raw_os_error() {
-            // OSError(errno, text, path) becomes FileNotFoundError or PermissionError by itself.
-            Some(errno) => PyOSError::new_err((errno, words(&source), path.into_os_string())),
-            None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
-                "{}: the file ended early: it was truncated while it was being read [FR303]",
-                path.display()
-            )),
-            None => PyOSError::new_err(message),
-        },
-        Error::Unreadable { path, place, source } => match source.raw_os_error() {
-            Some(errno) => PyOSError::new_err((errno, format!("{} ({place})", words(&source)), path.into_os_string())),
-            None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
-                "{}: the file ended early: it was truncated while it was being read ({place}) [FR303]",
-                path.display()
-            )),
-            None => PyOSError::new_err(message),
-        },
+        Error::Io { path, source } => os_error(path, &source, "", message),
+        Error::Unreadable { path, place, source } => os_error(path, &source, &format!(" ({place})"), message),
+        // The error is the system's, as callers expect it; what is safe is said beside it.
+        Error::WriteFailed { path, source, safe } => {
+            let note = format!("{}: {safe}", path.display());
+            let raised = os_error(path, &source, "", message);
+            Python::attach(|py| match raised.value(py).call_method1("add_note", (note,)) {
+                Ok(_) => raised,
+                Err(other) => other,
+            })
+        }
         Error::Lost { .. } | Error::Replace { .. } => PyOSError::new_err(message),
         Error::NotFrec { .. }
         | Error::Corrupt { .. }

@@ -2,7 +2,10 @@
 //! from docs/format.md alone.
 #![allow(dead_code)] // every test crate uses a part of it
 
+pub mod faulty;
+pub mod story;
 pub mod tape;
+pub mod values;
 
 use std::path::Path;
 
@@ -156,6 +159,11 @@ pub fn folder() -> TempDir {
 
 pub fn open(path: &Path) -> Reader {
     Reader::open(path, Access::Mmap, None).unwrap()
+}
+
+/// A number that the environment may give.
+pub fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
 }
 
 pub fn never() -> bool {

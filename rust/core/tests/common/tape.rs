@@ -9,7 +9,8 @@ use fastrecord_core::{Access, Error, Reader, Storage};
 
 use super::{Rng, Row, read_by_batch};
 
-const SECTOR: usize = 512;
+/// What disks write as a whole: a sector of old ones, or a page.
+const SECTORS: [usize; 2] = [512, 4096];
 
 #[derive(Debug, Clone)]
 pub enum Op {
@@ -48,6 +49,13 @@ impl Tape {
         Self(Arc::new(Mutex::new(State { live: bytes, ..State::default() })))
     }
 
+    /// What is left of a tape after the kill of its writer behind some operations: the system lives on, and loses nothing.
+    pub fn killed(before: Vec<u8>, ops: Vec<Op>) -> Self {
+        let mut live = before;
+        ops.iter().for_each(|op| apply(&mut live, op));
+        Self(Arc::new(Mutex::new(State { live, ops, ..State::default() })))
+    }
+
     pub fn live(&self) -> Vec<u8> {
         self.0.lock().unwrap().live.clone()
     }
@@ -59,6 +67,10 @@ impl Tape {
     pub fn break_next(&self, faults: Faults) {
         let mut state = self.0.lock().unwrap();
         (state.faults, state.writes, state.syncs) = (faults, 0, 0);
+    }
+
+    pub fn fail_sync(&self) {
+        self.0.lock().unwrap().ops.push(Op::FailedSync);
     }
 
     pub fn promise(&self, commit: u64) {
@@ -123,23 +135,50 @@ impl Storage for Tape {
     }
 }
 
-/// The disk after a crash behind `ops`, and the commit that must be there.
-pub fn crash(ops: &[Op], rng: &mut Rng) -> (Vec<u8>, u64) {
-    let (mut disk, mut pending, mut promised) = (Vec::new(), Vec::new(), 0);
-    for op in ops {
+/// A tape that is played again, an operation after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Replay<'a> {
+    durable: Vec<u8>,
+    pending: Vec<&'a Op>,
+    /// The commit that must be there.
+    pub promised: u64,
+}
+
+impl<'a> Replay<'a> {
+    /// From what the disk held when the tape began.
+    pub fn of(durable: Vec<u8>, promised: u64) -> Self {
+        Self { durable, pending: Vec::new(), promised }
+    }
+
+    pub fn step(&mut self, op: &'a Op, rng: &mut Rng) {
         match op {
-            Op::Promise(commit) => promised = *commit,
-            Op::Sync => {
-                for op in pending.drain(..) {
-                    apply(&mut disk, op);
-                }
-            }
-            Op::FailedSync => lose_some(&mut disk, std::mem::take(&mut pending), rng),
-            op => pending.push(op),
+            Op::Promise(commit) => self.promised = *commit,
+            Op::Sync => self.pending.drain(..).for_each(|op| apply(&mut self.durable, op)),
+            Op::FailedSync => lose_some(&mut self.durable, std::mem::take(&mut self.pending), rng),
+            op => self.pending.push(op),
         }
     }
-    lose_some(&mut disk, pending, rng);
-    (disk, promised)
+
+    /// Operations of which nobody knows whether they have reached the disk.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The disk after a crash here.
+    pub fn crash(&self, rng: &mut Rng) -> Vec<u8> {
+        let mut disk = self.durable.clone();
+        lose_some(&mut disk, self.pending.clone(), rng);
+        disk
+    }
+}
+
+/// The disk after a crash behind `ops`, and the commit that must be there.
+pub fn crash(ops: &[Op], rng: &mut Rng) -> (Vec<u8>, u64) {
+    let mut replay = Replay::default();
+    for op in ops {
+        replay.step(op, rng);
+    }
+    (replay.crash(rng), replay.promised)
 }
 
 /// Brings any part of some operations to the disk.
@@ -148,12 +187,13 @@ fn lose_some(disk: &mut Vec<u8>, mut ops: Vec<&Op>, rng: &mut Rng) {
         rng.shuffle(&mut ops);
     }
     let style = rng.below(4);
+    let sector = SECTORS[rng.below(2) as usize];
     for op in ops {
         match op {
             Op::Write(at, bytes) => match if style == 3 { rng.below(4) } else { style } {
                 0 => {}
                 1 => apply(disk, op),
-                _ => torn(disk, *at, bytes, rng),
+                _ => torn(disk, *at, bytes, sector, rng),
             },
             op => {
                 if rng.chance(70) {
@@ -165,12 +205,12 @@ fn lose_some(disk: &mut Vec<u8>, mut ops: Vec<&Op>, rng: &mut Rng) {
 }
 
 /// Any of a write's sectors. The file may have grown over those that were lost: they hold zeros, or what was there before.
-fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], rng: &mut Rng) {
+fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], sector: usize, rng: &mut Rng) {
     let keep = rng.below(101);
     let junk = rng.chance(20);
     let mut start = at;
     while start < at + bytes.len() {
-        let end = (start / SECTOR * SECTOR + SECTOR).min(at + bytes.len());
+        let end = (start / sector * sector + sector).min(at + bytes.len());
         if rng.chance(keep) {
             apply(disk, &Op::Write(start, bytes[start - at..end - at].to_vec()));
         } else if end > disk.len() && rng.chance(50) {
@@ -179,6 +219,13 @@ fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], rng: &mut Rng) {
         }
         start = end;
     }
+}
+
+/// Offset, commit number and records of a footer, if an operation writes one.
+pub fn footer_of(op: &Op) -> Option<(usize, u64, u64)> {
+    let Op::Write(at, bytes) = op else { return None };
+    (bytes.len() == 4096 && bytes.starts_with(b"FRECEND\n"))
+        .then(|| (*at, super::u64_at(bytes, 40), super::u64_at(bytes, 48)))
 }
 
 /// The number of the newest commit in an undamaged file, whose last page is its footer.

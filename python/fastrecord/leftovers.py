@@ -1,0 +1,61 @@
+"""Temporary files in the folder of an extract: who writes one has its lock, and what nobody has the lock of is left over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+
+_NAME = re.compile(r"\.fastrecord-[0-9a-f]{16}\.tmp")
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def temporary_name() -> str:
+    """Return a name that no other file has."""
+    return f".fastrecord-{secrets.token_hex(8)}.tmp"
+
+
+def create(name: str, folder: int, mode: int) -> int:
+    """Create a file in a folder and take its lock.
+
+    Args:
+        name: What `temporary_name` gave.
+        folder: Descriptor of the folder.
+        mode: Permissions, before the umask.
+    Returns:
+        Its descriptor, open for writing.
+
+    Raises:
+        OSError: that of the system.
+    """
+    while True:
+        file = os.open(name, _FLAGS, mode, dir_fd=folder)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # taken for left over before the lock was ours
+
+
+def remove_leftovers(folder: int) -> None:
+    """Remove the temporary files of extracts that were killed.
+
+    Args:
+        folder: Descriptor of the folder.
+    """
+    for name in filter(_NAME.fullmatch, os.listdir(folder)):
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except OSError:
+            continue  # gone by now, or somebody else's
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=folder)
+        except OSError:
+            pass  # it is being written
+        finally:
+            os.close(file)

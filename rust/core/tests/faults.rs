@@ -1,0 +1,201 @@
+//! Every call that a writer makes of its file fails once, in each way that a disk may: the error says what failed and what is safe,
+//! the writer goes no further, the file holds at least that, also after a crash, and the next writer goes on.
+//!
+//! `FASTRECORD_TORTURE` says how many faults, `FASTRECORD_SEED` in which stories.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and where it failed
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use common::faulty::{Call, Fault, Plan};
+use common::story::{Failure, Story, TAPE, recovered};
+use common::tape::{Replay, newest};
+use common::{Rng, folder, variable};
+use fastrecord_core::{Access, Error, Obstacle, Safe};
+use serde_json::json;
+
+const fn fault(errno: i32, short: bool, lasting: bool) -> Fault {
+    Fault { errno, short, lasting }
+}
+
+/// A full disk stays full. Of the others the next call says that all is well: nobody may believe it.
+const WRITES: [Fault; 6] = [
+    fault(libc::ENOSPC, true, true),
+    fault(libc::ENOSPC, false, false),
+    fault(libc::EDQUOT, true, true),
+    fault(libc::EFBIG, true, true),
+    fault(libc::EIO, true, false),
+    fault(libc::EINTR, false, false),
+];
+const OTHERS: [Fault; 3] =
+    [fault(libc::EIO, false, false), fault(libc::EIO, false, true), fault(libc::EINTR, false, false)];
+const SYNCS: [Fault; 3] =
+    [fault(libc::EIO, false, false), fault(libc::ENOSPC, false, false), fault(libc::EDQUOT, false, true)];
+
+fn faults(call: Call) -> &'static [Fault] {
+    match call {
+        Call::Write | Call::Copy => &WRITES,
+        Call::Sync => &SYNCS,
+        Call::Read | Call::SetLen | Call::Len => &OTHERS,
+    }
+}
+
+/// Says where it was if a check fails.
+struct Place<'a>(&'a dyn Fn() -> String);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("it failed at {}", (self.0)());
+        }
+    }
+}
+
+/// What the first error says; the writer says the same again, whatever it is asked for.
+fn said(failure: &mut Failure, fault: Fault) -> Option<Safe> {
+    let text = failure.error.to_string();
+    let reason = std::io::Error::from_raw_os_error(fault.errno).to_string();
+    assert!(text.starts_with(&format!("{TAPE}: {reason}")), "{text}");
+    let Some(writer) = &mut failure.writer else {
+        // Opening failed, and has changed nothing; or a copy, which has nothing but what it was to make.
+        match &failure.error {
+            Error::Io { .. } => return None,
+            Error::WriteFailed { safe, .. } => return Some(*safe),
+            other => panic!("{other:?}"),
+        }
+    };
+    let Error::WriteFailed { safe, .. } = failure.error else { panic!("{text}") };
+    assert_eq!((safe.commit == 0, safe.records), (writer.committed() == 0 && safe.commit == 0, writer.committed()));
+    let obstacle = match fault.errno {
+        libc::ENOSPC | libc::EDQUOT => Obstacle::NoSpace,
+        libc::EFBIG => Obstacle::TooLarge,
+        _ => Obstacle::Other,
+    };
+    assert_eq!(safe.obstacle, obstacle);
+    if safe.commit > 0 {
+        assert!(text.contains(&format!("the file is good up to its last commit ({} records)", safe.records)), "{text}");
+        assert!(text.ends_with("open it again to go on"), "{text}");
+    } else {
+        assert!(text.contains("nothing was committed"), "{text}");
+    }
+    for refused in [writer.commit().map(drop), writer.append(&[]).map(drop), writer.close(), writer.close()] {
+        let Err(Error::WriterFailed { safe: again, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(again, safe);
+    }
+    Some(safe)
+}
+
+struct Torture {
+    seed: u64,
+    wanted: u64,
+    by_call: BTreeMap<String, u64>,
+    done: u64,
+    under_way: u64,
+}
+
+impl Torture {
+    fn rng(&self, number: u64) -> Rng {
+        Rng(Rng(self.seed ^ 0xFA17).next() ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// A story as often as it makes calls, and each of them fails in all its ways.
+    fn break_story(&mut self, number: u64, path: &Path) {
+        let mut whole = Story::on(Plan::default());
+        whole.tell(&mut self.rng(number), path).unwrap();
+        let calls = whole.plan.as_ref().map(Plan::calls).unwrap_or_default();
+        for (at, &call) in calls.iter().enumerate() {
+            for &fault in faults(call) {
+                if self.done >= self.wanted {
+                    return;
+                }
+                let seed = self.seed;
+                let text = || {
+                    let again = format!("FASTRECORD_SEED={seed} FASTRECORD_STORY={number}");
+                    format!("seed {seed}, story {number} ({again}): call {at}, a {call:?}: {fault:?}")
+                };
+                let place = Place(&text);
+                self.break_call(number, at, fault, path);
+                drop(place);
+            }
+        }
+    }
+
+    fn break_call(&mut self, number: u64, at: usize, fault: Fault, path: &Path) {
+        let plan = Plan::failing(at, fault);
+        let mut story = Story::on(plan.clone());
+        let mut rng = self.rng(number);
+        let Err(mut failure) = story.tell(&mut rng, path) else {
+            // A copy goes on without the kernel's help; every other error is told.
+            assert!(plan.fired() == Some(Call::Copy), "nobody was told");
+            return;
+        };
+        self.done += 1;
+        *self.by_call.entry(format!("{:?}", plan.fired().expect("it failed"))).or_default() += 1;
+        let before = story.tape.live();
+        let safe = said(&mut failure, fault);
+        drop(failure);
+        assert!(story.tape.live() == before, "a writer that has failed has written");
+        // What the error says is safe is so, on the disk and after a crash.
+        if let Some(safe) = safe.filter(|safe| safe.commit > 0) {
+            story.tape.promise(safe.commit);
+            self.under_way += u64::from(safe.under_way);
+        }
+        let ops = story.tape.ops();
+        let mut replay = Replay::of(story.before.clone(), story.promised);
+        ops.iter().for_each(|op| replay.step(op, &mut rng));
+        for _ in 0..3 {
+            look(&story, &replay.crash(&mut rng), replay.promised, path);
+        }
+        let commit = look(&story, &before, replay.promised, path);
+        assert!(
+            safe.is_none_or(|safe| safe.under_way || safe.commit == commit),
+            "{safe:?}, and commit {commit} is there"
+        );
+        // The next writer goes on, and may crash.
+        plan.heal();
+        story.plan = None;
+        story.back_to(commit);
+        story.session(&mut rng).unwrap();
+        let found = look(&story, &story.tape.live(), commit, path);
+        assert_eq!(found, story.newest());
+        assert_eq!(found, newest(&story.tape.live()).unwrap_or(0));
+        let ops = story.tape.ops();
+        let mut replay = Replay::of(story.before.clone(), story.promised);
+        ops.iter().for_each(|op| replay.step(op, &mut rng));
+        look(&story, &replay.crash(&mut rng), replay.promised, path);
+    }
+}
+
+/// Makes sure that a file holds a commit that was made, and none older than the promised one; returns its number.
+fn look(story: &Story, disk: &[u8], promised: u64, path: &Path) -> u64 {
+    fs::write(path, disk).unwrap();
+    let (commit, found) = recovered(path, Access::Mmap).unwrap_or_default();
+    assert!(commit >= promised, "commit {promised} was promised, {commit} is there");
+    if commit > 0 {
+        let expected = story.commits.get(&commit).unwrap_or_else(|| panic!("nobody has made commit {commit}"));
+        assert!(found == **expected, "commit {commit} holds something else than was written");
+    }
+    commit
+}
+
+#[test]
+fn every_call_that_fails_is_told_with_what_is_safe_and_the_next_writer_goes_on() {
+    let (wanted, seed) = (variable("FASTRECORD_TORTURE", 1_500), variable("FASTRECORD_SEED", 6));
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    let mut torture = Torture { seed, wanted, by_call: BTreeMap::new(), done: 0, under_way: 0 };
+    for number in variable("FASTRECORD_STORY", 0).. {
+        if torture.done >= wanted {
+            break;
+        }
+        torture.break_story(number, &path);
+    }
+    let Torture { by_call, done, under_way, .. } = torture;
+    assert!(by_call.len() >= 5 && under_way > 0, "{by_call:?}: some calls were never made");
+    let calls: Vec<String> =
+        by_call.iter().map(|(call, count)| format!("{count} of {}", call.to_lowercase())).collect();
+    println!("torture: {}", json!({"count": done, "detail": format!("seed {seed}; {}", calls.join(", "))}));
+}

@@ -1,0 +1,155 @@
+"""Killing processes at random moments, and looking at what they leave."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import fastrecord as fr
+from tests.packing import metadata, records
+
+# Nobody waits longer for a process that is to be killed, however busy the machine is.
+_PATIENCE = 120
+_PRELOADED = ["tests.torture.sigkill", "fastrecord.cli.pack", "fastrecord.rewrite"]
+
+
+@dataclass
+class Killer:
+    """Starts processes and kills them."""
+
+    seed: int
+    kills: int = 0
+    phases: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        # Forked off a process that has everything imported, and no threads.
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOADED)
+
+    def run(self, target: Callable[..., None], *arguments: Any, kill_after: float | None = None) -> Ended:
+        """Run a victim, to its end or for so many seconds."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=target, args=(theirs, *arguments))
+        process.start()
+        theirs.close()
+        if not ours.poll(_PATIENCE):
+            raise AssertionError(f"{target.__name__} did not begin")
+        ours.recv()
+        started = time.monotonic()
+        if kill_after is not None:
+            process.join(kill_after)
+            process.kill()
+        process.join(_PATIENCE)
+        seconds = time.monotonic() - started
+        if process.exitcode is None:
+            process.kill()
+            raise AssertionError(f"{target.__name__} did not end")
+        said = []
+        try:
+            while ours.poll():
+                said.append(ours.recv())
+        except EOFError:
+            pass
+        killed = process.exitcode == -signal.SIGKILL
+        self.kills += killed
+        return Ended(process.exitcode, seconds, said, killed)
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int
+    seconds: float
+    said: list[int]
+    killed: bool
+
+
+class Story(ABC):
+    """Something that writes, and is killed.
+
+    Args:
+        killer: Who kills.
+        folder: An empty folder of its own.
+    """
+
+    name = ""
+
+    def __init__(self, killer: Killer, folder: Path) -> None:
+        self.killer, self.folder = killer, folder
+        self.expected = self.folder / "undisturbed"
+        self.expected.mkdir()
+        self.seconds = 0.0
+        self.promised = 0
+
+    def prepare(self) -> None:
+        """Make the input, and run it once undisturbed."""
+        self.make()
+        self.before(self.expected)
+        ended = self.killer.run(*self.victim(self.expected))
+        if ended.status != 0:
+            raise AssertionError(f"{self.name}: undisturbed, it ended with {ended.status}")
+        self.seconds = ended.seconds
+
+    def once(self) -> None:
+        """Kill it, maybe several times; look at what is left; let it come to its end, and compare."""
+        here = Path(tempfile.mkdtemp(dir=self.folder))
+        self.before(here)
+        for _ in range(1 + (self.killer.rng.random() < 0.3) + (self.killer.rng.random() < 0.1)):
+            ended = self.killer.run(*self.victim(here), kill_after=self.killer.rng.uniform(0, 1.05 * self.seconds))
+            if not ended.killed:
+                if ended.status != 0:
+                    raise AssertionError(f"it ended by itself, with {ended.status}")
+                self.killer.phases["after the end"] += 1
+                # Machines get busier and quieter: kills are to fall within the run.
+                self.seconds *= 0.93
+                break
+            self.seconds *= 1.01
+            self.promised = max(ended.said, default=0)
+            self.killer.phases[self.look(here)] += 1
+        ended = self.killer.run(*self.victim(here))
+        if ended.status != 0:
+            raise AssertionError(f"the run after the kill ended with {ended.status}")
+        self.compare(here)
+        left = sorted(path.name for path in here.rglob("*") if ".tmp" in path.name)
+        if left:
+            raise AssertionError(f"it has left {left}")
+        shutil.rmtree(here)
+
+    def make(self) -> None:  # noqa: B027 - some need none
+        """Make the input."""
+
+    def before(self, here: Path) -> None:  # noqa: B027
+        """Put there what the victim finds."""
+
+    @abstractmethod
+    def victim(self, here: Path) -> tuple[Any, ...]:
+        """Return what is to run: a function and its arguments. After a kill the same goes on."""
+
+    @abstractmethod
+    def look(self, here: Path) -> str:
+        """Check what a kill has left, `promised` records at least; return which moment it was."""
+
+    def compare(self, here: Path) -> None:
+        """Compare the result with the undisturbed one."""
+        found, expected = here / "out.frec", self.expected / "out.frec"
+        verify(found)
+        if records(found) != records(expected) or metadata(found) != metadata(expected):
+            raise AssertionError("the result is not that of an undisturbed run")
+
+
+def verify(path: Path) -> None:
+    """Check all checksums of a file that is to be whole."""
+    with fr.Reader(path) as reader:
+        report = reader.verify()
+        if not report["ok"] or not reader.complete or reader.tail_bytes:
+            raise AssertionError(f"{report['errors'] or 'incomplete, or with a tail'}")
