@@ -1,4 +1,4 @@
-"""Temporary files in the folder of an extract: who writes one has its lock, and what nobody has the lock of is left over."""
+"""Temporary files of extracts: who writes one has its lock, and what nobody has the lock of is left over."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def create(name: str, folder: int, mode: int) -> int:
         name: What `temporary_name` gave.
         folder: Descriptor of the folder.
         mode: Permissions, before the umask.
+
     Returns:
         Its descriptor, open for writing.
 
