@@ -222,7 +222,7 @@ impl Story {
             10 => {
                 let text = "x".repeat(rng.below(5_000) as usize);
                 self.now.user = Map::from_iter([("note".to_owned(), json!([rng.below(1000), text]))]);
-                writer.set_metadata(self.now.user.clone());
+                writer.set_metadata(self.now.user.clone())?;
             }
             _ => {
                 self.now.complete = rng.chance(50);
