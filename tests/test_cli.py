@@ -18,7 +18,20 @@ from fastrecord.cli import cli
 from tests.commands import failed, flip, good, run
 from tests.conftest import encode, folder_records
 
-COMMANDS = ["pack", "info", "ls", "extract", "verify", "merge", "split", "shuffle", "compact", "doctor", "bench"]
+COMMANDS = [
+    "pack",
+    "info",
+    "ls",
+    "extract",
+    "verify",
+    "repair",
+    "merge",
+    "split",
+    "shuffle",
+    "compact",
+    "doctor",
+    "bench",
+]
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -384,7 +397,10 @@ def test_verify_of_a_good_file_has_exit_status_0(packed: Path) -> None:
     assert good("verify", packed).startswith(f"{packed}: good: 12 records, ")
     result = json.loads(good("verify", packed, "--json"))
     assert result.pop("bytes") > 0
-    assert result == {"file": str(packed), "ok": True, "records": 12, "errors": [], "codes": [], "tail_bytes": 0}
+    images = {"damaged": [], "decoded": 0, "undecoded": 0}
+    assert (
+        result == {"file": str(packed), "ok": True, "records": 12, "errors": [], "codes": [], "tail_bytes": 0} | images
+    )
 
 
 def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from fastrecord.dataset import FastRecordDataset
     from fastrecord.draws import class_weights
     from fastrecord.loader import FastRecordLoader
+    from fastrecord.repairing import repair
     from fastrecord.rewrite import compact, merge, shuffle, split
     from fastrecord.sampler import FastRecordBatchSampler
     from fastrecord.skipping import SkippedRecord
@@ -74,6 +75,7 @@ _LAZY = {
     "compact": "fastrecord.rewrite",
     "concat": "fastrecord.views",
     "merge": "fastrecord.rewrite",
+    "repair": "fastrecord.repairing",
     "shuffle": "fastrecord.rewrite",
     "split": "fastrecord.rewrite",
 }
@@ -125,6 +127,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "json",
     "list_",
     "merge",
+    "repair",
     "shuffle",
     "split",
     "string",

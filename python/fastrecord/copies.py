@@ -74,13 +74,7 @@ class Job:
         if in_place:
             return
         for path in self.paths:
-            for reader in readers:
-                if os.path.exists(path) and os.path.samefile(path, reader.path):
-                    raise FastRecordError(
-                        f"{path}: is the file to read from: choose another name for what is written [FR742]"
-                    )
-            if not self.overwrite and os.path.lexists(path):
-                raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+            check_target(path, [reader.path for reader in readers], overwrite=self.overwrite)
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +119,15 @@ class Job:
         size = sum(os.path.getsize(path) for path in self.paths)
         seconds = time.perf_counter() - started
         return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
+
+
+def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
+    """Refuse a file to write that is one to read from, or that exists and is not to be replaced."""
+    for source in sources:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written [FR742]")
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
 
 
 def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.torture import (
+    corruption,
     crashes,
     endings,
     fuzz,
@@ -22,6 +23,9 @@ EXPERIMENTS: list[Experiment] = [
     crashes.CRASH_STATES,
     sigkill.SIGKILL,
     crashes.FAULTS,
+    corruption.BITS,
+    corruption.PAGES,
+    corruption.REPAIRS,
     *fuzz.EXPERIMENTS,
     readers.EXPERIMENT,
     mapping.EXPERIMENT,

@@ -18,6 +18,7 @@ _COMMANDS = {
     "ls": ("inspect", "List the records of a file."),
     "extract": ("inspect", "Write records back into files of their own."),
     "verify": ("verify", "Check every checksum of files."),
+    "repair": ("repair", "Save what can be saved of a damaged file."),
     "merge": ("rewrite", "Write the records of several files into one."),
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),

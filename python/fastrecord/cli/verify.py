@@ -15,33 +15,46 @@ from fastrecord.errors import codes_of
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Look into the values, too: decode every image, all of its pixels, decompress what is compressed, check "
+    "texts, JSON and lists. Takes as long as an epoch of decoding without crops.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object a file and line: file, ok, records, bytes, errors, codes (of the errors), tail_bytes.",
+    help="Print one JSON object a file and line: file, ok, records, bytes, errors, damaged, codes (of the errors), "
+    "decoded, undecoded, tail_bytes.",
 )
 @click.pass_context
-def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: bool) -> None:
+def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, as_json: bool) -> None:
     """Read each FILE from end to end and check every checksum, record by record. Changes nothing.
 
     Exit status: 0 all are good; 1 one is damaged or can not be read; 2 wrong usage. Each damage is named by record and
-    field, the first 1,000 of a file. Bytes behind the last commit (a killed writer leaves some) are reported and are
-    no damage.
+    field, and by key where there is one, the first 1,000 of a file. Bytes behind the last commit (a killed writer
+    leaves some) are reported and are no damage.
     """
     good = True
     for file in files:
-        result = _verify(file, quiet=quiet)
+        result = _verify(file, deep=deep, quiet=quiet)
         result["codes"] = codes_of(result["errors"])
         good = good and result["ok"]
         if as_json:
             click.echo(json.dumps(result))
             continue
+        keys = {value["error"]: value["key"] for value in result["damaged"]}
         for error in result["errors"]:
-            click.echo(f"error: {printable(error)}", err=True)
+            key = keys.get(error)
+            click.echo(f"error: {printable(error)}{'' if key is None else f' (key {printable(key)})'}", err=True)
+        images = f", {result['decoded']:,} images decoded" if deep else ""
+        if result["undecoded"]:
+            images += f", {result['undecoded']:,} of kinds that are not decoded here: only their checksums were checked"
         if result["ok"]:
-            click.echo(f"{file}: good: {result['records']:,} records, {bytes_text(result['bytes'])}{_tail(result)}")
+            size = bytes_text(result["bytes"])
+            click.echo(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
         else:
             count = len(result["errors"])
             click.echo(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
@@ -49,7 +62,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], quiet: bool, as_json: boo
         ctx.exit(1)
 
 
-def _verify(file: str, *, quiet: bool) -> dict[str, Any]:
+def _verify(file: str, *, deep: bool, quiet: bool) -> dict[str, Any]:
     try:
         with Reader(file) as reader, progress_bar(quiet=quiet, unit="B", unit_scale=True, desc=file) as bar:
 
@@ -58,9 +71,10 @@ def _verify(file: str, *, quiet: bool) -> dict[str, Any]:
                     bar.total = total
                     bar.update(done - bar.n)
 
-            return {"file": file} | reader.verify(progress=show)
+            return {"file": file} | reader.verify(progress=show, deep=deep)
     except (FastRecordError, OSError) as err:
-        return {"file": file, "ok": False, "records": 0, "bytes": 0, "errors": [describe(err)], "tail_bytes": 0}
+        nothing = {"records": 0, "bytes": 0, "damaged": [], "decoded": 0, "undecoded": 0, "tail_bytes": 0}
+        return {"file": file, "ok": False, "errors": [describe(err)]} | nothing
 
 
 def _tail(result: dict[str, Any]) -> str:

@@ -66,6 +66,15 @@ pub enum Error {
     #[error("{path}: record {record}, field {field}: the list is damaged: {detail}", path = path.display())]
     BadList { path: PathBuf, record: u64, field: String, detail: String },
 
+    #[error("{path}: record {record}, field {field}: not valid JSON: {detail}", path = path.display())]
+    BadJson { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: the value is not what its field holds: {detail}", path = path.display())]
+    BadStored { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: nothing can be saved: {detail}", path = path.display())]
+    NothingLeft { path: PathBuf, detail: String },
+
     #[error("{path}: record {record} is out of range: the file has {len} records", path = path.display())]
     OutOfRange { path: PathBuf, record: i64, len: u64 },
 
@@ -171,6 +180,21 @@ impl Error {
     /// A failed read of a part of a file.
     pub(crate) fn unreadable(path: &Path, place: &str, source: io::Error) -> Self {
         Self::Unreadable { path: path.to_owned(), place: place.to_owned(), source }
+    }
+
+    /// The record and the field of an error that is about one value.
+    pub(crate) fn place(&self) -> Option<(u64, &str)> {
+        match self {
+            Self::Checksum { record, field, .. }
+            | Self::BadExtent { record, field, .. }
+            | Self::BadPayload { record, field, .. }
+            | Self::BadString { record, field, .. }
+            | Self::BadList { record, field, .. }
+            | Self::BadJson { record, field, .. }
+            | Self::BadStored { record, field, .. }
+            | Self::Decode { record, field, .. } => Some((*record, field)),
+            _ => None,
+        }
     }
 
     pub(crate) fn corrupt(path: &Path, part: impl Into<String>, detail: impl Into<String>) -> Self {

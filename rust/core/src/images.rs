@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::image::{DecodeError, DecodeOptions, Decoder};
+use crate::image::{DecodeError, DecodeOptions, Decoder, Image};
 use crate::pool::Pool;
 use crate::reader::Reader;
 
@@ -28,13 +28,25 @@ pub struct Pixels {
 /// # Errors
 /// As [`Decoder::decode`].
 pub fn decode_image(data: &[u8], options: DecodeOptions) -> std::result::Result<Pixels, DecodeError> {
+    with_decoded(data, options, |image| Pixels {
+        width: image.width,
+        height: image.height,
+        pixels: image.pixels.to_vec(),
+    })
+}
+
+/// Decodes a whole image, of which `take` takes what it wants, by a decoder that each thread makes once.
+pub(crate) fn with_decoded<T>(
+    data: &[u8],
+    options: DecodeOptions,
+    take: impl FnOnce(Image<'_>) -> T,
+) -> std::result::Result<T, DecodeError> {
     DECODER.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|(before, _)| *before != options) {
             *kept = None;
         }
         let (_, decoder) = kept.get_or_insert_with(|| (options, Decoder::new(options)));
-        let image = decoder.decode(data)?;
-        Ok(Pixels { width: image.width, height: image.height, pixels: image.pixels.to_vec() })
+        decoder.decode(data).map(take)
     })
 }
 

@@ -141,6 +141,10 @@ impl Index {
     pub(crate) fn columns(&self) -> &[Column] {
         &self.columns
     }
+
+    pub(crate) fn columns_mut(&mut self) -> &mut [Column] {
+        &mut self.columns
+    }
 }
 
 impl Column {
@@ -350,6 +354,11 @@ impl ChunkData {
         Self { chunk, source, checked, loaded: OnceLock::new() }
     }
 
+    /// A chunk whose entries are these, which nobody checks any more.
+    pub(crate) fn mended(chunk: Chunk, source: Source, entries: Vec<u8>) -> Self {
+        Self { chunk, source, checked: Vec::new(), loaded: OnceLock::from(entries) }
+    }
+
     /// Where the entries lie in the file, if they are read from a mapping.
     pub(crate) fn mapped_at(&self) -> Option<u64> {
         matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
@@ -403,6 +412,29 @@ impl ChunkData {
         Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
     }
 
+    /// What is wrong with each block that is damaged.
+    pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Vec<Error> {
+        let Err(error) = self.check_all(path, name) else { return Vec::new() };
+        let (start, end) = (self.chunk.offset as usize, self.chunk.end() as usize);
+        let each = |bytes: &[u8]| -> Vec<Error> {
+            let blocks = 0..self.chunk.table().1 as usize;
+            blocks.filter_map(|block| self.check_block(path, name, bytes, block).err()).collect()
+        };
+        let found = self.source.with(|mapped| {
+            if let Some(bytes) = mapped {
+                return Ok(each(bytes.get(start..end).unwrap_or_default()));
+            }
+            let Source::File(file) = &self.source else { return Ok(Vec::new()) };
+            let mut read = vec![0; end - start];
+            file.read_exact_at(&mut read, self.chunk.offset).map_err(|e| Error::io(path, e))?;
+            Ok(each(&read))
+        });
+        match found {
+            Ok(found) if !found.is_empty() => found,
+            _ => vec![error],
+        }
+    }
+
     #[inline]
     fn check(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
         let Some(word) = self.checked.get(block / 64) else { return Ok(()) };
@@ -414,8 +446,9 @@ impl ChunkData {
         Ok(())
     }
 
+    /// Compares the CRC of one block of the bytes of the chunk and its check table.
     #[cold]
-    fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
+    pub(crate) fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
         let length = self.chunk.length() as usize;
         let table = (self.chunk.table().0 - self.chunk.offset) as usize;
         let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));

@@ -50,6 +50,29 @@ impl<'a> Opening<'a> {
         Ok(Self { path, storage, length, id, slots })
     }
 
+    /// Takes the id of a file, whose page 0 may be damaged, from elsewhere.
+    pub(crate) fn with_id(path: &'a Path, storage: &'a dyn Storage, id: FileId) -> Result<Self> {
+        let io = |e| Error::io(path, e);
+        let length = storage.len().map_err(io)?;
+        let mut page = vec![0; length.min(PAGE) as usize];
+        storage.read_at(&mut page, 0).map_err(io)?;
+        Ok(Self { path, storage, length, id, slots: decode_slots(&page, &id) })
+    }
+
+    /// Whether a slot holds something that it should not.
+    pub(crate) fn has_damaged_slot(&self) -> bool {
+        self.slots.contains(&SlotState::Unreadable)
+    }
+
+    /// The highest commit that a slot says was made.
+    pub(crate) fn sealed(&self) -> Option<u64> {
+        let commit = |state: &SlotState| match state {
+            SlotState::Valid(slot) if slot.sealed => Some(slot.commit),
+            _ => None,
+        };
+        self.slots.iter().filter_map(commit).max()
+    }
+
     fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
         // Ranges were checked against the footer's offset, so this allocates less than the file's size.
         let mut bytes = vec![0; length as usize];
@@ -132,36 +155,34 @@ impl<'a> Opening<'a> {
 
     /// The last valid footer in the file, by looking at every page from the end backwards.
     fn scan(&self) -> Result<Option<Footer>> {
-        const STEP: u64 = 256 * PAGE;
-        let mut end = self.length / PAGE * PAGE;
-        while end > PAGE {
-            let start = end.saturating_sub(STEP).max(PAGE);
-            let bytes = self.read(start, end - start)?;
-            for (i, page) in bytes.chunks_exact(PAGE as usize).enumerate().rev() {
-                if Footer::has_magic(page)
-                    && let Some(footer) = Footer::decode(self.path, page, start + i as u64 * PAGE, &self.id)?
-                {
-                    return Ok(Some(footer));
-                }
-            }
-            end = start;
-        }
-        Ok(None)
+        scan_pages(self.path, self.storage, self.length, |page, offset| {
+            Footer::decode(self.path, page, offset, &self.id)
+        })
     }
 
     /// Reads directory and metadata of a footer and checks their CRCs.
     pub(crate) fn load(self, footer: Footer) -> Result<Commit> {
-        let part = |name: &str| format!("{name} of commit {}", footer.commit);
-        let directory = self.read_checked(footer.directory, part("directory"))?;
-        let metadata = self.read_checked(footer.metadata, part("metadata"))?;
+        let (directory, document) = (self.directory(&footer)?, self.document(&footer)?);
+        Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
+    }
+
+    /// The directory of a footer, its CRC checked.
+    pub(crate) fn directory(&self, footer: &Footer) -> Result<Vec<u8>> {
+        self.read_checked(footer.directory, format!("directory of commit {}", footer.commit))
+    }
+
+    /// The metadata of a footer.
+    pub(crate) fn document(&self, footer: &Footer) -> Result<Document> {
+        let part = format!("metadata of commit {}", footer.commit);
+        let metadata = self.read_checked(footer.metadata, part.clone())?;
         let document = Document::decode(self.path, &metadata)?;
         // They are kept in memory: each lies within the file, and so do all of them together.
         let dictionaries = document.schema.dictionary_bytes();
         if dictionaries > footer.offset {
             let detail = format!("the dictionaries that it names have {dictionaries} bytes, the file has fewer");
-            return Err(Error::corrupt(self.path, part("metadata"), detail));
+            return Err(Error::corrupt(self.path, part, detail));
         }
-        Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
+        Ok(document)
     }
 
     fn read_checked(&self, range: CheckedRange, part: String) -> Result<Vec<u8>> {
@@ -174,6 +195,32 @@ impl<'a> Opening<'a> {
         let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x} (bytes {} to {end})", range.offset);
         Err(Error::corrupt(self.path, part, detail))
     }
+}
+
+/// Looks at all pages that begin like a footer and end before `end`, from there backwards, until `look` finds something.
+pub(crate) fn scan_pages<T>(
+    path: &Path,
+    storage: &dyn Storage,
+    end: u64,
+    mut look: impl FnMut(&[u8], u64) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    const STEP: u64 = 256 * PAGE;
+    let mut end = end / PAGE * PAGE;
+    let mut bytes = Vec::new();
+    while end > PAGE {
+        let start = end.saturating_sub(STEP).max(PAGE);
+        bytes.resize((end - start) as usize, 0);
+        storage.read_at(&mut bytes, start).map_err(|e| Error::io(path, e))?;
+        for (i, page) in bytes.chunks_exact(PAGE as usize).enumerate().rev() {
+            if Footer::has_magic(page)
+                && let Some(found) = look(page, start + i as u64 * PAGE)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        end = start;
+    }
+    Ok(None)
 }
 
 fn decode_slots(page: &[u8], id: &FileId) -> [SlotState; 2] {

@@ -14,7 +14,7 @@ use crate::map::{Guarded, Mapping, Pattern, Seal};
 use crate::open::{Commit, Opening};
 use crate::pool;
 use crate::reader::Reader;
-use crate::schema::{Document, Field};
+use crate::schema::{Document, Field, Schema};
 use crate::sys;
 
 /// How a reader gets at the bytes.
@@ -107,8 +107,21 @@ impl Reader {
         opening: Opening<'_>,
         footer: Footer,
     ) -> Result<Self> {
+        let commit = opening.load(footer)?;
+        Self::of_commit(path, access, threads, file, commit, |_, _| Ok(()))
+    }
+
+    /// A reader of a commit that has been looked up; `mend` may change its columns before anybody reads them.
+    pub(crate) fn of_commit(
+        path: &Path,
+        access: Access,
+        threads: Option<usize>,
+        file: Arc<File>,
+        commit: Commit,
+        mend: impl FnOnce(&mut Index, &Schema) -> Result<()>,
+    ) -> Result<Self> {
         let io = |e| Error::io(path, e);
-        let Commit { id, footer, directory, document, file_length } = opening.load(footer)?;
+        let Commit { id, footer, directory, document, file_length } = commit;
         let seal = Arc::new(Seal::new(path, id, &footer));
         let (views, source, random) = match access {
             Access::Mmap => {
@@ -132,7 +145,8 @@ impl Reader {
                 (None, Source::File(Arc::clone(&file)), Source::File(Arc::new(random)))
             }
         };
-        let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
+        let mut index = Index::new(path, &directory, &footer, &document.schema, &source)?;
+        mend(&mut index, &document.schema)?;
         let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
         let of = |field: &Field| {
             field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()

@@ -1,14 +1,16 @@
 //! The whole-file check: every checksum there is.
 
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::deep::{Found, Memory};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::layout::Part;
 use crate::pool::Pool;
 use crate::reader::Reader;
+use crate::schema::FieldType;
 
 /// What a check of a whole file found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +21,37 @@ pub struct Report {
     pub bytes: u64,
     /// What is damaged, in record order within a field; at most [`MAX_ERRORS`].
     pub errors: Vec<String>,
+    /// Those of the errors that are about one value.
+    pub damaged: Vec<DamagedValue>,
+    /// Images that were decoded: none, unless values were checked.
+    pub decoded: u64,
+    /// Images of a kind that is known and not decoded here; nothing but their checksums was checked.
+    pub undecoded: u64,
+}
+
+/// A value that is damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedValue {
+    /// Its record.
+    pub record: u64,
+    /// Its field.
+    pub field: String,
+    /// What the record's field `key` says, if it has one of type string that can be read.
+    pub key: Option<String>,
+    /// What is wrong, as in [`Report::errors`].
+    pub error: String,
+}
+
+/// The field that names a record to its user.
+const KEY: &str = "key";
+
+/// What came of checking some payloads.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    /// In record order; each names its record.
+    pub errors: Vec<Error>,
+    pub decoded: u64,
+    pub undecoded: u64,
 }
 
 /// So many damaged places are listed; more are counted in a last line.
@@ -35,25 +68,54 @@ impl Reader {
     ///
     /// # Errors
     /// Failed reads (a file that was truncated, a bad disk) and interrupts.
-    pub fn verify(&self, mut progress: impl FnMut(u64) -> bool) -> Result<Report> {
+    pub fn verify(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
+        self.verify_as(false, progress)
+    }
+
+    /// As [`Reader::verify`], and looks into the values: images are decoded, all pixels of them, and have the size that the file
+    /// says; what is compressed is decompressed; texts are UTF-8, JSON parses, lists are lists, and bools are 0 or 1.
+    ///
+    /// Each thread holds one value at a time.
+    ///
+    /// # Errors
+    /// As there, and too little memory for a value.
+    pub fn verify_deep(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
+        self.verify_as(true, progress)
+    }
+
+    fn verify_as(&self, deep: bool, mut progress: impl FnMut(u64) -> bool) -> Result<Report> {
         self.check_file()?;
         let mut report = Report { records: self.len(), ..Report::default() };
+        let key = self.schema().position(KEY).filter(|&key| self.schema().fields()[key].kind == FieldType::String);
         let mut more = 0_u64;
         let mut note = |report: &mut Report, error: &Error| {
-            if report.errors.len() < MAX_ERRORS { report.errors.push(error.coded()) } else { more += 1 }
+            if report.errors.len() >= MAX_ERRORS {
+                more += 1;
+                return;
+            }
+            report.errors.push(error.coded());
+            if let Some((record, field)) = error.place() {
+                let key = key.and_then(|key| self.strings(key, &[record]).ok()?.pop().flatten());
+                let (field, error) = (field.to_owned(), error.coded());
+                report.damaged.push(DamagedValue { record, field, key, error });
+            }
         };
         // The index first: columns whose blocks are damaged are named here, once, and skipped below.
         for column in self.inner.index.columns() {
             for data in &column.chunks {
-                match data.check_all(self.path(), column.name()) {
-                    Err(error) if error.is_of_the_file() => return Err(error),
-                    Err(error) => note(&mut report, &error),
-                    Ok(()) => {}
+                for error in data.damaged_blocks(self.path(), column.name()) {
+                    if error.is_of_the_file() {
+                        return Err(error);
+                    }
+                    note(&mut report, &error);
                 }
             }
         }
         for error in self.damaged_dictionaries() {
             note(&mut report, &error);
+        }
+        if deep {
+            self.check_columns(|error| note(&mut report, error))?;
         }
         let done = Arc::new(AtomicU64::new(0));
         for (field, definition) in self.schema().fields().iter().enumerate() {
@@ -68,8 +130,10 @@ impl Reader {
             });
             for window in windows {
                 let wanted = self.readable_extents(field, window, |error| note(&mut report, error))?;
-                let found = self.verify_payloads(field, wanted, &done, &mut progress)?;
-                for error in &found {
+                let found = self.verify_payloads(field, wanted, deep, &done, &mut progress)?;
+                report.decoded += found.decoded;
+                report.undecoded += found.undecoded;
+                for error in &found.errors {
                     note(&mut report, error);
                 }
             }
@@ -82,7 +146,7 @@ impl Reader {
     }
 
     /// The extents of a window of records; those that are damaged or under damaged index blocks are left out.
-    fn readable_extents(
+    pub(crate) fn readable_extents(
         &self,
         field: usize,
         window: std::ops::Range<u64>,
@@ -104,13 +168,15 @@ impl Reader {
         Ok(good)
     }
 
-    fn verify_payloads(
+    /// Checks the checksums of payloads, on all threads; `deep` says to look into the values too.
+    pub(crate) fn verify_payloads(
         &self,
         field: usize,
         wanted: Vec<(u64, Extent)>,
+        deep: bool,
         done: &Arc<AtomicU64>,
         progress: &mut impl FnMut(u64) -> bool,
-    ) -> Result<Vec<Error>> {
+    ) -> Result<Checked> {
         let mut groups = Vec::new();
         let (mut first, mut bytes) = (0, 0);
         for (i, (_, extent)) in wanted.iter().enumerate() {
@@ -120,19 +186,43 @@ impl Reader {
                 (first, bytes) = (i + 1, 0);
             }
         }
-        let damaged = Arc::new(Mutex::new(Vec::new()));
-        let (this, found, counter) = (self.clone(), Arc::clone(&damaged), Arc::clone(done));
+        let checked = Arc::new(Mutex::new((Vec::new(), Checked::default())));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (this, shared, counter, stopped) =
+            (self.clone(), Arc::clone(&checked), Arc::clone(done), Arc::clone(&stop));
         Pool::current().run(
             groups.len(),
             self.threads(),
-            || progress(done.load(Ordering::Relaxed)),
+            || {
+                let interrupted = progress(done.load(Ordering::Relaxed));
+                stop.fetch_or(interrupted, Ordering::Relaxed);
+                interrupted
+            },
             move |item| {
-                let mut piece = Vec::new();
+                let mut memory = Memory::default();
                 for (record, extent) in &wanted[groups[item].clone()] {
-                    let crc = this.read_crc(extent, 0, 0, &mut piece)?;
+                    if stopped.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    let outcome = if deep {
+                        this.check_value(field, *record, extent, &mut memory)
+                    } else {
+                        let crc = this.read_crc(extent, 0, 0, &mut memory.stored)?;
+                        this.compare_crc(field, *record, extent.crc, crc).map(|()| Found::default())
+                    };
                     counter.fetch_add(extent.stored, Ordering::Relaxed);
-                    if let Err(error) = this.compare_crc(field, *record, extent.crc, crc) {
-                        found.lock().unwrap_or_else(PoisonError::into_inner).push((*record, error));
+                    let outcome = match outcome {
+                        Err(error) if error.place().is_none() => return Err(error),
+                        Ok(Found { decoded: 0, undecoded: 0 }) => continue,
+                        outcome => outcome,
+                    };
+                    let (errors, checked) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    match outcome {
+                        Ok(found) => {
+                            checked.decoded += found.decoded;
+                            checked.undecoded += found.undecoded;
+                        }
+                        Err(error) => errors.push((*record, error)),
                     }
                 }
                 Ok(())
@@ -141,9 +231,10 @@ impl Reader {
         if progress(done.load(Ordering::Relaxed)) {
             return Err(Error::Interrupted);
         }
-        let mut damaged = std::mem::take(&mut *damaged.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mut damaged, mut checked) = std::mem::take(&mut *checked.lock().unwrap_or_else(PoisonError::into_inner));
         damaged.sort_by_key(|(record, _)| *record);
-        Ok(damaged.into_iter().map(|(_, error)| error).collect())
+        checked.errors = damaged.into_iter().map(|(_, error)| error).collect();
+        Ok(checked)
     }
 
     /// The CRC of the stored bytes from `at` on behind those of `crc`; any number of them, read piece by piece.

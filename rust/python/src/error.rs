@@ -87,6 +87,9 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::BadExtent { .. }
         | Error::BadList { .. }
         | Error::BadPayload { .. }
+        | Error::BadJson { .. }
+        | Error::BadStored { .. }
+        | Error::NothingLeft { .. }
         | Error::BadString { .. } => CorruptFileError::new_err(coded),
         Error::NoCommit { .. } => NoCommitError::new_err(coded),
         Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(coded),

@@ -22,6 +22,7 @@ mod ragged;
 mod random;
 mod reader;
 mod recode;
+mod salvage;
 mod state;
 mod survey;
 mod turn;
@@ -92,6 +93,8 @@ mod _core {
     use crate::random::uniform;
     #[pymodule_export]
     use crate::reader::{Reader, open_snapshot};
+    #[pymodule_export]
+    use crate::salvage::Salvage;
     #[pymodule_export]
     use crate::survey::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
     #[pymodule_export]

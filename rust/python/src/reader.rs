@@ -10,7 +10,7 @@ use fastrecord_core::{
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
@@ -58,7 +58,7 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 }
 
 impl Reader {
-    fn with(py: Python<'_>, path: PathBuf, reader: CoreReader) -> PyResult<Self> {
+    pub(crate) fn with(py: Python<'_>, path: PathBuf, reader: CoreReader) -> PyResult<Self> {
         Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(State::new(py, reader)?)) })
     }
 
@@ -286,27 +286,32 @@ impl Reader {
     ///
     /// Args:
     ///     progress: Called now and then with (bytes done, bytes in all).
+    ///     deep: Look into the values, too: decode every image, all of its pixels, decompress what is compressed, check texts, JSON,
+    ///         lists and bools. Each thread holds one value at a time.
     /// Returns:
     ///     A dict: "ok" (bool), "records", "bytes" (payload bytes read), "errors" (list of str, each naming file, record and field),
-    ///     "tail_bytes" (behind the last commit: one under way, or torn).
+    ///     "damaged" (list of dicts "record", "field", "key", "error": the errors that are about one value; the key is None if there is
+    ///     none to be read), "decoded" (images), "undecoded" (images of kinds that are not decoded here: only their checksums were
+    ///     checked), "tail_bytes" (behind the last commit: one under way, or torn).
     /// Raises:
-    ///     OSError: the disk fails.
-    #[pyo3(signature = (*, progress = None))]
-    fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+    ///     OSError: the disk fails. MemoryError: too little memory for a value.
+    #[pyo3(signature = (*, progress = None, deep = false))]
+    fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>, deep: bool) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let reader = &state.reader;
         let total = reader.bytes();
         follow(py)?;
         let mut raised = None;
         let report = without_gil(py, |interrupted| {
-            reader.verify(|done| {
+            let show = |done| {
                 let called = progress.as_ref().map(|call| Python::attach(|py| call.call1(py, (done, total)).map(drop)));
                 if let Some(Err(error)) = called {
                     raised = Some(error);
                     return true;
                 }
                 interrupted()
-            })
+            };
+            if deep { reader.verify_deep(show) } else { reader.verify(show) }
         });
         let report = delivered(py, raised.map_or(report, Err))?;
         let dict = PyDict::new(py);
@@ -314,6 +319,18 @@ impl Reader {
         dict.set_item("records", report.records)?;
         dict.set_item("bytes", report.bytes)?;
         dict.set_item("errors", report.errors)?;
+        let damaged = PyList::empty(py);
+        for value in report.damaged {
+            let row = PyDict::new(py);
+            row.set_item("record", value.record)?;
+            row.set_item("field", value.field)?;
+            row.set_item("key", value.key)?;
+            row.set_item("error", value.error)?;
+            damaged.append(row)?;
+        }
+        dict.set_item("damaged", damaged)?;
+        dict.set_item("decoded", report.decoded)?;
+        dict.set_item("undecoded", report.undecoded)?;
         dict.set_item("tail_bytes", reader.tail_bytes())?;
         Ok(dict)
     }

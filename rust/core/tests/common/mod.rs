@@ -2,9 +2,13 @@
 //! from docs/format.md alone.
 #![allow(dead_code)] // every test crate uses a part of it
 
+pub mod damage;
 pub mod faulty;
+pub mod places;
+pub mod rich;
 pub mod story;
 pub mod tape;
+pub mod torture;
 pub mod values;
 
 use std::path::Path;
