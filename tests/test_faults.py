@@ -212,7 +212,13 @@ def test_a_payload_that_can_not_be_read_is_an_error_that_names_its_record(
         os.environ |= {{"FAULT_CALL": "pread64", "FAULT_AT": "1", "FAULT_ERRNO": "5"}}
         print(json.dumps([told(lambda: {how}), told(lambda: {how})]))
     """
-    error, again = run(shim, tmp_path, script)
-    assert error[:3] == ["OSError", errno.EIO, "a.frec"]
-    assert error[3] == "[Errno 5] Input/output error: record 3, field data: 'a.frec'"
-    assert again is None, "the next read may succeed"
+    texts = []
+    # Other reads before it ask whether the file is still the same one.
+    for at in (1, 3, 5):
+        error, again = run(shim, tmp_path, script.replace('"FAULT_AT": "1"', f'"FAULT_AT": "{at}"'))
+        if error is not None:
+            assert error[:3] == ["OSError", errno.EIO, "a.frec"]
+            assert again is None, "the next read may succeed"
+            texts.append(error[3])
+        (tmp_path / "a.frec").unlink()
+    assert "[Errno 5] Input/output error (record 3, field data): 'a.frec'" in texts

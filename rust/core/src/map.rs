@@ -82,11 +82,16 @@ const SEAL_LEN: usize = 104;
 const ID_AT: usize = 16;
 
 impl Seal {
-    pub(crate) fn new(path: &Path, id: FileId, footer: &Footer) -> Self {
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
+        // As it lies there: of a damaged file that is being salvaged the footers tell the id.
+        let mut seen = FileId::default();
+        file.read_exact_at(&mut seen, ID_AT as u64).map_err(|e| Error::unreadable(path, "superblock", e))?;
         let mut bytes = [0; SEAL_LEN];
         bytes.copy_from_slice(&footer.encode(&id)[..SEAL_LEN]);
         let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
-        Self { path, id, commit, at, end, footer: bytes }
+        Ok(Self { path, id: seen, commit, at, end, footer: bytes })
     }
 
     fn fits(&self, bytes: &[u8]) -> bool {

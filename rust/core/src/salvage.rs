@@ -279,10 +279,16 @@ fn file_id(path: &Path, file: &Arc<File>, interrupted: &mut dyn FnMut() -> bool)
     let length = Storage::len(file.as_ref()).map_err(io)?;
     let mut page = vec![0; length.min(PAGE) as usize];
     file.read_at(&mut page, 0).map_err(io)?;
-    let damage = match decode_superblock(path, &page) {
-        Ok(id) => return Ok(id),
-        Err(error) => error,
-    };
+    let said = decode_superblock(path, &page);
+    if let Ok(id) = said {
+        // Page 0 may be that of another file, and whole.
+        let own = scan_pages(path, file.as_ref(), length, |page, offset| {
+            Ok(kept(Footer::decode(path, page, offset, &id))?.flatten())
+        })?;
+        if own.is_some() {
+            return Ok(id);
+        }
+    }
     // A payload may hold a .frec file, whose footers do not lie where they say.
     let mut found: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
     scan_pages(path, file.as_ref(), length, |page, offset| {
@@ -298,7 +304,7 @@ fn file_id(path: &Path, file: &Arc<File>, interrupted: &mut dyn FnMut() -> bool)
         Ok(None::<()>)
     })?;
     let most = found.into_iter().max_by_key(|(_, seen)| *seen);
-    most.map(|(id, _)| id).ok_or(damage)
+    most.map_or(said, |(id, _)| Ok(id))
 }
 
 /// Where a file is read from.

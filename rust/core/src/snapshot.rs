@@ -122,7 +122,7 @@ impl Reader {
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let Commit { id, footer, directory, document, file_length } = commit;
-        let seal = Arc::new(Seal::new(path, id, &footer));
+        let seal = Arc::new(Seal::new(path, &file, id, &footer)?);
         let (views, source, random) = match access {
             Access::Mmap => {
                 // Views have mappings of their own: where a read of the core fails, its mapping becomes zeros, which no view may see.
