@@ -29,6 +29,7 @@ __all__ = [
     "NoCommitError",
     "Payloads",
     "Reader",
+    "Salvage",
     "SchemaError",
     "UnsupportedVersionError",
     "Writer",

@@ -143,8 +143,8 @@ def run(folder: Path, case: dict[str, Any], patience: float) -> dict[str, Any]:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(reading)
-    said = (folder / "said").read_text(errors="replace")[-300:]
-    return {"status": status if ended else "hangs", "said": said}
+    output = (folder / "said").read_text(errors="replace")[-300:]
+    return {"status": status if ended else "hangs", "said": output}
 
 
 def main() -> None:
