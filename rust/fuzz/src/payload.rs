@@ -40,12 +40,11 @@ pub fn run(data: &[u8]) {
     let raw = if chance(data, 256) { raw % (LARGEST + 4096) } else { raw % CHEAP };
     let shape = if flags & 1 == 0 { None } else { Some([u64::from(input.u8()), u64::from(input.u8())]) };
     // Its first 8 bytes say that it is one, and its id.
-    let dictionary = match flags & 8 {
-        0 => DICTIONARY.to_vec(),
-        _ => {
-            let length = 8 * usize::from(input.u8());
-            [&DICTIONARY[..8], input.take(length)].concat()
-        }
+    let dictionary = if flags & 8 == 0 {
+        DICTIONARY.to_vec()
+    } else {
+        let length = 8 * usize::from(input.u8());
+        [&DICTIONARY[..8], input.take(length)].concat()
     };
     let stored = input.0;
     let raw = if codec.is_multiple_of(3) { stored.len() as u64 } else { raw };
