@@ -114,7 +114,11 @@ impl Reader {
                 continue;
             };
             for data in &column.chunks {
-                let Ok(entries) = data.copy(self.path(), column.name()) else { continue };
+                let entries = match data.copy(self.path(), column.name()) {
+                    Err(error) if error.is_of_the_file() => return Err(error),
+                    Err(_) => continue,
+                    Ok(entries) => entries,
+                };
                 for (record, entry) in (data.chunk.first..).zip(entries.chunks_exact(bytes as usize)) {
                     if let Err(bad) = check_bools(entry) {
                         note(&self.bad(field, record, bad));

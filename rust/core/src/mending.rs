@@ -19,11 +19,13 @@ const LOST: u8 = 0xFF;
 /// Calls its argument with each older commit's footer and directory, from the newest on.
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(&Footer, &[u8])) -> Result<()> + 'a;
 
+/// Chunks of a column by their offset, with the newest commit that names each.
+type ByOffset = BTreeMap<u64, (Chunk, u64)>;
+
 /// The chunks of older commits, looked up when a block is first missed.
 pub(crate) struct OlderChunks<'a> {
     walk: Box<Walk<'a>>,
-    /// By column and offset, with the commit that is the newest to name each.
-    found: Option<BTreeMap<(u32, Part), BTreeMap<u64, (Chunk, u64)>>>,
+    found: Option<BTreeMap<(u32, Part), ByOffset>>,
 }
 
 impl<'a> OlderChunks<'a> {

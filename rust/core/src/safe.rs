@@ -55,7 +55,7 @@ impl fmt::Display for Safe {
         match self.obstacle {
             Obstacle::NoSpace => write!(f, "make room, then ")?,
             Obstacle::TooLarge => {
-                write!(f, "no file may be larger here (`ulimit -f`, or the file system): once it may, ")?
+                write!(f, "no file may be larger here (`ulimit -f`, or the file system): once it may, ")?;
             }
             Obstacle::Other => {}
         }

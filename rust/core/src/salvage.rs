@@ -111,7 +111,9 @@ impl Salvage {
         let mend = |index: &mut crate::index::Index, schema: &Schema| mender.mend(index, schema);
         let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit, mend)?;
         let Mender { losses: of_blocks, mended, .. } = mender;
-        mended.into_iter().for_each(|note| notes.say(note));
+        for note in mended {
+            notes.say(note);
+        }
         let lost = runs(of_blocks.iter().map(|loss| loss.records.clone()).collect());
         losses.extend(of_blocks);
         let records = records.max(footer.records);

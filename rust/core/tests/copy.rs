@@ -252,7 +252,7 @@ fn records_that_no_column_covers_are_counted_and_cost_nothing() {
     let fields = r#"[{"id": 1, "name": "label", "type": "int64"}, {"id": 2, "name": "flag", "type": "bool"}]"#;
     let mut forge = Forge::new(fields, 200_000);
     forge.chunk(1, 0, VALUES, 8, 100_000, &7_i64.to_le_bytes().repeat(100_000));
-    forge.chunk(2, 0, VALUES, 1, 100_000, &[1; 100_000]);
+    forge.chunk(2, 0, VALUES, 1, 100_000, &vec![1; 100_000]);
     fs::write(&from, forge.build(|_| {})).unwrap();
     copy_all(&open(&from), &to, false).unwrap();
     let copy = open(&to);

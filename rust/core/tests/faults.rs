@@ -145,7 +145,9 @@ impl Torture {
         }
         let ops = story.tape.ops();
         let mut replay = Replay::of(story.before.clone(), story.promised);
-        ops.iter().for_each(|op| replay.step(op, &mut rng));
+        for op in &ops {
+            replay.step(op, &mut rng);
+        }
         for _ in 0..3 {
             look(&story, &replay.crash(&mut rng), replay.promised, path);
         }
@@ -164,7 +166,9 @@ impl Torture {
         assert_eq!(found, newest(&story.tape.live()).unwrap_or(0));
         let ops = story.tape.ops();
         let mut replay = Replay::of(story.before.clone(), story.promised);
-        ops.iter().for_each(|op| replay.step(op, &mut rng));
+        for op in &ops {
+            replay.step(op, &mut rng);
+        }
         look(&story, &replay.crash(&mut rng), replay.promised, path);
     }
 }

@@ -174,7 +174,7 @@ pub fn make(path: &Path, seed: u64, commits: &[u64], most: u64) -> Vec<u8> {
         } else {
             let mut user: Map<_, _> = writer.metadata().clone();
             user.insert("session".to_owned(), json!(session));
-            writer.set_metadata(user);
+            writer.set_metadata(user).unwrap();
         }
         writer.close().unwrap();
     }

@@ -142,7 +142,7 @@ impl Story {
         footers.last().map(|(_, commit, _)| *commit)
     }
 
-    fn rows(&self, rng: &mut Rng, writer: &Writer, count: u64, most: u64) -> Vec<Vec<Item>> {
+    fn rows(rng: &mut Rng, writer: &Writer, count: u64, most: u64) -> Vec<Vec<Item>> {
         let kinds: Vec<FieldType> = writer.schema().fields().iter().map(|field| field.kind.clone()).collect();
         (0..count).map(|_| kinds.iter().map(|kind| random_item(rng, kind, most)).collect()).collect()
     }
@@ -187,7 +187,7 @@ impl Story {
             0..=2 => {
                 let most = if rng.chance(3) { 90_000 } else { [20, 300, 2_000][rng.below(3) as usize] };
                 let count = 1 + rng.below(4);
-                for row in self.rows(rng, writer, count, most) {
+                for row in Self::rows(rng, writer, count, most) {
                     self.now.rows.push(row.iter().map(Item::found).collect());
                     writer.append(&row.iter().map(Item::value).collect::<Vec<_>>())?;
                     self.note(writer);
@@ -195,7 +195,7 @@ impl Story {
             }
             3 | 4 => {
                 let count = 1 + rng.below(80);
-                let rows = self.rows(rng, writer, count, 60);
+                let rows = Self::rows(rng, writer, count, 60);
                 self.now.rows.extend(rows.iter().map(|row| row.iter().map(Item::found).collect::<Vec<_>>()));
                 let columns: Vec<Column<'_>> = (0..writer.schema().fields().len())
                     .map(|field| Column::Values(rows.iter().map(|row| row[field].value()).collect()))
@@ -333,7 +333,7 @@ impl Story {
     fn add_large(&mut self, rng: &mut Rng) {
         let (path, storage) = (Path::new(TAPE), self.storage());
         let mut writer = Writer::append_in(path, storage, &WriterOptions::default()).unwrap();
-        for row in self.rows(rng, &writer, 3, 90_000) {
+        for row in Self::rows(rng, &writer, 3, 90_000) {
             writer.append(&row.iter().map(Item::value).collect::<Vec<_>>()).unwrap();
         }
         writer.close().unwrap();

@@ -52,7 +52,9 @@ impl Tape {
     /// What is left of a tape after the kill of its writer behind some operations: the system lives on, and loses nothing.
     pub fn killed(before: Vec<u8>, ops: Vec<Op>) -> Self {
         let mut live = before;
-        ops.iter().for_each(|op| apply(&mut live, op));
+        for op in &ops {
+            apply(&mut live, op);
+        }
         Self(Arc::new(Mutex::new(State { live, ops, ..State::default() })))
     }
 

@@ -25,9 +25,9 @@ impl Item {
             Self::Number(bytes) => Value::Number(bytes),
             Self::Text(text) => Value::Str(text),
             Self::Bytes(bytes) => Value::Bytes(bytes),
-            Self::Image(data, side, size) => {
-                let crc = crc32c::crc32c_append(crc32c::crc32c(data), side);
-                Value::Image { data, side, size: *size, crc }
+            Self::Image(data, beside, size) => {
+                let crc = crc32c::crc32c_append(crc32c::crc32c(data), beside);
+                Value::Image { data, side: beside, size: *size, crc }
             }
             Self::Array(data, shape) => Value::Array { data, shape },
             Self::List(bytes) => Value::List(bytes),
@@ -122,8 +122,8 @@ pub fn random_item(rng: &mut Rng, kind: &FieldType, most: u64) -> Item {
         FieldType::Image => {
             let size = (1 + rng.below(70_000) as u32, 1 + rng.below(70_000) as u32);
             let data = png(size.0, size.1, &some_bytes(rng, most));
-            let side = if rng.chance(30) { rng.bytes(40) } else { Vec::new() };
-            Item::Image(data, side, size)
+            let beside = if rng.chance(30) { rng.bytes(40) } else { Vec::new() };
+            Item::Image(data, beside, size)
         }
         FieldType::Bytes => Item::Bytes(some_bytes(rng, most)),
         FieldType::String => Item::Text(some_bytes(rng, most / 4).iter().map(|byte| char::from(*byte)).collect()),
