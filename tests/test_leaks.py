@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 from pathlib import Path
 
+import pytest
+
+import fastrecord as fr
 from tests.child import run_child
+from tests.torture import known
 from tests.torture.leaks import Samples, slope
 from tests.torture.processes import descendants, identity, still_there
 
@@ -39,6 +45,30 @@ def test_a_kibibyte_that_each_loader_leaves_is_seen(tmp_path: Path) -> None:
     assert leaks_of(tmp_path, "ctypes.memset(libc.malloc(1024), 1, 1024)").startswith("1 ")
     # By both: as memory, and as an object.
     assert leaks_of(tmp_path, "kept.append(bytearray(1024))").startswith("2 ")
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_what_is_read_leaves_nothing_once_it_is_let_go(tmp_path: Path, access: str) -> None:
+    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        for number in range(4):
+            writer.append(known.record(1, number, schema))
+    reader = fr.Reader(tmp_path / "a.frec", access)
+
+    def read() -> None:
+        for name in schema:
+            reader.get(3, name)
+            list(reader.read_batch([2, 3], [name])[name])
+        assert len(reader[3]) == len(reader.schema)
+
+    for _ in range(20):
+        read()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        read()
+    gc.collect()
+    assert (sys.getallocatedblocks() - before) / 500 < 2
 
 
 def test_a_slope_is_seen_through_noise_and_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -72,7 +73,10 @@ def ignore_launcher(_worker: int) -> None:
     # Only sigwaitinfo tells Python who sent a signal. Threads that start later inherit the mask.
     waited = {signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    threading.Thread(target=_obey_parent, args=(waited, os.getppid()), daemon=True).start()
+    parent = multiprocessing.parent_process()
+    # Not getppid: a trainer that was killed while a worker imported torch is another process by now.
+    trainer = os.getppid() if parent is None or parent.pid is None else parent.pid
+    threading.Thread(target=_obey_parent, args=(waited, trainer), daemon=True).start()
 
 
 def _obey_parent(waited: set[signal.Signals], parent: int) -> None:

@@ -11,7 +11,7 @@ use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyMemoryView, PySlice};
+use pyo3::types::PyMemoryView;
 
 use crate::held::tensor_array;
 
@@ -70,8 +70,14 @@ pub(crate) fn export(py: Python<'_>, bytes: Bytes) -> PyResult<Py<PyAny>> {
 /// A slice of a memoryview.
 #[inline]
 pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> PyResult<Bound<'py, PyAny>> {
-    let (start, stop) = (offset.cast_signed() as isize, (offset + length).cast_signed() as isize);
-    view.get_item(PySlice::new(view.py(), start, stop, 1))
+    let py = view.py();
+    let (start, stop) = (offset.into_pyobject(py)?, (offset + length).into_pyobject(py)?);
+    // SAFETY: PySlice_New takes references of its own to two objects, which live here, and gives a new one, or null and an error.
+    // (`PySlice::new` never lets go of the numbers that it makes: 64 bytes a slice.)
+    let slice = unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PySlice_New(start.as_ptr(), stop.as_ptr(), std::ptr::null_mut()))
+    }?;
+    view.get_item(slice)
 }
 
 /// Memory of a batch that has become Python's: writable, and given back when the last tensor over it is gone.
