@@ -70,7 +70,8 @@ def weighted(weights: list[float], seed: int, epoch: int, position: int) -> int:
     unit = (mix(base + (position + 1) * GOLDEN) >> 11) / (1 << 53)
     total = 0.0
     sums = [total := total + weight for weight in weights]
-    return next(record for record, reached in enumerate(sums) if reached > unit * total)
+    target = min(unit * total, math.nextafter(total, 0))
+    return next(record for record, reached in enumerate(sums) if reached > target)
 
 
 def balanced(counts: list[int], seed: int, epoch: int, position: int) -> int:
@@ -126,6 +127,12 @@ def test_the_core_draws_as_is_written(
     assert _core.draw_weighted(sums, seed, epoch, positions)[0] == weighted(weights, seed, epoch, position)
     ends = np.cumsum(counts).astype(np.uint64)
     assert _core.draw_balanced(ends, seed, epoch, positions)[0] == balanced(counts, seed, epoch, position)
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-310, 2.3e-308])
+def test_weights_may_be_the_smallest_numbers_there_are(least: float) -> None:
+    assert set(drawn(by_weight([0.0, least, 0.0], num_samples=200))) == {1}
+    assert set(drawn(by_weight([least, 0.0, least], num_samples=200))) == {0, 2}
 
 
 # --- frequencies ---

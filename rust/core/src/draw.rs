@@ -39,8 +39,9 @@ impl WeightedDraw {
     /// if there is no such record, because the sums are no finite ascending numbers or all zero.
     #[inline]
     pub fn record(&self, cumulative: &[f64], position: u64) -> Option<u64> {
-        let total = cumulative.last().copied().filter(|total| total.is_finite())?;
-        let target = self.unit(position) * total;
+        let total = cumulative.last().copied().filter(|&total| total > 0.0 && total.is_finite())?;
+        // Below 2^-1022 numbers have fewer bits, and the product may round up to the whole.
+        let target = (self.unit(position) * total).min(total.next_down());
         let record = cumulative.partition_point(|&sum| sum <= target);
         (record < cumulative.len()).then_some(record as u64)
     }
