@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -131,13 +132,24 @@ def test_scalars_come_back_alone_in_batches_and_as_columns(tmp_path: Path, name:
 
 
 def test_bfloat16_is_rounded_to_the_nearest_and_numpy_sees_its_bits(tmp_path: Path) -> None:
-    torch.manual_seed(1)
     values = torch.cat([torch.randn(500) * 2.0**k for k in (-130, -20, 0, 20, 120)] + [torch.tensor([0.0, -0.0, 1.5])])
     reader = write(tmp_path / "a.frec", {"x": fr.bfloat16()}, *({"x": value} for value in values.tolist()))
     wanted = values.to(torch.bfloat16)
     assert reader.column("x").dtype == np.uint16
     assert torch.equal(torch.from_numpy(reader.column("x").copy()).view(torch.bfloat16), wanted)
     assert [reader[i]["x"] for i in range(100)] == wanted[:100].tolist()
+
+
+@pytest.mark.parametrize(("kind", "fraction"), [(fr.float16(), 10), (fr.bfloat16(), 7)])
+def test_a_number_beside_the_middle_of_two_is_rounded_to_the_nearer_one(
+    tmp_path: Path, kind: fr.FieldType, fraction: int
+) -> None:
+    step, middle = 2.0**-fraction, 1 + 2.0 ** -(fraction + 1)
+    aside = [2.0**-bits for bits in range(fraction + 2, 53)]
+    values = [sign * (middle + way) for sign in (1, -1) for way in [*aside, *(-small for small in aside), 0.0]]
+    wanted = [math.copysign(1 + step if abs(value) > middle else 1.0, value) for value in values]
+    reader = write(tmp_path / "a.frec", {"x": kind}, *({"x": value} for value in values))
+    assert [reader[i]["x"] for i in range(len(values))] == wanted
 
 
 @settings(max_examples=60, deadline=None)

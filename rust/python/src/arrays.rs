@@ -100,14 +100,26 @@ pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResu
     }
 }
 
+/// The float of 32 bits next to a number towards zero, with its last bit set if it is another number: rounded to 16 bits, it gives what
+/// the number itself would. (The conversions of `half` from 64 bits overlook the low 32.)
+#[allow(clippy::cast_possible_truncation)] // what is cut off is what the last bit stands for
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near.is_infinite() || value.is_nan() || f64::from(near).to_bits() == value.to_bits() {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > value.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
+}
+
 /// The nearest float of 16 bits; `None` if the number is finite and that float is not.
 pub(crate) fn to_half(value: f64) -> Option<u16> {
-    let near = f16::from_f64(value);
+    let near = f16::from_f32(to_odd(value));
     (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }
 
 /// As [`to_half`].
 pub(crate) fn to_bfloat(value: f64) -> Option<u16> {
-    let near = bf16::from_f64(value);
+    let near = bf16::from_f32(to_odd(value));
     (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }
