@@ -24,6 +24,8 @@ use crate::storage::Storage;
 
 /// Records whose extents are looked up at once.
 const WINDOW: u64 = 16 << 10;
+/// So many file ids are tried, those that most footers have first.
+const MOST_IDS: usize = 16;
 /// What the header of a zstd frame has at most.
 const FRAME_HEADER: u64 = 18;
 
@@ -48,8 +50,8 @@ pub struct Salvage {
     unknown: bool,
     /// Records of the commit that are lost, as runs in order that do not touch.
     lost: Vec<Range<u64>>,
-    /// For each field the ids of dictionaries that are damaged.
-    dictionaries: Vec<Vec<u32>>,
+    /// For each field the ids of the dictionaries that there are, if its values may need others.
+    dictionaries: Vec<Option<Vec<u32>>>,
 }
 
 impl Salvage {
@@ -70,14 +72,16 @@ impl Salvage {
             Err(error @ Error::NoCommit { .. }) => never = Some(error),
             Err(error) => notes.add(&error),
         }
-        let id = file_id(path, &file, interrupted)?;
-        let opening = Opening::with_id(path, file.as_ref(), id)?;
-        let mut search = Search { path, file: &file, opening: &opening, interrupted };
-        let Some(state) = search.newest_whole(&mut notes)? else {
+        let Some((id, state, more)) = find(path, &file, interrupted)? else {
             let detail = "no commit is left whose footer, directory and metadata can be read".to_owned();
             return Err(never.unwrap_or(Error::NothingLeft { path: path.to_owned(), detail }));
         };
-        let State { footer, directory, mut document, records, newest } = state;
+        for note in more.0 {
+            notes.say(note);
+        }
+        let opening = Opening::with_id(path, file.as_ref(), id)?;
+        let mut search = Search { path, file: &file, opening: &opening, interrupted };
+        let State { footer, directory, mut document, borrowed, records, newest } = state;
         if let Some(error) = never {
             notes.add(&error);
         }
@@ -94,7 +98,8 @@ impl Salvage {
             let why = format!("of the commits behind commit {} the index is lost", footer.commit);
             losses.push(Loss { records: footer.records..records, field: None, why });
         }
-        let dictionaries = drop_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
+        let dictionaries = good_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
+        let dictionaries = dictionaries.into_iter().map(|(good, all)| (!all || borrowed).then_some(good)).collect();
         let (at, file_length) = (footer, opening.length);
         let commit = Commit { id, footer, directory, document, file_length };
         let older = OlderChunks::new(|each| {
@@ -160,16 +165,16 @@ impl Salvage {
         Ok(())
     }
 
-    /// Finds the values that need a dictionary that is damaged.
+    /// Finds the values that need a dictionary that is lost.
     fn check_dictionaries(&self, field: usize, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
-        let Some(lost) = self.dictionaries.get(field).filter(|lost| !lost.is_empty()) else { return Ok(()) };
+        let Some(Some(good)) = self.dictionaries.get(field) else { return Ok(()) };
         let mut head = Vec::new();
         for (record, extent) in wanted.iter().filter(|(_, extent)| extent.codec == Codec::Zstd) {
             head.resize(extent.stored.min(FRAME_HEADER) as usize, 0);
             let read = self.reader.inner.file.read_at(&mut head, extent.offset);
             read.map_err(|e| Error::io(self.reader.path(), e))?;
-            if let Some(id) = zstd_safe::get_dict_id_from_frame(&head).filter(|id| lost.contains(&id.get())) {
-                let why = format!("its dictionary {id} is damaged");
+            if let Some(id) = zstd_safe::get_dict_id_from_frame(&head).filter(|id| !good.contains(&id.get())) {
+                let why = format!("its dictionary {id} is damaged, or where it lies is lost");
                 let field = Some(self.reader.name_of(field));
                 damaged.push(Loss { records: *record..record + 1, field, why });
             }
@@ -272,27 +277,35 @@ fn kept<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The id of a file: its superblock's, or the one that its footers have.
+/// The file's id, its superblock's or that of footers in it, the newest commit that is whole, and what was found on the way.
 ///
 /// # Errors
-/// It has neither; and failed reads.
-fn file_id(path: &Path, file: &Arc<File>, interrupted: &mut dyn FnMut() -> bool) -> Result<FileId> {
+/// The file has neither; and failed reads.
+fn find(
+    path: &Path,
+    file: &Arc<File>,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<(FileId, State, Notes)>> {
     let io = |e| Error::io(path, e);
     let length = Storage::len(file.as_ref()).map_err(io)?;
     let mut page = vec![0; length.min(PAGE) as usize];
     file.read_at(&mut page, 0).map_err(io)?;
+    let of_id = |id: FileId, interrupted: &mut dyn FnMut() -> bool| {
+        let opening = Opening::with_id(path, file.as_ref(), id)?;
+        let mut more = Notes::default();
+        let found = Search { path, file, opening: &opening, interrupted }.newest_whole(&mut more)?;
+        Ok::<_, Error>(found.map(|state| (id, state, more)))
+    };
     let said = decode_superblock(path, &page);
-    if let Ok(id) = said {
-        // Page 0 may be that of another file, and whole.
-        let own = scan_pages(path, file.as_ref(), length, |page, offset| {
-            Ok(kept(Footer::decode(path, page, offset, &id))?.flatten())
-        })?;
-        if own.is_some() {
-            return Ok(id);
-        }
+    let own = match said {
+        Ok(id) => of_id(id, interrupted)?,
+        Err(_) => None,
+    };
+    if own.as_ref().is_some_and(|(_, state, _)| state.footer.offset + PAGE == length) {
+        return Ok(own);
     }
-    // A payload may hold a .frec file, whose footers do not lie where they say.
-    let mut found: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
+    // Page 0 may be that of another file, and so may be other pages, with footers that lie where they say.
+    let mut seen: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
     scan_pages(path, file.as_ref(), length, |page, offset| {
         if interrupted() {
             return Err(Error::Interrupted);
@@ -300,13 +313,22 @@ fn file_id(path: &Path, file: &Arc<File>, interrupted: &mut dyn FnMut() -> bool)
         let mut id = FileId::default();
         id.copy_from_slice(page.get(16..32).unwrap_or(&[0; 16]));
         if u64_at(page, 32) == offset && kept(Footer::decode(path, page, offset, &id))?.flatten().is_some() {
-            let (count, last) = found.entry(id).or_default();
+            let (count, last) = seen.entry(id).or_default();
             (*count, *last) = (*count + 1, offset.max(*last));
         }
         Ok(None::<()>)
     })?;
-    let most = found.into_iter().max_by_key(|(_, seen)| *seen);
-    most.map_or(said, |(id, _)| Ok(id))
+    let mut ids: Vec<((u64, u64), FileId)> = seen.into_iter().map(|(id, seen)| (seen, id)).collect();
+    ids.sort_unstable_by(|a, b| b.cmp(a));
+    for (_, id) in ids.iter().take(MOST_IDS) {
+        if let Some(mut found) = of_id(*id, interrupted)? {
+            if said.as_ref().is_ok_and(|said| said != id) {
+                found.2.say(format!("{}: page 0 is that of another file than the commits", path.display()));
+            }
+            return Ok(Some(found));
+        }
+    }
+    if ids.is_empty() { said.map(|_| None) } else { Ok(None) }
 }
 
 /// Where a file is read from.
@@ -314,6 +336,8 @@ struct State {
     footer: Footer,
     directory: Vec<u8>,
     document: Document,
+    /// Whether that is an older commit's.
+    borrowed: bool,
     /// Records of the newest footer that is valid.
     records: u64,
     /// Its commit.
@@ -375,10 +399,11 @@ impl Search<'_> {
                 other => Some(other?),
             };
             if let Some(document) = document {
-                let own = directory.map(|directory| (footer, directory));
-                for (footer, directory) in waiting.drain(..).chain(own) {
+                let own = directory.map(|directory| (footer, directory, false));
+                let newer = waiting.drain(..).map(|(footer, directory)| (footer, directory, true));
+                for (footer, directory, borrowed) in newer.chain(own) {
                     match decode_directory(self.path, &directory, &footer, &document.schema) {
-                        Ok(_) => return Ok(Some(State { footer, directory, document, records, newest })),
+                        Ok(_) => return Ok(Some(State { footer, directory, document, borrowed, records, newest })),
                         Err(error) => notes.add(&error),
                     }
                 }
@@ -391,38 +416,38 @@ impl Search<'_> {
     }
 }
 
-/// Takes dictionaries that are damaged out of the schema, so that none is copied; their ids by field.
-fn drop_dictionaries(
+/// Takes dictionaries that are damaged out of the schema, so that none is copied; by field the ids of the others, and whether these are all.
+fn good_dictionaries(
     path: &Path,
     file: &Arc<File>,
     footer: &Footer,
     document: &mut Document,
     notes: &mut Notes,
-) -> Result<Vec<Vec<u32>>> {
+) -> Result<Vec<(Vec<u32>, bool)>> {
     let mut all = Vec::new();
     let fields = document.schema.fields().iter();
     let rows: Vec<_> = fields.map(|field| (field.id, field.name.clone(), field.compression.clone())).collect();
     for (id, name, compression) in rows {
-        let mut lost = Vec::new();
+        let mut good = Vec::new();
+        let mut whole = true;
         if let Some(mut compression) = compression {
-            let mut good = Vec::new();
             for range in &compression.dictionaries {
                 let read = |bytes: &mut [u8], at| file.read_at(bytes, at).map_err(|e| Error::io(path, e));
                 match DictionaryRange::read(range, path, &name, footer.offset, read) {
                     Ok(_) => good.push(*range),
                     Err(error @ Error::Corrupt { .. }) => {
                         notes.add(&error);
-                        lost.push(range.id);
+                        whole = false;
                     }
                     Err(error) => return Err(error),
                 }
             }
-            compression.dictionaries = good;
-            if !lost.is_empty() {
+            compression.dictionaries.clone_from(&good);
+            if !whole {
                 document.schema.set_compression(id, Some(compression));
             }
         }
-        all.push(lost);
+        all.push((good.iter().map(|range: &DictionaryRange| range.id).collect(), whole));
     }
     Ok(all)
 }
