@@ -394,6 +394,19 @@ fn images_above_the_limit_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
+fn a_tiff_tag_of_more_values_than_there_are_bytes_is_refused() {
+    let data = encoded(&picture(30, 20, 3), 30, 20, ColorType::Rgb8, ImageFormat::Tiff);
+    decoder().decode(&data).unwrap();
+    let u32_of = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
+    let directory = u32_of(4);
+    let mut bad = data.clone();
+    bad[directory + 6..directory + 10].copy_from_slice(&0x003B_0001_u32.to_le_bytes());
+    let error = decoder().decode(&bad).unwrap_err();
+    assert!(error.to_string().contains("3866625 values, in"), "{error}");
+    assert_eq!(decoder().size(&bad).unwrap_err(), error);
+}
+
+#[test]
 fn a_small_file_that_claims_to_be_large_is_refused_by_its_length() {
     let mut data = jpeg(40, 30, JpegOptions::default());
     let frame = jpeg_info(&data).unwrap().frame_start;

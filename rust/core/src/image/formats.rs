@@ -9,6 +9,7 @@ use ::image::error::{ImageError, ImageResult, UnsupportedErrorKind};
 use ::image::{ColorType, ImageDecoder, Limits};
 
 use super::probe::Format;
+use super::tiff::entries;
 use super::{DecodeError, DecodeOptions, Orientation, Truncated, reserve};
 use crate::limits::MAX_IMAGE_WORKSPACE;
 
@@ -21,7 +22,7 @@ pub(super) fn size(
     options: &DecodeOptions,
 ) -> Result<(u32, u32, Orientation), DecodeError> {
     guarded(format, || {
-        let mut decoder = open(format, data, options).map_err(|e| translate(format, e))?;
+        let mut decoder = open(format, data, options)?;
         header(&mut decoder, options)
     })
 }
@@ -35,7 +36,7 @@ pub(super) fn decode(
     scratch: &mut Vec<u8>,
 ) -> Result<(u32, u32, Orientation), DecodeError> {
     guarded(format, || {
-        let mut decoder = open(format, data, options).map_err(|e| translate(format, e))?;
+        let mut decoder = open(format, data, options)?;
         let (width, height, orientation) = header(&mut decoder, options)?;
         let count = width as usize * height as usize;
         let color = decoder.color_type();
@@ -56,7 +57,17 @@ fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> 
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder failed on it".to_owned())))
 }
 
-fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> ImageResult<Boxed<'a>> {
+fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> Result<Boxed<'a>, DecodeError> {
+    // The crate reads tags before it can be told of a limit, and makes room for as many values as they say.
+    if format == Format::Tiff
+        && let Some(entry) = entries(data).find(|entry| entry.count as usize > data.len())
+    {
+        return Err(damaged(format, format!("tag {} of {} values, in {} bytes", entry.tag, entry.count, data.len())));
+    }
+    boxed(format, data, options).map_err(|e| translate(format, e))
+}
+
+fn boxed<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> ImageResult<Boxed<'a>> {
     let bytes = Cursor::new(data);
     let mut limits = Limits::default();
     limits.max_alloc = Some(options.max_pixels.saturating_mul(8).saturating_add(MAX_IMAGE_WORKSPACE));

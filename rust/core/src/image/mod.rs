@@ -16,6 +16,7 @@ mod raw;
 mod resize;
 mod row;
 mod segments;
+mod tiff;
 
 pub use crop::{Crop, Geometry, Rect, resized};
 pub use crop_ready::{CropReady, Markers, rewrite};

@@ -1,6 +1,7 @@
 //! EXIF orientation: how stored rows and columns are turned for display.
 
 use super::row::copy_row;
+use super::tiff::entries;
 
 /// One of the eight ways to turn and mirror an image: first rows become columns, if so, then each axis may be reversed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,23 +84,8 @@ impl Orientation {
 
 /// The value of tag 0x0112 in the first directory.
 fn exif_number(tiff: &[u8]) -> Option<u16> {
-    let little = match tiff.get(..4)? {
-        [b'I', b'I', 42, 0] => true,
-        [b'M', b'M', 0, 42] => false,
-        _ => return None,
-    };
-    let u16_at = |at: usize| {
-        let bytes = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
-    };
-    let bytes = tiff.get(4..8)?.try_into().ok()?;
-    let directory = if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) } as usize;
-    let entries = usize::from(u16_at(directory)?);
-    (0..entries).find_map(|n| {
-        let entry = directory + 2 + 12 * n;
-        // Of type 3 (SHORT), one value, which lies in the entry itself.
-        (u16_at(entry)? == 0x0112 && u16_at(entry + 2)? == 3).then(|| u16_at(entry + 8))?
-    })
+    // Of type 3 (SHORT), one value, which lies in the entry itself.
+    entries(tiff).find(|entry| entry.tag == 0x0112 && entry.kind == 3).map(|entry| entry.value)
 }
 
 #[cfg(test)]
