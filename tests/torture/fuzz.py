@@ -71,7 +71,8 @@ def build(target: str, host: str) -> Path:
         "LDFLAGS": str(counters),
         "CARGO_TARGET_DIR": str(folder),
     }
-    command = ["cargo", "+nightly", "build", "--release", "--locked", "--target", host, "--bin", target]
+    command = ["cargo", "+nightly", "rustc", "--release", "--locked", "--target", host, "--bin", target]
+    command += ["--", "-Clink-arg=-Wl,--wrap=__sanitizer_cov_trace_pc"]
     subprocess.run(command, cwd=FUZZ, check=True, capture_output=True, text=True, env=os.environ | more)
     return folder / host / "release" / target
 
