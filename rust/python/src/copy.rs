@@ -45,7 +45,8 @@ impl Copier {
         let mut raised = None;
         let outcome = without_gil(py, |interrupted| {
             work(copier, &mut |bytes| {
-                let called = progress.as_ref().map(|call| Python::attach(|py| call.call1(py, (bytes,)).map(drop)));
+                let called =
+                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (bytes,)).map(drop)));
                 if let Some(Err(error)) = called {
                     raised = Some(error);
                     return true;

@@ -287,7 +287,7 @@ struct ReleaseLent;
 
 impl Drop for ReleaseLent {
     fn drop(&mut self) {
-        Python::attach(release_lent);
+        let _ = Python::try_attach(release_lent);
     }
 }
 

@@ -304,7 +304,8 @@ impl Reader {
         let mut raised = None;
         let report = without_gil(py, |interrupted| {
             let show = |done| {
-                let called = progress.as_ref().map(|call| Python::attach(|py| call.call1(py, (done, total)).map(drop)));
+                let called =
+                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (done, total)).map(drop)));
                 if let Some(Err(error)) = called {
                     raised = Some(error);
                     return true;

@@ -33,7 +33,8 @@ impl Salvage {
             let mut core = CoreSalvage::open(&path, None, interrupted)?;
             let total = core.reader().bytes();
             core.check(|done| {
-                let called = progress.as_ref().map(|call| Python::attach(|py| call.call1(py, (done, total)).map(drop)));
+                let called =
+                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (done, total)).map(drop)));
                 if let Some(Err(error)) = called {
                     raised = Some(error);
                     return true;
