@@ -163,7 +163,8 @@ impl Torture {
         story.session(&mut rng).unwrap();
         let found = look(&story, &story.tape.live(), commit, path);
         assert_eq!(found, story.newest());
-        assert_eq!(found, newest(&story.tape.live()).unwrap_or(0));
+        // A writer that gave up may have left a tail behind it.
+        assert!(newest(&story.tape.live()).is_none_or(|last| last == found));
         let ops = story.tape.ops();
         let mut replay = Replay::of(story.before.clone(), story.promised);
         for op in &ops {
