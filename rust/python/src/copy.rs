@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::{absolute, int64_array, positions, to_json};
-use crate::error::{to_py, without_gil};
+use crate::error::{Progress, to_py, without_gil};
 use crate::events::{delivered, follow};
 use crate::reader::Reader;
 use crate::turn::Turns;
@@ -42,20 +42,10 @@ impl Copier {
     ) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
-        let mut raised = None;
-        let outcome = without_gil(py, |interrupted| {
-            work(copier, &mut |bytes| {
-                let called =
-                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (bytes,)).map(drop)));
-                if let Some(Err(error)) = called {
-                    raised = Some(error);
-                    return true;
-                }
-                interrupted()
-            })
-        });
+        let mut shown = Progress::new(progress.as_ref());
+        let outcome = without_gil(py, |interrupted| work(copier, &mut |bytes| shown.tell((bytes,)) || interrupted()));
         drop(guard);
-        delivered(py, raised.map_or(outcome, Err))
+        delivered(py, shown.outcome(outcome))
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use fastrecord_core::{Error, Result, code_of};
+use pyo3::call::PyCallArgs;
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
@@ -134,4 +135,28 @@ pub(crate) fn without_gil<T: Send>(
     });
     // The handler has run and raised: nobody else will raise it, whatever the work came to.
     raised.map_or_else(|| outcome.map_err(to_py), Err)
+}
+
+/// A callable of the caller's that is told how far work has come.
+pub(crate) struct Progress<'a> {
+    call: Option<&'a Py<PyAny>>,
+    raised: Option<PyErr>,
+}
+
+impl<'a> Progress<'a> {
+    pub(crate) fn new(call: Option<&'a Py<PyAny>>) -> Self {
+        Self { call, raised: None }
+    }
+
+    /// Calls it; whether it raised, so that the work is to stop.
+    pub(crate) fn tell(&mut self, arguments: impl for<'py> PyCallArgs<'py>) -> bool {
+        let called = self.call.and_then(|call| Python::try_attach(|py| call.call1(py, arguments).map(drop)));
+        self.raised = called.and_then(PyResult::err);
+        self.raised.is_some()
+    }
+
+    /// What the work came to: what the callable raised, if it did.
+    pub(crate) fn outcome<T>(self, outcome: PyResult<T>) -> PyResult<T> {
+        self.raised.map_or(outcome, Err)
+    }
 }

@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
-use crate::error::{to_py, without_gil};
+use crate::error::{Progress, to_py, without_gil};
 use crate::events::{deliver, delivered, follow};
 use crate::export::{Bytes, export, with_writable};
 use crate::held::{is_of, tensor_array};
@@ -301,20 +301,12 @@ impl Reader {
         let reader = &state.reader;
         let total = reader.bytes();
         follow(py)?;
-        let mut raised = None;
+        let mut shown = Progress::new(progress.as_ref());
         let report = without_gil(py, |interrupted| {
-            let show = |done| {
-                let called =
-                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (done, total)).map(drop)));
-                if let Some(Err(error)) = called {
-                    raised = Some(error);
-                    return true;
-                }
-                interrupted()
-            };
+            let show = |done| shown.tell((done, total)) || interrupted();
             if deep { reader.verify_deep(show) } else { reader.verify(show) }
         });
-        let report = delivered(py, raised.map_or(report, Err))?;
+        let report = delivered(py, shown.outcome(report))?;
         let dict = PyDict::new(py);
         dict.set_item("ok", report.errors.is_empty())?;
         dict.set_item("records", report.records)?;

@@ -6,7 +6,7 @@ use fastrecord_core::{Loss, Salvage as CoreSalvage};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use crate::error::without_gil;
+use crate::error::{Progress, without_gil};
 use crate::reader::Reader;
 
 /// Look for the newest commit of a damaged file that can be read, and find out which of its records can be. The file is only read.
@@ -28,25 +28,14 @@ impl Salvage {
     #[new]
     #[pyo3(signature = (path, *, progress = None))]
     fn new(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Self> {
-        let mut raised = None;
+        let mut shown = Progress::new(progress.as_ref());
         let outcome = without_gil(py, |interrupted| {
             let mut core = CoreSalvage::open(&path, None, interrupted)?;
             let total = core.reader().bytes();
-            core.check(|done| {
-                let called =
-                    progress.as_ref().and_then(|call| Python::try_attach(|py| call.call1(py, (done, total)).map(drop)));
-                if let Some(Err(error)) = called {
-                    raised = Some(error);
-                    return true;
-                }
-                interrupted()
-            })?;
+            core.check(|done| shown.tell((done, total)) || interrupted())?;
             Ok(core)
         });
-        if let Some(error) = raised {
-            return Err(error);
-        }
-        let core = outcome?;
+        let core = shown.outcome(outcome)?;
         Ok(Self { path, core })
     }
 
