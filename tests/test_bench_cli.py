@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.bench import Report, Row, _load, _Sample, bench_file, cached_share, drop_from_cache
+from fastrecord.bench import Report, Row, _load, _Sample, bench_file
+from fastrecord.page_cache import cached_share, drop_from_cache
 from fastrecord.verdict import judge
 from tests.commands import failed, flip, good
 from tests.conftest import encode, write_bytes, write_images

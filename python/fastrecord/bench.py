@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, decode_image, default_threads
+from fastrecord.image_head import has_restarts, image_format
+from fastrecord.page_cache import available_memory, cached_share, drop_from_cache
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
-_PROBES = 512
+_DESCRIBED = 512
 _TRIES = 100
 _KINDS = ("image", "bytes", "string")
 
@@ -218,50 +220,6 @@ def _choose(reader: Reader, wanted: str | None) -> str:
     return names[0]
 
 
-def available_memory() -> int | None:
-    """Return the bytes of memory that are free or can be freed, within the limit of the process's group, if known."""
-    limits = []
-    try:
-        with open("/proc/meminfo") as file:
-            limits += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")]
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limits += [int(text) for text in [file.read().strip()] if text.isdecimal()]
-    except OSError:
-        pass  # another system, or no group with a limit: what is known is known
-    return min(limits, default=None)
-
-
-def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
-    """Return the share of a file that lies in the page cache, by probing single bytes without waiting for the disk."""
-    flag = getattr(os, "RWF_NOWAIT", None)
-    if flag is None:
-        return None
-    places = np.random.default_rng(0).integers(0, max(nbytes, 1), _PROBES)
-    found, byte = 0, bytearray(1)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        for place in places.tolist():
-            try:
-                found += os.preadv(descriptor, [byte], place, flag)
-            except BlockingIOError:
-                continue
-    except OSError:
-        return None  # the file system does not answer such questions
-    finally:
-        os.close(descriptor)
-    return found / _PROBES
-
-
-def drop_from_cache(path: str | os.PathLike[str]) -> None:
-    """Ask the system to forget a file's pages; those that are mapped, or not yet written, stay."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 class _Sample:
     """Random records of a file, and what is measured of them.
 
@@ -383,32 +341,14 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
     report.mean_bytes = report.sample_bytes / max(1, report.sample)
     if report.kind != "image":
         return
-    some = records[:_PROBES].tolist()
+    some = records[:_DESCRIBED].tolist()
     payloads = [reader.get(record, report.field) for record in some]
     sizes = [size for payload in payloads if (size := image_size(payload)) is not None]
     if sizes:
         report.mean_width, report.mean_height = (float(side) for side in np.mean(sizes, axis=0))
-    names = [_format(bytes(payload[:12])) for payload in payloads]
+    names = [image_format(bytes(payload[:12])) for payload in payloads]
     report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
-    report.crop_ready = 2 * sum(map(_has_restarts, payloads)) > len(payloads)
-
-
-def _format(head: bytes) -> str:
-    """Return the usual name of an image's type."""
-    known = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WebP", b"GIF8": "GIF", b"BM": "BMP", b"P6": "PPM"}
-    return next((name for start, name in known.items() if head.startswith(start)), "other")
-
-
-def _has_restarts(data: memoryview) -> bool:
-    """Return whether the bytes are a JPEG whose header says that its scans have restart markers."""
-    at = 2
-    if bytes(data[:3]) != b"\xff\xd8\xff":
-        return False
-    while at + 6 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:  # up to the first scan
-        if data[at + 1] == 0xDD:
-            return bytes(data[at + 4 : at + 6]) != bytes(2)
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return False
+    report.crop_ready = 2 * sum(map(has_restarts, payloads)) > len(payloads)
 
 
 def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:

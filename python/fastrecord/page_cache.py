@@ -1,0 +1,53 @@
+"""How much memory is free, and what of a file lies in it."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+_PROBES = 512
+
+
+def available_memory() -> int | None:
+    """Return the bytes of memory that are free or can be freed, within the limit of the process's group, if known."""
+    limits = []
+    try:
+        with open("/proc/meminfo") as file:
+            limits += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")]
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limits += [int(text) for text in [file.read().strip()] if text.isdecimal()]
+    except OSError:
+        pass  # another system, or no group with a limit: what is known is known
+    return min(limits, default=None)
+
+
+def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
+    """Return the share of a file that lies in the page cache, by probing single bytes without waiting for the disk."""
+    flag = getattr(os, "RWF_NOWAIT", None)
+    if flag is None:
+        return None
+    places = np.random.default_rng(0).integers(0, max(nbytes, 1), _PROBES)
+    found, byte = 0, bytearray(1)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for place in places.tolist():
+            try:
+                found += os.preadv(descriptor, [byte], place, flag)
+            except BlockingIOError:
+                continue
+    except OSError:
+        return None  # the file system does not answer such questions
+    finally:
+        os.close(descriptor)
+    return found / _PROBES
+
+
+def drop_from_cache(path: str | os.PathLike[str]) -> None:
+    """Ask the system to forget a file's pages; those that are mapped, or not yet written, stay."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
