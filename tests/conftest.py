@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import fastrecord as fr
+
+if TYPE_CHECKING:
+    from tests.loader_kinds import Kind
 
 # A shell starts background jobs with Ctrl-C ignored, and so would every process be that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -113,3 +118,57 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.training import write_colours
 
     return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)
+
+
+@pytest.fixture(scope="session")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 40 records that say their number. Read only."""
+    from tests.viewing import COUNT, write
+
+    return write(tmp_path_factory.mktemp("numbered") / "whole.frec", range(COUNT))
+
+
+@pytest.fixture(scope="session")
+def numbered_halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The records of `numbered` in two files, which number their classes in different ways. Read only."""
+    from tests.viewing import COUNT, write
+
+    folder = tmp_path_factory.mktemp("halves")
+    return [
+        write(folder / "a.frec", range(25)),
+        write(folder / "b.frec", range(25, COUNT), ["cat", "ant", "bee"]),
+    ]
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 22 JPEGs in 3 classes. Read only."""
+    from tests.loading import COUNT, write_photos
+
+    return write_photos(tmp_path_factory.mktemp("photos") / "train.frec", COUNT)
+
+
+@pytest.fixture(scope="session")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 107 records with fields of every kind. Read only."""
+    from tests.patches import write_patches
+
+    return write_patches(tmp_path_factory.mktemp("patches") / "train.frec")
+
+
+@pytest.fixture(params=["images", "arrays"])
+def kind(request: pytest.FixtureRequest, photos: Path, patches: Path) -> Kind:
+    """Each kind of loader, with its file."""
+    from tests.loader_kinds import KINDS
+
+    return KINDS[request.param]({"images": photos, "arrays": patches}[request.param])
+
+
+@pytest.fixture
+def no_load_thread_is_left() -> Iterator[None]:
+    """Wait, behind the test, until its loaders' threads have ended; one in a huge image ends behind it."""
+    from tests.loading import wait_for_load_threads
+
+    yield
+    gc.collect()
+    wait_for_load_threads(0)

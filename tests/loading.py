@@ -19,6 +19,7 @@ from tests.pictures import pixels, save
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string(), "weight": fr.float64()})
 CLASSES = ["ant", "bee", "cow"]
+COUNT = 22  # of the fixture `photos`
 
 
 def photo(number: int, kind: str = "JPEG") -> bytes:

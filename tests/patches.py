@@ -31,7 +31,7 @@ SCHEMA = fr.Schema(
     }
 )
 STACKED = ("lr", "hr", "noise", "mean", "nothing", "flag", "phase", "number")
-COUNT = 107
+COUNT = 107  # of the fixture `patches`
 
 
 def record(number: int) -> dict[str, Any]:

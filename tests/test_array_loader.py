@@ -24,12 +24,6 @@ from tests.loading import photo
 from tests.patches import COUNT, SCHEMA, STACKED, check, expected, make, numbers, opened, plain, record, write_patches
 
 
-@pytest.fixture(scope="module")
-def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 107 records with fields of every kind."""
-    return write_patches(tmp_path_factory.mktemp("patches") / "train.frec")
-
-
 @pytest.fixture(params=[1, 3, 64], ids=["1 batch a group", "3 batches a group", "64 batches a group"])
 def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Groups of at most so many batches."""

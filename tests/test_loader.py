@@ -28,16 +28,8 @@ from fastrecord.transforms import (
     RandomResizedCrop,
     Resize,
 )
-from tests.loading import CLASSES, epoch, make, photo, write_payloads, write_photos
+from tests.loading import CLASSES, COUNT, epoch, make, photo, write_payloads
 from tests.pictures import save
-
-COUNT = 22
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 22 JPEGs in 3 classes."""
-    return write_photos(tmp_path_factory.mktemp("photos") / "train.frec", COUNT)
 
 
 def decoded(number: int) -> torch.Tensor:

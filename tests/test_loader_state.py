@@ -17,15 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import fastrecord as fr
 from fastrecord.sampler import FastRecordBatchSampler
-from tests.loading import epoch, make, write_photos
-
-COUNT = 22
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 22 JPEGs."""
-    return write_photos(tmp_path_factory.mktemp("photos") / "train.frec", COUNT)
+from tests.loading import COUNT, epoch, make, write_photos
 
 
 @pytest.fixture

@@ -22,28 +22,12 @@ import fastrecord as fr
 from fastrecord.rows import All, Permuted
 from fastrecord.splitting import part_sizes
 from tests.conftest import encode, write_images
-from tests.viewing import CLASSES, COUNT, LABELS, SCORES, check, numbers, write
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 40 records. Read only."""
-    return write(tmp_path_factory.mktemp("views") / "whole.frec", range(COUNT))
-
-
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same records in two files, which number their classes in different ways."""
-    folder = tmp_path_factory.mktemp("halves")
-    return [
-        write(folder / "a.frec", range(25)),
-        write(folder / "b.frec", range(25, COUNT), ["cat", "ant", "bee"]),
-    ]
+from tests.viewing import CLASSES, COUNT, LABELS, SCORES, check, numbers
 
 
 @pytest.fixture
-def data(path: Path) -> fr.FastRecordDataset:
-    return fr.FastRecordDataset(path, decode=None)
+def data(numbered: Path) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(numbered, decode=None)
 
 
 # --- subset ---
@@ -150,8 +134,8 @@ def test_a_filter_takes_sizes_of_images(data: fr.FastRecordDataset) -> None:
     assert 0 < len(wide) < COUNT
 
 
-def test_a_filter_takes_classes_by_name(halves: list[Path]) -> None:
-    data = fr.FastRecordDataset(halves, decode=None)
+def test_a_filter_takes_classes_by_name(numbered_halves: list[Path]) -> None:
+    data = fr.FastRecordDataset(numbered_halves, decode=None)
     assert set(data.readers[1].column("label").tolist()) == {0, 1, 2}
     for label, name in enumerate(CLASSES):
         expected = [number for number in range(COUNT) if LABELS[number] == label]
@@ -321,14 +305,14 @@ def test_a_split_by_what_can_not_be_compared_is_refused(data: fr.FastRecordDatas
 # --- concat ---
 
 
-def test_data_sets_that_are_put_together_are_the_data_set_of_their_files(halves: list[Path]) -> None:
-    first, second = (fr.FastRecordDataset(half, decode=None) for half in halves)
+def test_data_sets_that_are_put_together_are_the_data_set_of_their_files(numbered_halves: list[Path]) -> None:
+    first, second = (fr.FastRecordDataset(half, decode=None) for half in numbered_halves)
     assert second.classes == ["cat", "ant", "bee"]
     for whole in (first.concat(second), fr.concat(first, second), first + second):
         check(whole, list(range(COUNT)))
         assert whole.classes == CLASSES
-        assert whole.paths == [str(half) for half in halves]
-        assert whole.snapshots == fr.FastRecordDataset(halves).snapshots
+        assert whole.paths == [str(half) for half in numbered_halves]
+        assert whole.snapshots == fr.FastRecordDataset(numbered_halves).snapshots
         assert whole.fingerprint is None
     swapped = second + first
     assert swapped.classes == ["cat", "ant", "bee"]
@@ -336,8 +320,8 @@ def test_data_sets_that_are_put_together_are_the_data_set_of_their_files(halves:
     assert [swapped.classes[label] for label in swapped.targets] == [CLASSES[LABELS[n]] for n in numbers(swapped)]
 
 
-def test_views_of_several_files_go_together(halves: list[Path]) -> None:
-    first, second = (fr.FastRecordDataset(half, decode=None) for half in halves)
+def test_views_of_several_files_go_together(numbered_halves: list[Path]) -> None:
+    first, second = (fr.FastRecordDataset(half, decode=None) for half in numbered_halves)
     view = fr.concat(second.filter("label", "==", "ant"), first.subset([3, 1]), second.subset(slice(2)), first)
     ants = [number for number in range(25, COUNT) if LABELS[number] == 0]
     assert numbers(view) == [*ants, 3, 1, 25, 26, *range(25)]
@@ -355,7 +339,7 @@ def test_folds_of_one_file_go_together_without_opening_it_again(data: fr.FastRec
     assert len(fr.concat(*sent).readers) == 1
 
 
-def test_only_like_goes_with_like(data: fr.FastRecordDataset, path: Path, tmp_path: Path) -> None:
+def test_only_like_goes_with_like(data: fr.FastRecordDataset, numbered: Path, tmp_path: Path) -> None:
     other = write_images(tmp_path / "other.frec", [0, 1])
     plain = tmp_path / "plain.frec"
     with fr.Writer(plain, fr.Schema({"image": fr.image()})) as writer:
@@ -365,9 +349,9 @@ def test_only_like_goes_with_like(data: fr.FastRecordDataset, path: Path, tmp_pa
     with pytest.raises(ValueError, match="differ in label_field: 'label' and None"):
         data.concat(fr.FastRecordDataset(plain, decode=None))
     with pytest.raises(ValueError, match="differ in decode: None and 'pil'"):
-        data.concat(fr.FastRecordDataset(path))
+        data.concat(fr.FastRecordDataset(numbered))
     with pytest.raises(ValueError, match="differ in transform: None and <built-in function len>"):
-        data.concat(fr.FastRecordDataset(path, len, decode=None))
+        data.concat(fr.FastRecordDataset(numbered, len, decode=None))
     with pytest.raises(ValueError, match="differ in fields: None and"):
         data.concat(data.select(["label"]))
     with pytest.raises(TypeError, match="concat takes data sets of fastrecord, not list"):
@@ -414,9 +398,11 @@ def step(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_views_of_views_have_what_the_same_steps_make_of_a_list(path: Path, halves: list[Path], seed: int) -> None:
+def test_views_of_views_have_what_the_same_steps_make_of_a_list(
+    numbered: Path, numbered_halves: list[Path], seed: int
+) -> None:
     rng = random.Random(seed)
-    view = fr.FastRecordDataset(halves if seed % 2 else path, decode=None)
+    view = fr.FastRecordDataset(numbered_halves if seed % 2 else numbered, decode=None)
     expected = list(range(COUNT))
     for _ in range(4):
         view, change = step(view, rng)

@@ -20,25 +20,9 @@ from tests.test_workers import START_METHODS
 from tests.viewing import CLASSES, COUNT, check, numbers, write
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 40 records. Read only."""
-    return write(tmp_path_factory.mktemp("views") / "whole.frec", range(COUNT))
-
-
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same records in two files, which number their classes in different ways."""
-    folder = tmp_path_factory.mktemp("halves")
-    return [
-        write(folder / "a.frec", range(25)),
-        write(folder / "b.frec", range(25, COUNT), ["cat", "ant", "bee"]),
-    ]
-
-
 @pytest.fixture
-def data(path: Path) -> fr.FastRecordDataset:
-    return fr.FastRecordDataset(path, decode=None)
+def data(numbered: Path) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(numbered, decode=None)
 
 
 # --- what a view holds and keeps ---
@@ -74,14 +58,14 @@ def test_a_slice_of_a_long_run_costs_nothing() -> None:
     assert Permuted(run, 1).take(np.array([7])).tolist()[0] % 3 == 2
 
 
-def test_a_view_keeps_settings_and_class_and_has_its_own(path: Path) -> None:
+def test_a_view_keeps_settings_and_class_and_has_its_own(numbered: Path) -> None:
     class Mine(fr.FastRecordDataset):
         extra = "kept"
 
         def __getitem__(self, index: int) -> Any:
             return ("mine", super().__getitem__(index))
 
-    data = Mine(path, len, str, decode=None, extra_fields=("key",), verify=False)
+    data = Mine(numbered, len, str, decode=None, extra_fields=("key",), verify=False)
     data.extra = "changed"
     view = data.filter("label", "==", 1).subset(slice(2, 4))
     assert isinstance(view, Mine)
@@ -101,9 +85,9 @@ def test_targets_of_views_are_read_only_and_those_of_slices_no_copies(data: fr.F
     assert np.shares_memory(data.subset(slice(30, 2, -2)).targets, data.targets)
 
 
-def test_recipes_tell_views_apart(data: fr.FastRecordDataset, halves: list[Path]) -> None:
-    mapped = fr.FastRecordDataset(halves)
-    renamed = fr.FastRecordDataset(halves, classes=["bee", "ant", "cat"])
+def test_recipes_tell_views_apart(data: fr.FastRecordDataset, numbered_halves: list[Path]) -> None:
+    mapped = fr.FastRecordDataset(numbered_halves)
+    renamed = fr.FastRecordDataset(numbered_halves, classes=["bee", "ant", "cat"])
     views = [
         data.subset(slice(10)),
         data.subset(slice(11)),
@@ -145,9 +129,9 @@ def composed(data: fr.FastRecordDataset) -> fr.FastRecordDataset:
 
 @pytest.mark.parametrize("start_method", START_METHODS)
 @pytest.mark.parametrize("counted", [True, False], ids=["found before", "found there"])
-def test_workers_agree_about_a_view(halves: list[Path], start_method: str, counted: bool) -> None:
-    expected = numbers(composed(fr.FastRecordDataset(halves, decode=None, extra_fields=("key",))))
-    view = composed(fr.FastRecordDataset(halves, decode=None, extra_fields=("key",)))
+def test_workers_agree_about_a_view(numbered_halves: list[Path], start_method: str, counted: bool) -> None:
+    expected = numbers(composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",))))
+    view = composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",)))
     if not counted:
         view = pickle.loads(pickle.dumps(view))
     sampler = fr.FastRecordBatchSampler(view, 4, shuffle=False)
@@ -157,8 +141,8 @@ def test_workers_agree_about_a_view(halves: list[Path], start_method: str, count
     assert [int(sample[2]) for batch in loader for sample in batch] == expected
 
 
-def test_a_file_that_was_replaced_is_an_error_of_the_view_too(path: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copy(path, tmp_path / "copy.frec"))
+def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(numbered, tmp_path / "copy.frec"))
     sent = pickle.dumps(fr.FastRecordDataset(copy).filter("label", "==", 1))
     copy.unlink()
     write(copy, range(20))
@@ -180,8 +164,8 @@ def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, b
     ]
 
 
-def test_the_loader_makes_the_records_of_a_view(halves: list[Path]) -> None:
-    data = fr.FastRecordDataset(halves)
+def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> None:
+    data = fr.FastRecordDataset(numbered_halves)
     every = {number: (number, label, pixels) for number, label, pixels in loaded(data)}
     assert len(every) == COUNT
     view = composed(data)
@@ -191,8 +175,8 @@ def test_the_loader_makes_the_records_of_a_view(halves: list[Path]) -> None:
     assert [label for _, labels in again for label in labels.tolist()] == view.targets.tolist()
 
 
-def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(path: Path) -> None:
-    view = fr.FastRecordDataset(path).subset([7, 30, 2])
+def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: Path) -> None:
+    view = fr.FastRecordDataset(numbered).subset([7, 30, 2])
     loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8), fields=["key"])
     assert [keys for _, _, keys in loader] == [["002", "007"], ["030"]]
     with pytest.raises(IndexError, match="record 3 is out of range: the data set has 3"):
@@ -200,8 +184,8 @@ def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(path: Path)
 
 
 @pytest.mark.parametrize("kind", ["slice", "split"])
-def test_a_shuffle_by_blocks_of_a_view_has_each_of_its_records_once(path: Path, kind: str) -> None:
-    data = fr.FastRecordDataset(path)
+def test_a_shuffle_by_blocks_of_a_view_has_each_of_its_records_once(numbered: Path, kind: str) -> None:
+    data = fr.FastRecordDataset(numbered)
     view = data.subset(slice(5, 35)) if kind == "slice" else data.split(2, seed=1)[0]
     sampler = fr.FastRecordBatchSampler(view, 4, shuffle="blocks", block_records=3, window_blocks=3, seed=2)
     loader = fr.FastRecordLoader(view, batch_sampler=sampler, image=fr.transforms.Resize(8), fields=["key"])
@@ -266,13 +250,13 @@ def test_neighbours_of_a_split_are_unrelated(data: fr.FastRecordDataset) -> None
     assert abs(statistic - (COUNT - 2)) < 4 * (2 * (COUNT - 2)) ** 0.5
 
 
-def test_the_loader_refuses_a_sampler_of_another_view(path: Path) -> None:
-    train, val = fr.FastRecordDataset(path).split(2)
+def test_the_loader_refuses_a_sampler_of_another_view(numbered: Path) -> None:
+    train, val = fr.FastRecordDataset(numbered).split(2)
     sampler = fr.FastRecordBatchSampler(train, 4)
     crop = fr.transforms.Resize(8)
     with pytest.raises(ValueError, match="the batch sampler is for other records of the files than the data set has"):
         fr.FastRecordLoader(val, batch_sampler=sampler, image=crop)
-    same, _ = fr.FastRecordDataset(path).split(2)
+    same, _ = fr.FastRecordDataset(numbered).split(2)
     assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, image=crop))) == 5
     plain = fr.FastRecordBatchSampler(range(20), 4)
     assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, image=crop))) == 5
