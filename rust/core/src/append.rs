@@ -6,10 +6,11 @@ use std::mem;
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::field_type::FieldType;
 use crate::layout::{PAGE, align};
 use crate::limits::{MAX_SIDE_BYTES, check_image};
 use crate::list::check_list;
-use crate::schema::{Field, FieldType};
+use crate::schema::Field;
 use crate::storage::Storage;
 use crate::writer::{Value, Writer};
 

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use crate::buffer::fill_parts;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::field_type::FieldType;
 use crate::index::Source;
 use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
-use crate::schema::FieldType;
 use crate::snapshot::Access;
 use crate::sys;
 

@@ -7,13 +7,13 @@ use serde::de::IgnoredAny;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::field_type::FieldType;
 use crate::image::{DecodeError, DecodeOptions};
 use crate::images::with_decoded;
 use crate::layout::Part;
 use crate::list::{list_items, list_numbers};
 use crate::payload::resized;
 use crate::reader::Reader;
-use crate::schema::FieldType;
 
 /// Values of up to so many bytes leave their memory to the next one.
 const KEEP: usize = 16 << 20;

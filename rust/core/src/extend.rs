@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::append::check_value;
 use crate::dtype::{DType, shape_text};
 use crate::error::{Error, Result};
-use crate::schema::{Field, FieldType};
+use crate::field_type::FieldType;
+use crate::schema::Field;
 use crate::writer::{Value, Writer};
 
 /// How often the caller is asked whether to stop.

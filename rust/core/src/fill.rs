@@ -5,7 +5,8 @@ use crate::chunks::ColumnBuffer;
 use crate::compression::Compression;
 use crate::error::{Error, Result};
 use crate::extend::{block_value, check_block};
-use crate::schema::{Field, FieldType};
+use crate::field_type::FieldType;
+use crate::schema::Field;
 use crate::writer::{Value, Writer};
 
 /// Entries of a new field held in memory before they are written as chunks, which only the commit of the field names.

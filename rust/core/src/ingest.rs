@@ -297,7 +297,7 @@ impl Writer {
     }
 
     fn columns_are_image(&self, field: usize) -> Result<bool> {
-        use crate::schema::FieldType::{Bytes, Image};
+        use crate::field_type::FieldType::{Bytes, Image};
         match self.schema().fields().get(field).map(|f| &f.kind) {
             Some(Image) => Ok(true),
             Some(Bytes) => Ok(false),

@@ -5,9 +5,9 @@ use std::ops::Range;
 use crate::append::check_value;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::field_type::FieldType;
 use crate::layout::u64_at;
 use crate::reader::Reader;
-use crate::schema::FieldType;
 use crate::writer::Value;
 
 /// Items begin at multiples of this.

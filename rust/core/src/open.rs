@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::io;
 use std::path::Path;
 
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::layout::{CheckedRange, FileId, Footer, PAGE, SLOT_LEN, Slot, SlotState, decode_superblock, slot_offset};
-use crate::schema::Document;
 use crate::storage::Storage;
 
 /// A commit as its footer, directory and metadata tell it.

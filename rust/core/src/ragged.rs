@@ -4,9 +4,9 @@ use crate::batch::groups_of;
 use crate::buffer::fill_parts;
 use crate::dtype::ArrayType;
 use crate::error::{Error, Result};
+use crate::field_type::FieldType;
 use crate::pool::Pool;
 use crate::reader::Reader;
-use crate::schema::FieldType;
 
 impl Reader {
     /// Copies the arrays of records into `out`, each in a block of the shape `most`, on all threads; what an array does not

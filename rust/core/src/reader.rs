@@ -11,11 +11,12 @@ use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
 use crate::extent::{EXTENT_LEN, Extent};
 use crate::faults;
+use crate::field_type::FieldType;
 use crate::index::{Column, Source};
 use crate::layout::{FORMAT_VERSION, Part};
 use crate::map::Mapping;
 use crate::payload::resized;
-use crate::schema::{Field, FieldType, Schema};
+use crate::schema::{Field, Schema};
 use crate::snapshot::{Access, Snapshot, SnapshotId};
 
 /// Payloads of arrays and lists begin at multiples of this.

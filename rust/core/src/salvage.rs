@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::codec::Codec;
 use crate::dictionary::DictionaryRange;
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::index::decode_directory;
@@ -18,7 +19,7 @@ use crate::layout::{FileId, Footer, PAGE, Part, decode_superblock, u64_at};
 use crate::mending::{Mender, OlderChunks};
 use crate::open::{Commit, Opening, scan_pages};
 use crate::reader::Reader;
-use crate::schema::{Document, Schema};
+use crate::schema::Schema;
 use crate::snapshot::{Access, open_regular};
 use crate::storage::Storage;
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use crate::dictionary::Dictionary;
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::index::{Index, Source};
 use crate::layout::{FileId, Footer};
@@ -14,7 +15,7 @@ use crate::map::{Guarded, Mapping, Pattern, Seal};
 use crate::open::{Commit, Opening};
 use crate::pool;
 use crate::reader::Reader;
-use crate::schema::{Document, Field, Schema};
+use crate::schema::{Field, Schema};
 use crate::sys;
 
 /// How a reader gets at the bytes.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::decoding::nanos;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::field_type::FieldType;
 use crate::loader::{Making, Recipe, add};
-use crate::schema::FieldType;
 use crate::sources::{LoadSource, Sources};
 use crate::sys;
 

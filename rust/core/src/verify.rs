@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::deep::{Found, Memory};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::field_type::FieldType;
 use crate::layout::Part;
 use crate::pool::Pool;
 use crate::reader::Reader;
-use crate::schema::FieldType;
 
 /// What a check of a whole file found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

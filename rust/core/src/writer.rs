@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::append::BUFFER;
 use crate::chunks::ColumnBuffer;
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::fill::Filling;
 use crate::index::decode_directory;
@@ -20,7 +21,7 @@ use crate::lock;
 use crate::open::{Commit, Opening};
 use crate::recode::Tally;
 use crate::safe::{Obstacle, Safe};
-use crate::schema::{Document, Schema};
+use crate::schema::Schema;
 use crate::storage::Storage;
 use crate::sys;
 use crate::temporary::{create_temporary, remove_stale_temporaries, temporary_name};
