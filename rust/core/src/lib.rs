@@ -78,6 +78,7 @@ mod resident;
 mod safe;
 mod salvage;
 mod schema;
+mod session;
 mod snapshot;
 mod sources;
 mod stacking;
