@@ -1,94 +1,26 @@
 //! Many records by one call: asked for ahead, copied and checked in parallel.
 
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
-
+use crate::ahead::{GROUP, WINDOW, groups_of};
 use crate::buffer::fill_parts;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
-use crate::index::Source;
-use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::snapshot::Access;
-use crate::sys;
 
-/// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
-const GROUP: u64 = 256 << 10;
 /// Below this, waking another thread costs more than it saves.
 const ALONE: u64 = 512 << 10;
 /// Payloads from this size on are always asked for ahead; below, only after a batch that had to read from the disk. (A
 /// system call a record is 1 % of copying 110 KB, and 20 times the cost of copying 100 bytes.)
 const ALWAYS_AHEAD: u64 = 16 << 10;
-/// So many bytes are asked of the kernel ahead of the copying: enough to keep the disk busy, and copying starts at once (with
-/// 16 MiB a cold batch of 28 MiB took a fifth longer).
-const WINDOW: u64 = 6 << 20;
-const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
-/// Copied and checked in pieces that stay in the nearest cache in between.
-const PIECE: usize = 16 << 10;
 /// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
 const TOUCHED: u64 = 512;
 
 /// Offset and length of each value of a batch; `None` where it is missing.
 pub type Ranges = Vec<Option<(u64, u64)>>;
 
-/// Runs of neighbouring positions of about [`GROUP`] bytes each.
-pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
-    let mut groups = Vec::new();
-    let mut first = 0;
-    for next in 1..starts.len() {
-        if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
-            groups.push(first..next);
-            first = next;
-        }
-    }
-    groups
-}
-
-/// The payloads of a batch, for work that needs each of them as a whole.
-pub(crate) struct PayloadSource {
-    reader: Reader,
-    field: usize,
-    records: Vec<u64>,
-    extents: Vec<Extent>,
-}
-
-impl PayloadSource {
-    /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
-    pub(crate) fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
-        let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
-        if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
-            let outcome = map.read(|bytes| {
-                let stored = reader.stored_in(extent, bytes)?;
-                if verify {
-                    reader.check_crc(self.field, record, extent, stored)?;
-                }
-                Ok(work(&stored[..extent.length() as usize]))
-            });
-            return outcome.map_err(|e| reader.name_lost(self.field, &[record], &[*extent], e))?;
-        }
-        let mut bytes = Vec::new();
-        resized(&mut bytes, extent.length())?;
-        reader.copy_one(self.field, record, extent, &mut bytes, verify)?;
-        Ok(work(&bytes))
-    }
-}
-
 impl Reader {
-    /// Looks up where the payloads of records lie, and asks the kernel for them if they may not be in memory.
-    pub(crate) fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
-        let extents = self.extents(field, records)?;
-        if let Some(i) = extents.iter().position(|e| e.missing) {
-            return Err(self.missing(field, records[i]));
-        }
-        if self.disk_was_read() {
-            self.ask_all(&extents);
-        }
-        Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
-    }
-
     /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
     fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
         let mut starts = Vec::with_capacity(extents.len() + 1);
@@ -130,16 +62,6 @@ impl Reader {
         Ok(sizes)
     }
 
-    /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
-    ///
-    /// # Errors
-    /// A damaged index, or a field without payloads.
-    pub fn prefetch(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<u64> {
-        let extents = self.extents(field, records)?;
-        self.ask_unless(&extents, interrupted)?;
-        Ok(extents.iter().map(|e| e.stored).sum())
-    }
-
     /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping; none at all if a value of the
     /// batch is compressed: [`Reader::read_batch_owned`] then.
     ///
@@ -162,12 +84,6 @@ impl Reader {
             self.ask_unless(&extents, interrupted)?;
         }
         Ok(Some(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect()))
-    }
-
-    /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
-    fn disk_was_read(&self) -> bool {
-        let blocks = sys::blocks_read();
-        self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
     /// Copies the values of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
@@ -331,123 +247,6 @@ impl Reader {
         })
     }
 
-    /// Calls `work` with the bytes of the mapping, if there is one; a page of it that cannot be read is an error which names the
-    /// record.
-    #[inline]
-    pub(crate) fn with_mapped<T>(
-        &self,
-        field: usize,
-        records: &[u64],
-        extents: &[Extent],
-        work: impl FnOnce(Option<&[u8]>) -> Result<T>,
-    ) -> Result<T> {
-        self.inner.random.with(work).map_err(|e| self.name_lost(field, records, extents, e))
-    }
-
-    /// The stored bytes of a payload.
-    #[inline]
-    pub(crate) fn stored_in<'a>(&self, extent: &Extent, mapped: &'a [u8]) -> Result<&'a [u8]> {
-        let start = extent.offset as usize;
-        let outside = || Error::corrupt(self.path(), "index", "an extent lies outside of the mapping");
-        mapped.get(start..start + extent.stored as usize).ok_or_else(outside)
-    }
-
-    /// Asks the kernel for one payload.
-    fn ask(&self, extent: &Extent) {
-        sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
-    }
-
-    /// Asks for any number of payloads, and whether to stop each time that a window's worth was asked for.
-    fn ask_unless(&self, extents: &[Extent], mut interrupted: impl FnMut() -> bool) -> Result<()> {
-        let mut asked = 0;
-        for extent in extents {
-            self.ask(extent);
-            asked += extent.stored;
-            if asked >= WINDOW {
-                asked = 0;
-                if interrupted() {
-                    return Err(Error::Interrupted);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks for the groups of the first window, before any of a batch is touched.
-    fn ask_first(&self, extents: &[Extent], groups: &[Range<usize>]) {
-        for group in groups.iter().take(GROUPS_AHEAD) {
-            self.ask_all(&extents[group.clone()]);
-        }
-    }
-
-    /// Asks for the group that lies a window ahead of one that is begun.
-    fn ask_ahead_of(&self, group: usize, extents: &[Extent], groups: &[Range<usize>]) {
-        if let Some(coming) = groups.get(group + GROUPS_AHEAD) {
-            self.ask_all(&extents[coming.clone()]);
-        }
-    }
-
-    fn ask_all(&self, extents: &[Extent]) {
-        for extent in extents {
-            self.ask(extent);
-        }
-    }
-
-    /// Copies a value to `out`, which is of its size.
-    pub(crate) fn copy_one(
-        &self,
-        field: usize,
-        record: u64,
-        extent: &Extent,
-        out: &mut [u8],
-        verify: bool,
-    ) -> Result<()> {
-        self.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
-            self.copy_from(mapped, field, record, extent, out, verify)
-        })
-    }
-
-    /// As [`Reader::copy_one`], for those who read several; `mapped` is what [`Source::with`] gives.
-    #[inline]
-    pub(crate) fn copy_from(
-        &self,
-        mapped: Option<&[u8]>,
-        field: usize,
-        record: u64,
-        extent: &Extent,
-        out: &mut [u8],
-        verify: bool,
-    ) -> Result<()> {
-        if !extent.is_plain() {
-            return self.decompress_one(field, record, extent, out);
-        }
-        match (&self.inner.random, mapped) {
-            (_, Some(mapped)) => {
-                let stored = self.stored_in(extent, mapped)?;
-                let (bytes, side) = stored.split_at(out.len());
-                if !verify {
-                    out.copy_from_slice(bytes);
-                    return Ok(());
-                }
-                let mut crc = 0;
-                for (to, from) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE)) {
-                    to.copy_from_slice(from);
-                    crc = crate::crc::crc32c_append(crc, to);
-                }
-                self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))
-            }
-            (Source::Mapped(_), None) => self.copy_one(field, record, extent, out, verify),
-            (Source::File(file), None) => {
-                file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
-                if !verify {
-                    return Ok(());
-                }
-                let crc = self.read_crc(extent, extent.length(), crate::crc::crc32c(out), &mut Vec::new())?;
-                self.compare_crc(field, record, extent.crc, crc)
-            }
-        }
-    }
-
     /// Checks the checksums of records' payloads where they lie in the mapping, on all threads.
     ///
     /// # Errors
@@ -465,17 +264,6 @@ impl Reader {
             this.ask_ahead_of(item, &extents, &groups);
             let group = groups[item].clone();
             this.check_mapped(field, &records[group.clone()], &extents[group])
-        })
-    }
-
-    /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
-    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
-        self.with_mapped(field, records, extents, |mapped| {
-            let Some(mapped) = mapped else { return Ok(()) };
-            for (&record, extent) in records.iter().zip(extents) {
-                self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
-            }
-            Ok(())
         })
     }
 }

@@ -23,6 +23,7 @@
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64", unix)))]
 compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file are handed out as they lie in it");
 
+mod ahead;
 mod append;
 mod batch;
 mod block_order;

@@ -1,4 +1,4 @@
-//! Compressed payloads on their way to the caller: read, checked, decompressed into memory of exactly the value's size.
+//! Payloads on their way to the caller: read, checked, copied or decompressed into memory of exactly the value's size.
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,114 @@ use crate::reader::Reader;
 /// Larger buffers are not kept.
 const KEEP: usize = 4 << 20;
 
+/// Copied and checked in pieces that stay in the nearest cache in between.
+const PIECE: usize = 16 << 10;
+
 thread_local! {
     /// What is read by system calls lies here until it is decompressed.
     static STORED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Reader {
+    /// Calls `work` with the bytes of the mapping, if there is one; a page of it that cannot be read is an error which names the
+    /// record.
+    #[inline]
+    pub(crate) fn with_mapped<T>(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: &[Extent],
+        work: impl FnOnce(Option<&[u8]>) -> Result<T>,
+    ) -> Result<T> {
+        self.inner.random.with(work).map_err(|e| self.name_lost(field, records, extents, e))
+    }
+
+    /// The stored bytes of a payload.
+    #[inline]
+    pub(crate) fn stored_in<'a>(&self, extent: &Extent, mapped: &'a [u8]) -> Result<&'a [u8]> {
+        let start = extent.offset as usize;
+        let outside = || Error::corrupt(self.path(), "index", "an extent lies outside of the mapping");
+        mapped.get(start..start + extent.stored as usize).ok_or_else(outside)
+    }
+
+    /// Copies a value to `out`, which is of its size.
+    pub(crate) fn copy_one(
+        &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: bool,
+    ) -> Result<()> {
+        self.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
+            self.copy_from(mapped, field, record, extent, out, verify)
+        })
+    }
+
+    /// As [`Reader::copy_one`], for those who read several; `mapped` is what [`Source::with`] gives.
+    #[inline]
+    pub(crate) fn copy_from(
+        &self,
+        mapped: Option<&[u8]>,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: bool,
+    ) -> Result<()> {
+        if !extent.is_plain() {
+            return self.decompress_one(field, record, extent, out);
+        }
+        match (&self.inner.random, mapped) {
+            (_, Some(mapped)) => {
+                let stored = self.stored_in(extent, mapped)?;
+                let (bytes, side) = stored.split_at(out.len());
+                if !verify {
+                    out.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                let mut crc = 0;
+                for (to, from) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE)) {
+                    to.copy_from_slice(from);
+                    crc = crate::crc::crc32c_append(crc, to);
+                }
+                self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))
+            }
+            (Source::Mapped(_), None) => self.copy_one(field, record, extent, out, verify),
+            (Source::File(file), None) => {
+                file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
+                if !verify {
+                    return Ok(());
+                }
+                let crc = self.read_crc(extent, extent.length(), crate::crc::crc32c(out), &mut Vec::new())?;
+                self.compare_crc(field, record, extent.crc, crc)
+            }
+        }
+    }
+
+    /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
+    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+        self.with_mapped(field, records, extents, |mapped| {
+            let Some(mapped) = mapped else { return Ok(()) };
+            for (&record, extent) in records.iter().zip(extents) {
+                self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn check_crc(&self, field: usize, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
+        self.compare_crc(field, record, extent.crc, crate::crc::crc32c(bytes))
+    }
+
+    pub(crate) fn compare_crc(&self, field: usize, record: u64, stored: u32, computed: u32) -> Result<()> {
+        if stored == computed {
+            return Ok(());
+        }
+        let (path, field) = (self.path().to_owned(), self.name_of(field));
+        Err(Error::Checksum { path, record, field, stored, computed })
+    }
+
     /// Reads, checks and decompresses a value into `out`, which is of its size.
     ///
     /// Whoever asks for no check of payloads gets it here all the same: a codec notices most damage, not all, and what it makes of the

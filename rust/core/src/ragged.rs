@@ -1,14 +1,58 @@
 //! Arrays of different shapes in one block of memory.
 
-use crate::batch::groups_of;
+use crate::ahead::groups_of;
 use crate::buffer::fill_parts;
 use crate::dtype::ArrayType;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::field_type::FieldType;
+use crate::index::Source;
+use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
 
+/// The payloads of a batch, for work that needs each of them as a whole.
+struct PayloadSource {
+    reader: Reader,
+    field: usize,
+    records: Vec<u64>,
+    extents: Vec<Extent>,
+}
+
+impl PayloadSource {
+    /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
+    fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
+        if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
+            let outcome = map.read(|bytes| {
+                let stored = reader.stored_in(extent, bytes)?;
+                if verify {
+                    reader.check_crc(self.field, record, extent, stored)?;
+                }
+                Ok(work(&stored[..extent.length() as usize]))
+            });
+            return outcome.map_err(|e| reader.name_lost(self.field, &[record], &[*extent], e))?;
+        }
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.length())?;
+        reader.copy_one(self.field, record, extent, &mut bytes, verify)?;
+        Ok(work(&bytes))
+    }
+}
+
 impl Reader {
+    /// Looks up where the payloads of records lie, and asks the kernel for them if they may not be in memory.
+    fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
+        let extents = self.extents(field, records)?;
+        if let Some(i) = extents.iter().position(|e| e.missing) {
+            return Err(self.missing(field, records[i]));
+        }
+        if self.disk_was_read() {
+            self.ask_all(&extents);
+        }
+        Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
+    }
+
     /// Copies the arrays of records into `out`, each in a block of the shape `most`, on all threads; what an array does not
     /// fill gets `value`, the bytes of one number.
     ///

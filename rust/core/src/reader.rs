@@ -187,16 +187,4 @@ impl Reader {
             expected: expected.to_owned(),
         }
     }
-
-    pub(crate) fn check_crc(&self, field: usize, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
-        self.compare_crc(field, record, extent.crc, crate::crc::crc32c(bytes))
-    }
-
-    pub(crate) fn compare_crc(&self, field: usize, record: u64, stored: u32, computed: u32) -> Result<()> {
-        if stored == computed {
-            return Ok(());
-        }
-        let (path, field) = (self.path().to_owned(), self.name_of(field));
-        Err(Error::Checksum { path, record, field, stored, computed })
-    }
 }
