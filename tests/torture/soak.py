@@ -51,6 +51,7 @@ def train_for(folder: Path, seconds: float, paced: bool, ranks: int, *options: s
     """Run a job, from its first steps for some seconds, and end it; return what is wrong, and what was found."""
     name = f"{' '.join(options)}, {max(ranks, 1)} ranks"
     more = ["--epochs", "1000000", "--checkpoint-every", "50", "--print-freq", "5", "--overwrite"]
+    shutil.rmtree(folder / "out", ignore_errors=True)  # an earlier job's, whose steps are not this one's
     job = start_job(folder, *more, *options, ranks=ranks)
     pids: list[int] = []
     samples: list[tuple[float, Use]] = []

@@ -1,0 +1,55 @@
+"""The core's own tests, run by those who see what a test cannot: Miri and valgrind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from tests.torture.experiment import ROOT, Experiment, Outcome
+
+_PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
+# Modules with `unsafe` whose tests need no file and no C library, and the threads that they lend memory to.
+_INTERPRETED = ["filling::", "image::row::", "pool::"]
+# Tests that read mappings, call the C libraries, and fill one buffer from several threads.
+_WATCHED = ["compression", "image", "roundtrip", "side_bytes", "stacking", "types"]
+# Each test takes a hundred times as long there.
+_FEWER = {"PROPTEST_CASES": "4", "FASTRECORD_TORTURE": "20"}
+
+
+def _run(command: list[str], env: dict[str, str], detail: str) -> Outcome:
+    """Run tests; what is counted are those that passed."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | _FEWER | env)
+    passed = sum(int(found) for found in _PASSED.findall(done.stdout))
+    if done.returncode == 0 and passed > 0:
+        return Outcome(passed, detail=detail)
+    return Outcome(passed, [f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-3000:]}"])
+
+
+def miri(_count: int) -> Outcome:
+    """Interpret the tests of unsafe code: undefined behaviour ends them."""
+    if subprocess.run(["cargo", "+nightly", "miri", "--version"], capture_output=True).returncode:
+        return Outcome(0, ["Miri is not here: rustup toolchain install nightly --component miri,rust-src"])
+    command = ["cargo", "+nightly", "miri", "test", "-p", "fastrecord-core", "--lib", "--", *_INTERPRETED]
+    flags = "-Zmiri-disable-isolation -Zmiri-strict-provenance"
+    return _run(command, {"MIRIFLAGS": flags}, "no undefined behaviour; strict provenance")
+
+
+def valgrind(_count: int) -> Outcome:
+    """Run tests under memcheck, the C libraries included."""
+    if shutil.which("valgrind") is None:
+        return Outcome(0, ["valgrind is not here: install it"])
+    host = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
+    triple = next(line.removeprefix("host: ") for line in host.splitlines() if line.startswith("host: "))
+    checker = "valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite"
+    # libjpeg-turbo's vector code works on whole vectors, beyond the end of a row, too: memcheck takes what it carries
+    # along for uninitialised.
+    env = {f"CARGO_TARGET_{triple.upper().replace('-', '_')}_RUNNER": checker, "JSIMD_FORCENONE": "1"}
+    tests = [argument for name in _WATCHED for argument in ("--test", name)]
+    command = ["cargo", "test", "--profile", "torture", "--no-fail-fast", "-p", "fastrecord-core", *tests]
+    return _run(command, env, "memcheck: no invalid access, nothing uninitialised used, nothing lost")
+
+
+MIRI = Experiment("miri", 4, "tests", "tests/torture/sanitizers.py", 1, 1, miri, in_tests=False)
+VALGRIND = Experiment("valgrind", 4, "tests", "tests/torture/sanitizers.py", 1, 1, valgrind, in_tests=False)
