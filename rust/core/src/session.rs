@@ -22,7 +22,7 @@ use crate::schema::Schema;
 use crate::storage::Storage;
 use crate::sys;
 use crate::temporary::{create_temporary, remove_stale_temporaries, temporary_name};
-use crate::writer::{Mode, Writer, WriterOptions};
+use crate::writer::{LOG, Mode, Writer, WriterOptions};
 
 impl Writer {
     /// Opens a file for writing and takes its lock.
@@ -147,7 +147,7 @@ impl Writer {
             // Durable before anything is written there: after a crash no old tail may lie behind a new one.
             storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
             let (path, tail) = (path.display(), file_length - footer.end());
-            log::warn!("{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
+            log::warn!(target: LOG, "{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
         }
         let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
@@ -241,7 +241,7 @@ impl Writer {
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
             let what =
                 if self.replaced.is_some() { "the file of before was replaced" } else { "the file has its name" };
-            log::info!("{}: {what}", self.path.display());
+            log::info!(target: LOG, "{}: {what}", self.path.display());
         }
         Ok(())
     }

@@ -18,6 +18,9 @@ use crate::safe::{Obstacle, Safe};
 use crate::schema::Schema;
 use crate::storage::Storage;
 
+/// What the log calls a writer, wherever its code lies: docs/logging.md.
+pub(crate) const LOG: &str = module_path!();
+
 /// One value of a record, as [`Writer::append`] takes it.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
