@@ -32,6 +32,7 @@ def miri(_count: int) -> Outcome:
     if subprocess.run(["cargo", "+nightly", "miri", "--version"], capture_output=True).returncode:
         return Outcome(0, ["Miri is not here: rustup toolchain install nightly --component miri,rust-src"])
     command = ["cargo", "+nightly", "miri", "test", "-p", "fastrecord-core", "--lib", "--", *_INTERPRETED]
+    command += ["--skip", "every_item_runs_once"]  # hours: what is hard in it the model checkers look at
     flags = "-Zmiri-disable-isolation -Zmiri-strict-provenance"
     return _run(command, {"MIRIFLAGS": flags}, "no undefined behaviour; strict provenance")
 
