@@ -172,3 +172,20 @@ def no_load_thread_is_left() -> Iterator[None]:
     yield
     gc.collect()
     wait_for_load_threads(0)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of five pairs of 12 x 10 and 48 x 40 pixels."""
+    from tests.pairing import numbered_pairs
+
+    return numbered_pairs(tmp_path, 5)
+
+
+@pytest.fixture(scope="session")
+def recode_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two class folders of nine images of several kinds and sizes. Read only."""
+    from tests.packing import write
+    from tests.recoding import FILES
+
+    return write(tmp_path_factory.mktemp("recode"), FILES)

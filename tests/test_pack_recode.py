@@ -3,97 +3,25 @@
 from __future__ import annotations
 
 import io
-import signal
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack import PackProgress, pack_folder
-from tests.child import run_child
-from tests.commands import failed, good, run
-from tests.packing import is_complete, metadata, records, write
-
-ORIENTATION = 0x0112
-
-
-def picture(seed: int, width: int, height: int, mode: str = "RGB") -> Image.Image:
-    """Make an image of smooth waves and a little noise."""
-    rng = np.random.default_rng(seed)
-    x, y = np.meshgrid(np.arange(width), np.arange(height))
-    waves = [120 + 80 * np.sin(x / rng.uniform(8, 30) + y / rng.uniform(8, 30) + phase) for phase in range(3)]
-    pixels = np.stack(waves, axis=2) + rng.normal(0, 6, (height, width, 3))
-    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert(mode)
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def decoded(data: bytes | memoryview) -> NDArray[np.uint8]:
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def difference(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
-    assert a.shape == b.shape
-    return float(np.abs(a.astype(np.int16) - b).mean())
-
-
-def turned(number: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[ORIENTATION] = number
-    return exif
-
-
-FILES = {
-    "a/0.jpg": encoded(picture(0, 300, 200), quality=90, subsampling=2),
-    "a/1.jpg": encoded(picture(1, 160, 240), quality=90, subsampling=0),
-    "a/2.jpg": encoded(picture(2, 100, 100)),
-    "a/3.jpg": encoded(picture(3, 333, 111, "L")),
-    "b/0.png": encoded(picture(4, 210, 150, "RGBA"), "PNG"),
-    "b/1.jpg": encoded(picture(5, 200, 300, "CMYK"), quality=95),
-    "b/2.jpg": encoded(picture(6, 240, 160), exif=turned(6)),
-    "b/3.webp": encoded(picture(7, 260, 130), "WEBP", quality=95),
-    "b/4.png": encoded(picture(8, 40, 30, "P"), "PNG"),
-}
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two class folders of nine images of several kinds and sizes. Read only."""
-    return write(tmp_path_factory.mktemp("recode"), FILES)
-
-
-def stored(path: Path) -> dict[str, bytes]:
-    return {key: data for data, _, key in records(path)}
-
-
-def sizes(path: Path) -> dict[str, tuple[int, int]]:
-    """Return the columns of widths and heights by key, checked against the images themselves."""
-    with fr.Reader(path) as reader:
-        columns = [reader.column(f"image.{side}").tolist() for side in ("width", "height")]
-        keys = [reader[i]["key"] for i in range(len(reader))]
-    found = {key: (width, height) for key, width, height in zip(keys, *columns, strict=True)}
-    for key, data in stored(path).items():
-        with Image.open(io.BytesIO(data)) as image:
-            assert image.size == found[key], key
-    return found
-
+from fastrecord.pack import pack_folder
+from tests.commands import failed, good
+from tests.packing import metadata, write
+from tests.recoding import FILES, ORIENTATION, decoded, difference, encoded, picture, sizes, stored, turned
 
 # Smaller
 
 
-def test_only_images_above_the_short_side_are_made_smaller(source: Path, tmp_path: Path) -> None:
+def test_only_images_above_the_short_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
-    summary = pack_folder(source, out, short_side=120)
+    summary = pack_folder(recode_source, out, short_side=120)
     assert sizes(out) == {
         "a/0.jpg": (180, 120),
         "a/1.jpg": (120, 180),
@@ -121,9 +49,9 @@ def test_only_images_above_the_short_side_are_made_smaller(source: Path, tmp_pat
     }
 
 
-def test_only_images_above_the_max_side_are_made_smaller(source: Path, tmp_path: Path) -> None:
+def test_only_images_above_the_max_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
-    pack_folder(source, out, max_side=240)
+    pack_folder(recode_source, out, max_side=240)
     found = sizes(out)
     assert [found[f"a/{i}.jpg"] for i in range(4)] == [(240, 160), (160, 240), (100, 100), (240, 80)]
     kept = {key for key, data in stored(out).items() if data == FILES[key]}
@@ -131,20 +59,20 @@ def test_only_images_above_the_max_side_are_made_smaller(source: Path, tmp_path:
 
 
 @pytest.mark.parametrize("key", ["a/0.jpg", "a/1.jpg", "b/0.png", "b/1.jpg", "b/2.jpg", "b/3.webp"])
-def test_a_smaller_image_is_near_to_pillows_lanczos(source: Path, tmp_path: Path, key: str) -> None:
+def test_a_smaller_image_is_near_to_pillows_lanczos(recode_source: Path, tmp_path: Path, key: str) -> None:
     out = tmp_path / "out.frec"
-    pack_folder(source, out, short_side=120, quality=98)
+    pack_folder(recode_source, out, short_side=120, quality=98)
     with Image.open(io.BytesIO(FILES[key])) as image:
         expected = image.convert("RGB").resize(sizes(out)[key], Image.Resampling.LANCZOS)
     # CMYK in Pillow is decoded by other rounding; 4:2:0 costs most of the rest.
     assert difference(decoded(stored(out)[key]), np.asarray(expected)) < 2.5
 
 
-def test_a_higher_quality_is_larger_and_nearer(source: Path, tmp_path: Path) -> None:
+def test_a_higher_quality_is_larger_and_nearer(recode_source: Path, tmp_path: Path) -> None:
     data = {}
     for quality in (None, 50, 90, 100):
         out = tmp_path / f"{quality}.frec"
-        pack_folder(source, out, short_side=120, quality=quality)
+        pack_folder(recode_source, out, short_side=120, quality=quality)
         data[quality] = stored(out)["a/1.jpg"]
     assert data[None] == data[90]
     assert len(data[50]) < len(data[90]) < len(data[100])
@@ -155,10 +83,10 @@ def test_a_higher_quality_is_larger_and_nearer(source: Path, tmp_path: Path) -> 
     assert errors == sorted(errors, reverse=True)
 
 
-def test_colours_stay_as_fine_as_they_were(source: Path, tmp_path: Path) -> None:
+def test_colours_stay_as_fine_as_they_were(recode_source: Path, tmp_path: Path) -> None:
     from PIL import JpegImagePlugin
 
-    pack_folder(source, tmp_path / "out.frec", short_side=100)
+    pack_folder(recode_source, tmp_path / "out.frec", short_side=100)
     kinds = {}
     for key, data in stored(tmp_path / "out.frec").items():
         with Image.open(io.BytesIO(data)) as image:
@@ -187,9 +115,9 @@ def test_a_smaller_image_is_turned_as_the_original_asked_for(tmp_path: Path, num
 # Raw
 
 
-def test_raw_images_are_the_pixels_of_the_decoded_ones(source: Path, tmp_path: Path) -> None:
+def test_raw_images_are_the_pixels_of_the_decoded_ones(recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
-    summary = pack_folder(source, out, raw=True)
+    summary = pack_folder(recode_source, out, raw=True)
     assert sizes(out).keys() == FILES.keys()
     for key, data in stored(out).items():
         assert data.startswith(b"P6\n"), key
@@ -199,9 +127,9 @@ def test_raw_images_are_the_pixels_of_the_decoded_ones(source: Path, tmp_path: P
     assert (summary.recoded["raw"], summary.recoded["smaller"], summary.recoded["kept"]) == (9, 0, 0)
 
 
-def test_raw_images_above_the_short_side_are_made_smaller(source: Path, tmp_path: Path) -> None:
+def test_raw_images_above_the_short_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
-    pack_folder(source, out, raw=True, short_side=120)
+    pack_folder(recode_source, out, raw=True, short_side=120)
     found = sizes(out)
     assert (found["a/0.jpg"], found["a/2.jpg"]) == ((180, 120), (100, 100))
     for key, data in stored(out).items():
@@ -216,9 +144,9 @@ def test_raw_images_above_the_short_side_are_made_smaller(source: Path, tmp_path
 
 
 @pytest.mark.parametrize("keep", ["all", "none"])
-def test_crop_ready_jpegs_have_the_pixels_of_the_originals(source: Path, tmp_path: Path, keep: str) -> None:
+def test_crop_ready_jpegs_have_the_pixels_of_the_originals(recode_source: Path, tmp_path: Path, keep: str) -> None:
     out = tmp_path / "out.frec"
-    summary = pack_folder(source, out, crop_ready=keep)
+    summary = pack_folder(recode_source, out, crop_ready=keep)
     images = stored(out)
     for key, data in images.items():
         if not key.endswith(".jpg"):
@@ -233,10 +161,10 @@ def test_crop_ready_jpegs_have_the_pixels_of_the_originals(source: Path, tmp_pat
         assert reader.verify()["ok"]
 
 
-def test_smaller_images_can_be_crop_ready_too(source: Path, tmp_path: Path) -> None:
+def test_smaller_images_can_be_crop_ready_too(recode_source: Path, tmp_path: Path) -> None:
     plain, ready = tmp_path / "plain.frec", tmp_path / "ready.frec"
-    pack_folder(source, plain, short_side=120)
-    summary = pack_folder(source, ready, short_side=120, crop_ready="all")
+    pack_folder(recode_source, plain, short_side=120)
+    summary = pack_folder(recode_source, ready, short_side=120, crop_ready="all")
     assert sizes(plain) == sizes(ready)
     for key, data in stored(ready).items():
         assert np.array_equal(decoded(data), decoded(stored(plain)[key])), key
@@ -244,9 +172,9 @@ def test_smaller_images_can_be_crop_ready_too(source: Path, tmp_path: Path) -> N
     assert (summary.recoded["smaller"], summary.recoded["crop_ready"] >= 5) == (6, True)
 
 
-def test_what_is_extracted_is_what_was_stored(source: Path, tmp_path: Path) -> None:
-    pack_folder(source, tmp_path / "ready.frec", crop_ready="all")
-    pack_folder(source, tmp_path / "raw.frec", raw=True)
+def test_what_is_extracted_is_what_was_stored(recode_source: Path, tmp_path: Path) -> None:
+    pack_folder(recode_source, tmp_path / "ready.frec", crop_ready="all")
+    pack_folder(recode_source, tmp_path / "raw.frec", raw=True)
     good("extract", tmp_path / "ready.frec", tmp_path / "ready")
     for key, data in FILES.items():
         assert np.array_equal(decoded((tmp_path / "ready" / key).read_bytes()), decoded(data)), key
@@ -302,21 +230,21 @@ def test_a_damaged_jpeg_stays_as_it_is_in_a_crop_ready_file(tmp_path: Path) -> N
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
-    source: Path, tmp_path: Path, options: dict[str, Any], message: str
+    recode_source: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        pack_folder(source, tmp_path / "out.frec", **options)
+        pack_folder(recode_source, tmp_path / "out.frec", **options)
     assert not (tmp_path / "out.frec").exists()
     schema = fr.Schema({"image": fr.image()})
     with fr.Writer(tmp_path / "out.frec", schema) as writer, pytest.raises(ValueError, match=r"."):
-        writer.append_files("image", [source / "a" / "0.jpg"], {}, **options)
+        writer.append_files("image", [recode_source / "a" / "0.jpg"], {}, **options)
 
 
-def test_bytes_are_not_recoded(source: Path, tmp_path: Path) -> None:
+def test_bytes_are_not_recoded(recode_source: Path, tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "out.frec", fr.Schema({"data": fr.bytes_()})) as writer:
         with pytest.raises(fr.SchemaError, match="type image"):
-            writer.append_files("data", [source / "a" / "0.jpg"], {}, raw=True)
-        assert writer.append_files("data", [source / "a" / "0.jpg"], {}) == []
+            writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, raw=True)
+        assert writer.append_files("data", [recode_source / "a" / "0.jpg"], {}) == []
         assert writer.recoded["images"] == 0
 
 
@@ -332,121 +260,18 @@ def test_bytes_are_not_recoded(source: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_of_the_command_says_what_is_right(
-    source: Path, tmp_path: Path, arguments: list[object], message: str
+    recode_source: Path, tmp_path: Path, arguments: list[object], message: str
 ) -> None:
-    assert message in failed("pack", source, tmp_path / "out.frec", *arguments, status=2)
+    assert message in failed("pack", recode_source, tmp_path / "out.frec", *arguments, status=2)
 
 
-def test_the_command_says_what_became_of_the_images(source: Path, tmp_path: Path) -> None:
+def test_the_command_says_what_became_of_the_images(recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
-    printed = good("pack", source, out, "--short-side", 120, "--quality", 80)
+    printed = good("pack", recode_source, out, "--short-side", 120, "--quality", 80)
     assert "of 9 images 6 made smaller, 3 kept byte for byte; " in printed
     assert "recoded   --short-side 120 --quality 80" in good("info", out)
     assert metadata(out)["packs"][0]["recode"] == {"short_side": 120, "quality": 80}
     plain = tmp_path / "plain.frec"
-    assert "byte for byte" not in good("pack", source, plain)
+    assert "byte for byte" not in good("pack", recode_source, plain)
     assert "recoded" not in good("info", plain)
     assert "recode" not in metadata(plain)["packs"][0]
-
-
-# Resume, append, shards
-
-
-def stop_after(files: int) -> Any:
-    def progress(state: PackProgress) -> None:
-        if state.files >= files:
-            signal.raise_signal(signal.SIGINT)
-
-    return progress
-
-
-SETTINGS: list[dict[str, Any]] = [
-    {"short_side": 64},
-    {"max_side": 96, "quality": 70},
-    {"raw": True, "short_side": 64},
-    {"crop_ready": "icc,exif"},
-    {"crop_ready": "none", "short_side": 64},
-]
-
-
-@pytest.fixture(scope="module")
-def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty images, which several chunks take. Read only."""
-    files = {f"{'ab'[i % 2]}/{i:02d}.jpg": encoded(picture(i, 120 + i, 150 - i)) for i in range(40)}
-    return write(tmp_path_factory.mktemp("more"), files)
-
-
-@pytest.mark.parametrize("options", SETTINGS)
-def test_ctrl_c_and_resume_give_the_file_of_an_undisturbed_pack(
-    more: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    out, expected = tmp_path / "out.frec", tmp_path / "expected.frec"
-    pack_folder(more, expected, **options)
-    with pytest.raises(KeyboardInterrupt, match="2 records are committed"):
-        pack_folder(more, out, progress=stop_after(1), **options)
-    assert not is_complete(out)
-    for others in ({}, *(o for o in SETTINGS if o != options)):
-        with pytest.raises(fr.FastRecordError, match=r"was begun with other settings: --.*, where this pack has"):
-            pack_folder(more, out, mode="resume", **others)
-    summary = pack_folder(more, out, mode="resume", **options)
-    assert summary.packed == 38
-    assert summary.recoded is not None
-    assert summary.recoded["images"] == 38
-    assert records(out) == records(expected)
-    assert sizes(out) == sizes(expected)
-    assert metadata(out) == metadata(expected)
-    assert pack_folder(more, out, mode="resume", **options).packed == 0
-    with pytest.raises(fr.FastRecordError, match="is complete, and was packed with other settings"):
-        pack_folder(more, out, mode="resume")
-
-
-def test_a_plain_pack_is_not_resumed_with_settings(more: Path, tmp_path: Path) -> None:
-    pack_folder(more, tmp_path / "out.frec")
-    with pytest.raises(fr.FastRecordError, match="other settings: no change to the images, where this pack has --raw"):
-        pack_folder(more, tmp_path / "out.frec", mode="resume", raw=True)
-
-
-def test_each_append_has_settings_of_its_own(more: Path, source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.frec"
-    pack_folder(source, out, short_side=64)
-    good("pack", more, out, "--append", "--crop-ready", "--keep", "exif")
-    assert "recoded   --short-side 64 --quality 90 (from record 0); --crop-ready --keep exif (from record 9)" in good(
-        "info", out
-    )
-    assert "complete already" in good("pack", more, out, "--resume", "--crop-ready", "--keep", "exif")
-    assert run("pack", more, out, "--resume", "--crop-ready").exit_code == 1
-
-
-def test_shards_hold_the_same_as_one_file(more: Path, tmp_path: Path) -> None:
-    pack_folder(more, tmp_path / "one.frec", short_side=64)
-    summary = pack_folder(more, tmp_path / "out.frec", shards=3, short_side=64)
-    rows: Iterable[Any] = [row for path in summary.paths for row in records(Path(path))]
-    assert rows == records(tmp_path / "one.frec")
-    assert summary.recoded is not None
-    assert summary.recoded["images"] == 40
-
-
-def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path: Path) -> None:
-    (tmp_path / "image.jpg").write_bytes(encoded(picture(0, 640, 480), quality=95, subsampling=0))
-    script = """
-    def interrupt():
-        while os.path.getsize("a.frec") <= 4096:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
-
-    count = 100_000
-    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": fr.int64()})) as writer:
-        threading.Thread(target=interrupt).start()
-        try:
-            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, max_side=320, quality=95)
-        except KeyboardInterrupt:
-            done = len(writer)
-            assert 0 < done < count, done
-            assert writer.recoded["images"] == writer.recoded["smaller"] == done
-            print("interrupted", threading.active_count())
-    with fr.Reader("a.frec") as reader:
-        assert reader.column("number").tolist() == list(range(done))
-        assert set(reader.column("image.width").tolist()) == {320}
-        assert reader.verify()["ok"]
-    """
-    assert run_child(script, tmp_path) == "interrupted 1\n"
