@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
 import fastrecord as fr
-from tests.conftest import encode
 from tests.test_dataset import flip_byte
 from tests.test_workers import START_METHODS
 
@@ -371,44 +369,6 @@ def test_values_of_no_fixed_shape_come_in_lists_their_arrays_as_tensors(tmp_path
     assert sizes == stored
 
 
-# --- images as fields ---
-
-
-def write_pairs(path: Path) -> Path:
-    schema = fr.Schema({"low": fr.image(), "high": fr.image(), "key": fr.string()})
-    with fr.Writer(path, schema) as writer:
-        for number in range(3):
-            writer.append({"low": encode(number), "high": encode(100 + number), "key": f"{number}.jpg"})
-    return path
-
-
-def test_images_of_selected_fields_come_as_decode_says(tmp_path: Path) -> None:
-    path = write_pairs(tmp_path / "pairs.frec")
-    fields = ("low", "high", "key")
-    raw = fr.FastRecordDataset(path, fields=fields, decode=None)
-    assert raw[1] == {"low": encode(1), "high": encode(101), "key": "1.jpg"}
-    assert fr.collate(raw.__getitems__([1, 0]))["low"] == [encode(1), encode(0)]
-
-    pictures = fr.FastRecordDataset(path, fields=fields)
-    tensors = fr.FastRecordDataset(path, fields=fields, decode="native")
-    batch = tensors.__getitems__([2, 1])
-    for name in ("low", "high"):
-        assert isinstance(pictures[1][name], Image.Image)
-        assert torch.equal(transforms.functional.pil_to_tensor(pictures[1][name]), tensors[1][name])
-        assert torch.equal(batch[1][name], tensors[1][name])
-    pictures.transform = lambda sample: {"low": transforms.ToTensor()(sample["low"].resize((8, 8)))}
-    assert fr.collate(pictures.__getitems__([0, 1, 2]))["low"].shape == (3, 3, 8, 8)
-
-
-@pytest.mark.parametrize("rows", [[0], [0, 1]])
-def test_images_that_were_not_made_tensors_are_refused_by_collate(tmp_path: Path, rows: list[int]) -> None:
-    data = fr.FastRecordDataset(write_pairs(tmp_path / "pairs.frec"), fields=("low",))
-    with pytest.raises(TypeError, match="PIL images can not be stacked"):
-        fr.collate(data.__getitems__(rows))
-    with pytest.raises(TypeError, match="PIL images can not be stacked"):
-        fr.collate([data[row] for row in rows])
-
-
 # --- damage ---
 
 
@@ -423,62 +383,6 @@ def test_a_damaged_payload_is_an_error_that_names_it(tmp_path: Path) -> None:
     unchecked = fr.FastRecordDataset(path, fields=("label", "patch"), verify=False)
     assert unchecked[6]["label"] == 0
     assert (unchecked[6]["patch"] != record(6)["patch"]).sum() == 1
-
-
-def test_a_broken_image_among_fields_is_an_error_that_names_its_field_and_key(tmp_path: Path) -> None:
-    path = write_pairs(tmp_path / "pairs.frec")
-    flip_byte(path, encode(101))
-    for decode in ("pil", "native", None):
-        data = fr.FastRecordDataset(path, fields=("low", "high"), decode=decode)
-        with pytest.raises(fr.CorruptFileError, match="record 1, field high"):
-            data[1]
-        with pytest.raises(fr.CorruptFileError, match="record 1, field high"):
-            data.__getitems__([0, 1])
-
-
-# --- labels of every type ---
-
-
-@pytest.mark.parametrize("kind", [fr.int8(), fr.uint8(), fr.int16(), fr.uint16(), fr.int32(), fr.uint32(), fr.int64()])
-def test_labels_of_any_integer_type_are_int64_by_class(tmp_path: Path, kind: fr.FieldType) -> None:
-    names = [f"class {number:03d}" for number in range(120)]
-    paths = [tmp_path / "a.frec", tmp_path / "b.frec"]
-    for path, classes in zip(paths, (names, names[::-1]), strict=True):
-        with fr.Writer(path, fr.Schema({"image": fr.image(), "label": kind}), metadata={"classes": classes}) as writer:
-            for label in (0, 5, 119):
-                writer.append({"image": encode(label), "label": label})
-    expected = [0, 5, 119, 119, 114, 0]
-    data = fr.FastRecordDataset(paths, decode=None)
-    table = data.select(["label"])
-    assert data.targets.dtype == np.int64
-    assert data.targets.tolist() == data.labels(data.rows(range(6))).tolist() == expected
-    assert [label for _, label in data.__getitems__(range(6))] == [data[i][1] for i in range(6)] == expected
-    assert [table[i]["label"] for i in range(6)] == expected
-    labels = fr.collate(table.__getitems__(range(6)))["label"]
-    assert labels.dtype == torch.int64
-    assert labels.tolist() == expected
-    assert len(data.filter("label", "==", "class 119")) == 2
-    loader = fr.FastRecordLoader(fr.FastRecordDataset(paths), 6, image=fr.transforms.Resize(8))
-    ((_, labels),) = loader
-    assert labels.dtype == torch.int64
-    assert labels.tolist() == expected
-
-
-@pytest.mark.parametrize("kind", [fr.float16(), fr.float32(), fr.float64()])
-def test_labels_of_any_float_type_are_float64(tmp_path: Path, kind: fr.FieldType) -> None:
-    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": kind})) as writer:
-        writer.append({"image": encode(0), "label": 0.5})
-    data = fr.FastRecordDataset(tmp_path / "a.frec", decode=None)
-    assert data.targets.dtype == data.labels(np.array([0])).dtype == np.float64
-    assert data[0][1] == data.targets[0] == 0.5
-
-
-@pytest.mark.parametrize("kind", [fr.bool_(), fr.uint64(), fr.complex64(), fr.string(), fr.array("int64", (1,))])
-def test_what_can_be_no_label_is_none(tmp_path: Path, kind: fr.FieldType) -> None:
-    fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": kind})).close()
-    assert not fr.FastRecordDataset(tmp_path / "a.frec").has_labels
-    with pytest.raises(fr.SchemaError, match="labels are integers or floats"):
-        fr.FastRecordDataset(tmp_path / "a.frec", label_field="label")
 
 
 # --- under the loader ---
