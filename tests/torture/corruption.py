@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-
-from tests.torture.experiment import Experiment, Outcome, cargo_test
-
-
-def _core(target: str, name: str, count: int) -> Outcome:
-    return cargo_test(target, name, count, env={"FASTRECORD_SEED": str(secrets.randbelow(1 << 32))})
-
-
-def _bits(count: int) -> Outcome:
-    return _core("bits", "a_flipped_bit_anywhere_is_named_or_padding", count)
-
-
-def _pages(count: int) -> Outcome:
-    return _core("bits", "damaged_pages_of_a_large_file_are_named_and_nothing_else_is", count)
-
-
-def _repairs(count: int) -> Outcome:
-    return _core("repair", "each_record_that_was_not_hit_is_saved_as_it_was_and_the_others_are_listed", count)
-
+from tests.torture.experiment import Experiment, seeded_test
 
 # More bits than any small file has: each of them, then.
 BITS = Experiment(
@@ -31,7 +12,7 @@ BITS = Experiment(
     where="rust/core/tests/bits.rs",
     short=3000,
     long=10_000_000,
-    run=_bits,
+    run=seeded_test("bits", "a_flipped_bit_anywhere_is_named_or_padding"),
     in_tests=False,
 )
 PAGES = Experiment(
@@ -41,7 +22,7 @@ PAGES = Experiment(
     where="rust/core/tests/bits.rs",
     short=120,
     long=3000,
-    run=_pages,
+    run=seeded_test("bits", "damaged_pages_of_a_large_file_are_named_and_nothing_else_is"),
     in_tests=False,
 )
 REPAIRS = Experiment(
@@ -51,6 +32,6 @@ REPAIRS = Experiment(
     where="rust/core/tests/repair.rs",
     short=150,
     long=20_000,
-    run=_repairs,
+    run=seeded_test("repair", "each_record_that_was_not_hit_is_saved_as_it_was_and_the_others_are_listed"),
     in_tests=False,
 )
