@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastrecord.cli.options import quiet_option
 from fastrecord.cli.text import bytes_text, printable, progress_bar
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     help="Drop FILE from the system's page cache first, so that the first reading is from the disk. Needs no special "
     "rights; whoever else reads FILE has to wait for the disk again too.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all numbers, and the verdict.")
 def bench(
     file: str,

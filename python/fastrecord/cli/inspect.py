@@ -12,7 +12,8 @@ import click
 
 from fastrecord._core import Batch, FastRecordError, Reader
 from fastrecord.cli import describe
-from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.text import bytes_text, printable, progress_of_total
 from fastrecord.schema import Schema
 
 _BATCH = 4096
@@ -221,8 +222,8 @@ def _ranges(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 @click.option("--field", metavar="NAME", help="Field to extract. Default: the only one of type image or bytes.")
 @click.option("--numbered", is_flag=True, help="Name files by record number and image type instead of by key.")
 @click.option("--overwrite", is_flag=True, help="Replace files that exist. Default: stop at the first one.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@quiet_option
+@summary_option
 def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the images of FILE into DIR, byte for byte as they were packed, under their keys.
 
@@ -231,13 +232,7 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
     """
     from fastrecord.extract import extract_records
 
-    with progress_bar(quiet=quiet, unit=" records") as bar:
-
-        def show(done: int, total: int) -> None:
-            if bar is not None:
-                bar.total = total
-                bar.update(done - bar.n)
-
+    with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)
         summary = extract_records(file, folder, records=chosen, progress=show, **options)
     if as_json:

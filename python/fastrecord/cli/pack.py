@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastrecord.cli.options import quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     help="Store all images as pixels (binary PPM, 3 bytes a pixel), those above --short-side or --max-side made "
     "smaller: nothing is left to decode, and OUT is many times as large as with JPEGs of that size.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@quiet_option
+@summary_option
 def pack(
     paths: tuple[str, ...], append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
 ) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.text import bytes_text, printable, progress_of_total
 
 if TYPE_CHECKING:
     from fastrecord.repairing import RepairSummary
@@ -32,8 +33,8 @@ _SHOWN = 20
     help="Replace OUT and LIST if they exist, at the end: until then the old file stays, so both need room. Default: "
     "refuse.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@quiet_option
+@summary_option
 @click.pass_context
 def repair(
     ctx: click.Context, bad: str, out: str, lost: str | None, overwrite: bool, quiet: bool, as_json: bool
@@ -52,13 +53,7 @@ def repair(
     """
     from fastrecord.repairing import repair as repair_file
 
-    with progress_bar(quiet=quiet, unit="B", unit_scale=True, desc=bad) as bar:
-
-        def show(done: int, total: int) -> None:
-            if bar is not None:
-                bar.total = total
-                bar.update(done - bar.n)
-
+    with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=bad) as show:
         summary = repair_file(bad, out, lost=lost, overwrite=overwrite, progress=show)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))

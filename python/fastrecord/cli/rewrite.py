@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.text import bytes_text, parse_size, printable, progress_bar
+from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.text import bytes_text, parse_size, printable, progress_of_total
 
 if TYPE_CHECKING:
     from fastrecord.copies import CopySummary
@@ -37,26 +37,12 @@ def _shared(command: _Command) -> _Command:
             help="Compare the checksum of each payload on the way; slower. (Checksums are copied in any case, and "
             "`fastrecord verify` finds later what was damaged before.)",
         ),
-        click.option(
-            "--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)"
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        quiet_option,
+        summary_option,
     ]
     for option in reversed(options):
         command = option(command)
     return command
-
-
-@contextmanager
-def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    with progress_bar(quiet=quiet, unit="B", unit_scale=True) as bar:
-
-        def show(done: int, total: int) -> None:
-            if bar is not None:
-                bar.total = total
-                bar.update(done - bar.n)
-
-        yield show
 
 
 def _print(summary: CopySummary, *, as_json: bool) -> None:
@@ -93,7 +79,7 @@ def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **option
     """
     from fastrecord.rewrite import merge as merge_files
 
-    with _bar(quiet=quiet) as show:
+    with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = merge_files(files, out, progress=show, **options)
     _print(summary, as_json=as_json)
 
@@ -148,7 +134,7 @@ def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, 
     out += named
     names = None if not out else out[0] if len(out) == 1 else out
     try:
-        with _bar(quiet=quiet) as show:
+        with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
             summary = split_file(file, names, progress=show, **options)
     except ValueError as err:
         raise click.UsageError(str(err)) from err
@@ -183,7 +169,7 @@ def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json:
     out = named if out is None else out
     if out is None:
         raise click.UsageError("name the file to write: OUT, or --out OUT")
-    with _bar(quiet=quiet) as show:
+    with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = shuffle_file(file, out, progress=show, **options)
     _print(summary, as_json=as_json)
 
@@ -203,6 +189,6 @@ def compact(file: str, out: str | None, quiet: bool, as_json: bool, **options: A
     """
     from fastrecord.rewrite import compact as compact_file
 
-    with _bar(quiet=quiet) as show:
+    with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = compact_file(file, out, progress=show, **options)
     _print(summary, as_json=as_json)

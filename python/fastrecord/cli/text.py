@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -64,3 +64,16 @@ def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
 
     with tqdm(file=sys.stderr, dynamic_ncols=True, leave=False, **options) as bar:
         yield bar
+
+
+@contextmanager
+def progress_of_total(*, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar as `progress_bar` does; give what is to be called with what is done and what there is."""
+    with progress_bar(quiet=quiet, **options) as bar:
+
+        def show(done: int, total: int) -> None:
+            if bar is not None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+        yield show

@@ -9,7 +9,8 @@ import click
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.cli import describe
-from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.cli.options import quiet_option
+from fastrecord.cli.text import bytes_text, printable, progress_of_total
 from fastrecord.errors import codes_of
 
 
@@ -21,7 +22,7 @@ from fastrecord.errors import codes_of
     help="Look into the values, too: decode every image, all of its pixels, decompress what is compressed, check "
     "texts, JSON and lists. Takes as long as an epoch of decoding without crops.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)")
+@quiet_option
 @click.option(
     "--json",
     "as_json",
@@ -64,13 +65,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
 
 def _verify(file: str, *, deep: bool, quiet: bool) -> dict[str, Any]:
     try:
-        with Reader(file) as reader, progress_bar(quiet=quiet, unit="B", unit_scale=True, desc=file) as bar:
-
-            def show(done: int, total: int) -> None:
-                if bar is not None:
-                    bar.total = total
-                    bar.update(done - bar.n)
-
+        with Reader(file) as reader, progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
             return {"file": file} | reader.verify(progress=show, deep=deep)
     except (FastRecordError, OSError) as err:
         nothing = {"records": 0, "bytes": 0, "damaged": [], "decoded": 0, "undecoded": 0, "tail_bytes": 0}
