@@ -266,6 +266,18 @@ def test_options_that_the_ladder_does_not_use_are_refused(option: tuple[str, ...
 OPTIONS = ("--model", "squeezenet1_1", "--batch-size", "8", "--image-size", "32", "--threads", "1", "--device", "cpu")
 
 
+def interrupted(text: str, *arguments: str | Path) -> str:
+    """Interrupt the trainer once it has printed a text, see it end with 130, and return what else it printed."""
+    with running("-m", "fastrecord.train", *arguments) as process:
+        read_until(process, text)
+        # As a terminal does: the data workers get it too.
+        os.killpg(process.pid, signal.SIGINT)
+        status, output = read_rest(process)
+    assert status == 130
+    assert "Traceback" not in output
+    return output
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", KINDS)
@@ -273,14 +285,7 @@ def test_interrupting_the_process_group_ends_each_kind_of_data_with_130(
     kind: DataKind, colours: Path, tmp_path: Path
 ) -> None:
     options: list[str | Path] = [*OPTIONS, "--data", kind, "--print-freq", "1", "--out", tmp_path / "out"]
-    with running("-m", "fastrecord.train", colours, *options) as process:
-        read_until(process, "[2/10]")
-        # As a terminal does: the data workers get it too.
-        os.killpg(process.pid, signal.SIGINT)
-        status, output = read_rest(process)
-    assert status == 130
-    assert "stopped by SIGINT after step" in output
-    assert "Traceback" not in output
+    assert "stopped by SIGINT after step" in interrupted("[2/10]", colours, *options)
 
 
 @pytest.mark.slow
@@ -292,13 +297,8 @@ def test_the_command_prints_the_ladder_and_an_interrupt_ends_it_with_130(colours
     assert status == 0, output
     assert "What limits: " in output
     assert (tmp_path / "out" / "ladder.json").exists()
-    with running("-m", "fastrecord.train", colours, *options, "--max-steps", "1000") as process:
-        read_until(process, "ladder: squeezenet1_1")
-        os.killpg(process.pid, signal.SIGINT)
-        status, output = read_rest(process)
-    assert status == 130
+    output = interrupted("ladder: squeezenet1_1", colours, *options, "--max-steps", "1000")
     assert "stopped by SIGINT: the ladder is not whole" in output
-    assert "Traceback" not in output
 
 
 @pytest.mark.ddp
