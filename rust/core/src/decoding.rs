@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::chunk::Source;
 use crate::error::{Error, Result};
 use crate::image::{Decoder, Random, raw_pixels};
-use crate::index::Source;
 use crate::loader::{LoadCounters, Making, Recipe, add};
 use crate::payload::resized;
 use crate::plan::{Lead, LoadPlan, Place, follow};

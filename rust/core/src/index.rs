@@ -1,38 +1,14 @@
-//! The columns of a snapshot: record number -> entry, each block checked when it is first read.
+//! The columns of a snapshot: record number -> entry.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
+use crate::chunk::{ChunkData, Source};
+use crate::directory::decode_directory;
 use crate::error::{Error, Result};
-use crate::layout::{BLOCK, CHUNK_LEN, Chunk, Encoding, Footer, Part, u32_at};
-use crate::map::Guarded;
-use crate::schema::{Field, Schema};
-
-/// Where the bytes of a snapshot are read from.
-#[derive(Debug, Clone)]
-pub(crate) enum Source {
-    /// A mapping of all of it.
-    Mapped(Arc<Guarded>),
-    /// System calls; chunks are read whole at first touch.
-    File(Arc<File>),
-}
-
-impl Source {
-    /// Calls `work` with all bytes, if they are mapped, and returns what it does if what it read was there.
-    #[allow(clippy::inline_always)] // around the loop over a batch's records
-    #[inline(always)]
-    pub(crate) fn with<T>(&self, work: impl FnOnce(Option<&[u8]>) -> Result<T>) -> Result<T> {
-        match self {
-            Self::Mapped(map) => map.read(|bytes| work(Some(bytes)))?,
-            Self::File(_) => work(None),
-        }
-    }
-}
+use crate::layout::{BLOCK, Chunk, Footer, Part};
+use crate::schema::Schema;
 
 /// What is called with a number of records and their entries, if they have any.
 type Each<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<()> + 'a;
@@ -52,57 +28,6 @@ pub(crate) struct Column {
     name: String,
     pub(crate) width: usize,
     pub(crate) chunks: Vec<ChunkData>,
-}
-
-/// One chunk and what is known of its blocks.
-#[derive(Debug)]
-pub(crate) struct ChunkData {
-    pub(crate) chunk: Chunk,
-    source: Source,
-    /// One bit a block: it was checked.
-    checked: Vec<AtomicU64>,
-    loaded: OnceLock<Vec<u8>>,
-}
-
-/// The chunks of a directory whose CRC has been checked, in the order that it has them in.
-///
-/// # Errors
-/// An entry that docs/format.md, section 4 has a reader refuse.
-pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, schema: &Schema) -> Result<Vec<Chunk>> {
-    let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
-    let mut chunks: Vec<Chunk> = Vec::with_capacity(directory.len() / CHUNK_LEN);
-    let (mut bytes_in_all, mut entries_in_all) = (0, 0);
-    let fields: HashMap<u32, &Field> = schema.fields().iter().map(|field| (field.id, field)).collect();
-    for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
-        let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
-        let Some(field) = fields.get(&chunk.field) else {
-            return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));
-        };
-        if field.kind.column(chunk.part) != Some((chunk.encoding, chunk.width)) {
-            return Err(bad(i, format!("not a column of field {}, which is {}", field.name, field.kind)));
-        }
-        if let Some(before) = chunks.last() {
-            let (last, this) = ((before.field, before.part), (chunk.field, chunk.part));
-            if last > this || (last == this && before.end_record() > chunk.first) {
-                return Err(bad(i, "out of order, or it overlaps the entry before it".to_owned()));
-            }
-        }
-        // Each lies within the file; so do all of them together, or what is read into memory could be many times the file.
-        bytes_in_all += chunk.end() - chunk.offset;
-        if bytes_in_all > footer.offset {
-            return Err(bad(i, "the chunks up to here have more bytes than the file".to_owned()));
-        }
-        // Bounded by the bytes: an entry has one at least.
-        entries_in_all += chunk.count;
-        chunks.push(chunk);
-    }
-    // Each record has a value of some field. Else a few bytes could say any number of records, and whoever goes through them
-    // would never come to an end.
-    if entries_in_all < footer.records {
-        let detail = format!("its columns have {entries_in_all} entries for {} records", footer.records);
-        return Err(Error::corrupt(path, format!("directory of commit {}", footer.commit), detail));
-    }
-    Ok(chunks)
 }
 
 impl Index {
@@ -174,37 +99,31 @@ impl Column {
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
+        // A width that the compiler knows makes an entry a load and a store.
         match self.width {
-            1 => self.gather_of::<1>(path, records, out, missing),
-            2 => self.gather_of::<2>(path, records, out, missing),
-            4 => self.gather_of::<4>(path, records, out, missing),
-            8 => self.gather_of::<8>(path, records, out, missing),
-            16 => self.gather_of::<16>(path, records, out, missing),
-            32 => self.gather_of::<32>(path, records, out, missing),
-            64 => self.gather_of::<64>(path, records, out, missing),
-            width => {
-                let mut parts = out.chunks_exact_mut(width);
-                self.walk(path, records, width, |i, entry| {
-                    let entry = entry.ok_or_else(|| missing(i))?;
-                    if let Some(part) = parts.next() {
-                        part.copy_from_slice(entry);
-                    }
-                    Ok(())
-                })
-            }
+            1 => self.gather_of(1, path, records, out, missing),
+            2 => self.gather_of(2, path, records, out, missing),
+            4 => self.gather_of(4, path, records, out, missing),
+            8 => self.gather_of(8, path, records, out, missing),
+            16 => self.gather_of(16, path, records, out, missing),
+            32 => self.gather_of(32, path, records, out, missing),
+            64 => self.gather_of(64, path, records, out, missing),
+            width => self.gather_of(width, path, records, out, missing),
         }
     }
 
-    /// As [`Column::gather`], for a width that the compiler knows: an entry is then a load and a store.
-    fn gather_of<const WIDTH: usize>(
+    #[allow(clippy::inline_always)] // likewise
+    #[inline(always)]
+    fn gather_of(
         &self,
+        width: usize,
         path: &Path,
         records: &[u64],
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
-        let mut parts = out.chunks_exact_mut(WIDTH);
-        self.for_each::<WIDTH>(path, records, |i, entry| {
+        let mut parts = out.chunks_exact_mut(width);
+        self.walk(path, records, width, |i, entry| {
             let entry = entry.ok_or_else(|| missing(i))?;
             if let Some(part) = parts.next() {
                 part.copy_from_slice(entry);
@@ -341,135 +260,5 @@ impl Column {
         self.chunks.iter().try_for_each(|data| {
             data.source.with(|file| each(data.chunk.first, data.checked_bytes(path, &self.name, file)?))
         })
-    }
-}
-
-impl ChunkData {
-    pub(crate) fn new(chunk: Chunk, source: Source) -> Self {
-        let blocks = match source {
-            Source::Mapped(_) => chunk.table().1,
-            Source::File(_) => 0, // checked when it is loaded
-        };
-        let checked = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { chunk, source, checked, loaded: OnceLock::new() }
-    }
-
-    /// A chunk whose entries are these, which nobody checks any more.
-    pub(crate) fn mended(chunk: Chunk, source: Source, entries: Vec<u8>) -> Self {
-        Self { chunk, source, checked: Vec::new(), loaded: OnceLock::from(entries) }
-    }
-
-    /// Where the entries lie in the file, if they are read from a mapping.
-    pub(crate) fn mapped_at(&self) -> Option<u64> {
-        matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
-    }
-
-    /// The entries, behind them (from the next multiple of 8 on) the check table. Unchecked if mapped.
-    ///
-    /// `mapped` is what [`Source::with`] gives.
-    fn bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
-        let length = (self.chunk.end() - self.chunk.offset) as usize;
-        match &self.source {
-            Source::Mapped(_) => {
-                let start = self.chunk.offset as usize;
-                mapped.and_then(|bytes| bytes.get(start..start + length)).ok_or_else(|| {
-                    Error::corrupt(path, format!("column {name}"), "its chunk lies outside of the mapping")
-                })
-            }
-            Source::File(file) => {
-                if let Some(bytes) = self.loaded.get() {
-                    return Ok(bytes);
-                }
-                let mut bytes = vec![0; length];
-                file.read_exact_at(&mut bytes, self.chunk.offset)
-                    .map_err(|e| Error::unreadable(path, &format!("index of field {name}"), e))?;
-                for block in 0..self.chunk.table().1 as usize {
-                    self.check_block(path, name, &bytes, block)?;
-                }
-                // Two threads may both have loaded it; the first one's stays.
-                let _ = self.loaded.set(bytes);
-                Ok(self.loaded.get().map_or(&[], Vec::as_slice))
-            }
-        }
-    }
-
-    /// Checks every block.
-    pub(crate) fn check_all(&self, path: &Path, name: &str) -> Result<()> {
-        self.source.with(|file| self.checked_bytes(path, name, file).map(drop))
-    }
-
-    /// A copy of all entries, every block of them checked.
-    pub(crate) fn copy(&self, path: &Path, name: &str) -> Result<Vec<u8>> {
-        self.source.with(|file| self.checked_bytes(path, name, file).map(<[u8]>::to_vec))
-    }
-
-    /// All entries, every block of them checked.
-    fn checked_bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
-        let bytes = self.bytes(path, name, mapped)?;
-        for block in 0..self.chunk.table().1 as usize {
-            self.check(path, name, bytes, block)?;
-        }
-        Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
-    }
-
-    /// What is wrong with each block that is damaged.
-    pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Vec<Error> {
-        let Err(error) = self.check_all(path, name) else { return Vec::new() };
-        let (start, end) = (self.chunk.offset as usize, self.chunk.end() as usize);
-        let each = |bytes: &[u8]| -> Vec<Error> {
-            let blocks = 0..self.chunk.table().1 as usize;
-            blocks.filter_map(|block| self.check_block(path, name, bytes, block).err()).collect()
-        };
-        let found = self.source.with(|mapped| {
-            if let Some(bytes) = mapped {
-                return Ok(each(bytes.get(start..end).unwrap_or_default()));
-            }
-            let Source::File(file) = &self.source else { return Ok(Vec::new()) };
-            let mut read = vec![0; end - start];
-            file.read_exact_at(&mut read, self.chunk.offset).map_err(|e| Error::io(path, e))?;
-            Ok(each(&read))
-        });
-        match found {
-            Ok(found) if !found.is_empty() => found,
-            _ => vec![error],
-        }
-    }
-
-    #[inline]
-    fn check(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
-        let Some(word) = self.checked.get(block / 64) else { return Ok(()) };
-        if word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1 {
-            return Ok(());
-        }
-        self.check_block(path, name, bytes, block)?;
-        word.fetch_or(1 << (block % 64), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Compares the CRC of one block of the bytes of the chunk and its check table.
-    #[cold]
-    pub(crate) fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
-        let length = self.chunk.length() as usize;
-        let table = (self.chunk.table().0 - self.chunk.offset) as usize;
-        let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
-        let computed = crate::crc::crc32c(bytes.get(start..end).unwrap_or_default());
-        let stored = u32_at(bytes, table + 4 * block);
-        if stored == computed {
-            return Ok(());
-        }
-        let width = usize::from(self.chunk.width);
-        let first = self.chunk.first + (start / width) as u64;
-        let last = self.chunk.first + ((end - 1) / width) as u64;
-        let at = self.chunk.offset + start as u64;
-        let what = match self.chunk.encoding {
-            Encoding::Extents => "index",
-            Encoding::Values => "values",
-        };
-        let part = format!("{what} of field {name}, records {first} to {last}");
-        let detail = format!(
-            "stored CRC {stored:#010x}, computed {computed:#010x} (bytes {at} to {})",
-            at + (end - start) as u64
-        );
-        Err(Error::corrupt(path, part, detail))
     }
 }

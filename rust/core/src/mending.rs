@@ -6,8 +6,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::chunk::{ChunkData, Source};
 use crate::error::{Error, Result};
-use crate::index::{ChunkData, Index, Source};
+use crate::index::Index;
 use crate::layout::{BLOCK, CHUNK_LEN, Chunk, Footer, Part};
 use crate::salvage::Loss;
 use crate::schema::Schema;

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 
+use crate::chunk::Source;
 use crate::codec;
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::index::Source;
 use crate::reader::Reader;
 
 /// Larger buffers are not kept.

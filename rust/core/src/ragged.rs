@@ -2,11 +2,11 @@
 
 use crate::ahead::groups_of;
 use crate::buffer::fill_parts;
+use crate::chunk::Source;
 use crate::dtype::ArrayType;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
-use crate::index::Source;
 use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;

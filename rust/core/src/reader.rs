@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use crate::chunk::Source;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::faults;
-use crate::index::{Column, Source};
+use crate::index::Column;
 use crate::layout::{FORMAT_VERSION, Part};
 use crate::map::Mapping;
 use crate::schema::{Field, Schema};

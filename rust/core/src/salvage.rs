@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::codec::Codec;
 use crate::dictionary::DictionaryRange;
+use crate::directory::decode_directory;
 use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::index::decode_directory;
 use crate::layout::{FileId, Footer, PAGE, Part, decode_superblock, u64_at};
 use crate::mending::{Mender, OlderChunks};
 use crate::open::{Commit, Opening, scan_pages};

@@ -11,9 +11,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::append::BUFFER;
 use crate::chunks::ColumnBuffer;
+use crate::directory::decode_directory;
 use crate::document::Document;
 use crate::error::{Error, Result};
-use crate::index::decode_directory;
 use crate::layout::{CheckedRange, FileId, PAGE, encode_superblock};
 use crate::lock;
 use crate::open::{Commit, Opening};

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
+use crate::chunk::Source;
 use crate::dictionary::Dictionary;
 use crate::document::Document;
 use crate::error::{Error, Result};
-use crate::index::{Index, Source};
+use crate::index::Index;
 use crate::layout::{FileId, Footer};
 use crate::map::{Guarded, Mapping, Pattern, Seal};
 use crate::open::{Commit, Opening};
