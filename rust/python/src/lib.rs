@@ -18,10 +18,14 @@ mod held;
 mod image;
 mod lists;
 mod loader;
+mod out;
 mod ragged;
 mod random;
 mod reader;
 mod recode;
+mod records;
+mod reopen;
+mod report;
 mod salvage;
 mod state;
 mod survey;
@@ -92,7 +96,9 @@ mod _core {
     #[pymodule_export]
     use crate::random::uniform;
     #[pymodule_export]
-    use crate::reader::{Reader, open_snapshot};
+    use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::reopen::open_snapshot;
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]

@@ -4,21 +4,22 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{
-    Access, Codec, ColumnBytes, Error, FieldType, Reader as CoreReader, SnapshotId, from_hex, hex, shape_text,
-};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, hex};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
+use crate::compression::stored_dict;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{Progress, to_py, without_gil};
 use crate::events::{deliver, delivered, follow};
 use crate::export::{Bytes, export, with_writable};
-use crate::held::{is_of, tensor_array};
+use crate::out::check_out;
+use crate::records::RecordIterator;
+use crate::reopen::reduced;
+use crate::report::report_dict;
 use crate::state::{State, value, values_of};
 
 /// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
@@ -45,7 +46,7 @@ pub(crate) struct Reader {
     state: Mutex<Option<Arc<State>>>,
 }
 
-fn access_from(name: &str) -> PyResult<Access> {
+pub(crate) fn access_from(name: &str) -> PyResult<Access> {
     match name {
         "mmap" => Ok(Access::Mmap),
         "pread" => Ok(Access::Pread),
@@ -85,7 +86,7 @@ impl Reader {
     }
 
     /// The number of records.
-    fn __len__(&self) -> PyResult<usize> {
+    pub(crate) fn __len__(&self) -> PyResult<usize> {
         Ok(self.state()?.reader.len() as usize)
     }
 
@@ -93,7 +94,7 @@ impl Reader {
     ///
     /// Images and bytes are read-only memoryviews of the mapping, arrays are read-only numpy arrays over it. Strings are checked against their CRC, payloads are not:
     /// `get(.., verify=True)` and `read_batch(.., verify=True)` do that.
-    fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let reader = &state.reader;
         let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
@@ -106,7 +107,7 @@ impl Reader {
 
     /// Iterate over all records, as `reader[i]` gives them.
     fn __iter__(slf: Py<Self>) -> RecordIterator {
-        RecordIterator { reader: slf, next: 0 }
+        RecordIterator::new(slf)
     }
 
     /// Return one field of one record; with `verify`, a payload is checked against its CRC.
@@ -175,16 +176,8 @@ impl Reader {
         let dict = PyDict::new(py);
         for (position, field) in state.reader.schema().fields().iter().enumerate() {
             let Some(compression) = &field.compression else { continue };
-            let (bytes, stored) = py.detach(|| state.reader.sizes(position)).map_err(to_py)?;
-            let row = PyDict::new(py);
-            row.set_item("codec", compression.codec.name())?;
-            row.set_item("level", (compression.codec == Codec::Zstd).then_some(compression.level))?;
-            row.set_item("dictionaries", compression.dictionaries())?;
-            row.set_item("bytes", bytes)?;
-            row.set_item("stored", stored)?;
-            #[allow(clippy::cast_precision_loss)] // of a ratio
-            row.set_item("ratio", (stored > 0).then(|| bytes as f64 / stored as f64))?;
-            dict.set_item(&field.name, row)?;
+            let sizes = py.detach(|| state.reader.sizes(position)).map_err(to_py)?;
+            dict.set_item(&field.name, stored_dict(py, compression, sizes)?)?;
         }
         Ok(dict)
     }
@@ -307,25 +300,7 @@ impl Reader {
             if deep { reader.verify_deep(show) } else { reader.verify(show) }
         });
         let report = delivered(py, shown.outcome(report))?;
-        let dict = PyDict::new(py);
-        dict.set_item("ok", report.errors.is_empty())?;
-        dict.set_item("records", report.records)?;
-        dict.set_item("bytes", report.bytes)?;
-        dict.set_item("errors", report.errors)?;
-        let damaged = PyList::empty(py);
-        for value in report.damaged {
-            let row = PyDict::new(py);
-            row.set_item("record", value.record)?;
-            row.set_item("field", value.field)?;
-            row.set_item("key", value.key)?;
-            row.set_item("error", value.error)?;
-            damaged.append(row)?;
-        }
-        dict.set_item("damaged", damaged)?;
-        dict.set_item("decoded", report.decoded)?;
-        dict.set_item("undecoded", report.undecoded)?;
-        dict.set_item("tail_bytes", reader.tail_bytes())?;
-        Ok(dict)
+        report_dict(py, report, reader.tail_bytes())
     }
 
     /// Let go of the file. The mapping goes with the last view of it. Closing twice is allowed.
@@ -344,11 +319,7 @@ impl Reader {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let state = self.state()?;
-        let (reader, id) = (&state.reader, state.reader.snapshot());
-        let path = self.absolute.clone().into_os_string();
-        let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
-        let arguments = (path, self.access()?, reader.threads(), hex(&id.file_id), id.commit, id.footer);
-        Ok((open, arguments.into_pyobject(py)?))
+        reduced(py, &state.reader, &self.absolute, self.access()?)
     }
 
     fn __repr__(&self) -> String {
@@ -426,73 +397,4 @@ impl Reader {
     fn tail_bytes(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.tail_bytes())
     }
-}
-
-/// Refuses an array that is to hold a batch of fixed arrays, and is of another dtype or shape.
-fn check_out(out: &Bound<'_, PyAny>, kind: &FieldType, records: usize) -> PyResult<()> {
-    let array = match kind {
-        FieldType::Array(array) if array.nbytes().is_some() => array,
-        _ => return Ok(()),
-    };
-    let wanted = stacked(records, array);
-    let (found, bfloat) = match out.cast::<PyUntypedArray>() {
-        Ok(found) => (found.clone(), false),
-        Err(_) if out.hasattr("__torch_function__")? => tensor_array(out)?,
-        Err(_) => return Ok(()), // plain memory
-    };
-    let (shape, dtype) = (found.shape(), found.dtype());
-    let same_type = is_of(&dtype, array.dtype(), bfloat) && dtype.is_native_byteorder().unwrap_or(true);
-    let flat = shape.len() == 1 && (same_type || dtype.itemsize() == 1);
-    if flat || (same_type && shape.iter().map(|&dim| dim as u64).eq(wanted.iter().copied())) {
-        return Ok(());
-    }
-    let (name, wanted) = (array.dtype(), shape_text(&wanted));
-    let shape: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
-    Err(PyValueError::new_err(format!(
-        "an array of {name} of shape {wanted} is wanted, not of {dtype} and {}: nothing was written",
-        shape_text(&shape)
-    )))
-}
-
-#[pyclass(module = "fastrecord._core")]
-pub(crate) struct RecordIterator {
-    reader: Py<Reader>,
-    next: usize,
-}
-
-#[pymethods]
-impl RecordIterator {
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let reader = self.reader.get();
-        if self.next >= reader.__len__()? {
-            return Ok(None);
-        }
-        self.next += 1;
-        reader.__getitem__(py, &(self.next - 1).into_pyobject(py)?.into_any()).map(Some)
-    }
-}
-
-/// Open the very snapshot that another process had; what a pickled Reader does.
-#[pyfunction]
-pub(crate) fn open_snapshot(
-    py: Python<'_>,
-    path: PathBuf,
-    access: &str,
-    threads: Option<usize>,
-    file_id: &str,
-    commit: u64,
-    footer: u64,
-) -> PyResult<Reader> {
-    let Some(file_id) = from_hex(file_id) else {
-        return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
-    };
-    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
-    follow(py)?;
-    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
-    let reader = delivered(py, reader)?;
-    Reader::with(py, path, reader)
 }

@@ -1,0 +1,46 @@
+//! How a reader reaches another process: it opens the very snapshot there.
+
+use std::path::{Path, PathBuf};
+
+use fastrecord_core::{Reader as CoreReader, SnapshotId, from_hex, hex};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error::to_py;
+use crate::events::{delivered, follow};
+use crate::reader::{Reader, access_from};
+
+/// What pickle calls in the other process, and with which arguments.
+pub(crate) fn reduced<'py>(
+    py: Python<'py>,
+    reader: &CoreReader,
+    path: &Path,
+    access: &str,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+    let id = reader.snapshot();
+    let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
+    let arguments = (path.as_os_str(), access, reader.threads(), hex(&id.file_id), id.commit, id.footer);
+    Ok((open, arguments.into_pyobject(py)?))
+}
+
+/// Open the very snapshot that another process had; what a pickled Reader does.
+#[pyfunction]
+pub(crate) fn open_snapshot(
+    py: Python<'_>,
+    path: PathBuf,
+    access: &str,
+    threads: Option<usize>,
+    file_id: &str,
+    commit: u64,
+    footer: u64,
+) -> PyResult<Reader> {
+    let Some(file_id) = from_hex(file_id) else {
+        return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
+    };
+    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
+    follow(py)?;
+    let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
+    let reader = delivered(py, reader)?;
+    Reader::with(py, path, reader)
+}
