@@ -14,6 +14,7 @@ mod error;
 mod events;
 mod export;
 mod filler;
+mod given;
 mod held;
 mod image;
 mod lists;

@@ -1,7 +1,18 @@
-//! What the keywords of `Writer.append_files` ask for.
+//! What the keywords of `Writer.append_files` ask for, and what became of the images: `Writer.recoded`.
 
 use fastrecord_core::image::Markers;
-use fastrecord_core::{Limit, Recode};
+use fastrecord_core::{Limit, OnError, Recode, Tally};
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+
+/// What is done about a file that cannot be read, or is no image.
+pub(crate) fn on_error_from(name: &str) -> Result<OnError, String> {
+    match name {
+        "raise" => Ok(OnError::Raise),
+        "skip" => Ok(OnError::Skip),
+        other => Err(format!("on_error is \"raise\" or \"skip\", not {other:?}")),
+    }
+}
 
 /// What the keywords of `append_files` ask for; `None` if images stay as they are.
 pub(crate) fn recode_from(
@@ -51,4 +62,19 @@ fn markers(names: &str) -> Result<Markers, String> {
         }
     }
     Ok(markers)
+}
+
+/// A dict of how many images there were, what became of them, and their bytes.
+pub(crate) fn tally_dict(py: Python<'_>, tally: Tally) -> PyResult<Bound<'_, PyDict>> {
+    let Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out } = tally;
+    let rows = [
+        ("images", images),
+        ("kept", kept),
+        ("smaller", smaller),
+        ("crop_ready", crop_ready),
+        ("raw", raw),
+        ("bytes_in", bytes_in),
+        ("bytes_out", bytes_out),
+    ];
+    rows.into_py_dict(py)
 }

@@ -4,18 +4,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fastrecord_core::{Column, Error, Mode, OnError, Schema, Tally, Value, Writer as CoreWriter, WriterOptions};
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use fastrecord_core::{Column, Error, Mode, Schema, Value, Writer as CoreWriter, WriterOptions};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
+use pyo3::types::{PyDict, PyMapping, PyTuple, PyType};
 
 use crate::compression::compression_dict;
-use crate::convert::{absolute, bad_value, from_json, schema_from, schema_to, to_json};
+use crate::convert::{absolute, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
 use crate::events::{delivered, follow};
 use crate::filler::Filler;
-use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
-use crate::recode::recode_from;
+use crate::given::beside_files;
+use crate::recode::{on_error_from, recode_from, tally_dict};
 use crate::turn::{InUse, Turns};
 
 /// The one writer of a file: append records, commit, close.
@@ -54,7 +54,7 @@ impl Writer {
     }
 
     /// The fields of every record.
-    fn known(&self) -> Arc<Schema> {
+    pub(crate) fn known(&self) -> Arc<Schema> {
         Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -67,85 +67,10 @@ impl Writer {
         self.core.is_from_another_process()
     }
 
-    fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
-        self.bad_value_of(py, 0, field, detail)
-    }
-
-    fn bad_value_of(&self, py: Python<'_>, ahead: u64, field: &str, detail: &str) -> PyErr {
-        self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len() + ahead, field, detail))
-    }
-
-    /// The columns of many records, in the order of the fields, and how many records they are of.
-    fn held_columns(&self, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<HeldColumn>, usize)> {
-        let py = columns.py();
-        let schema = self.known();
-        let fields = schema.fields();
-        let (mut held, mut count): (Vec<HeldColumn>, Option<usize>) = (Vec::with_capacity(fields.len()), None);
-        for field in fields {
-            let values = get(columns, &field.name)?;
-            let values = values.ok_or_else(|| self.bad_value(py, &field.name, "there are no values for it"))?;
-            let column = hold_column(&values, &field.kind)?;
-            let column = column.map_err(|(i, detail)| self.bad_value_of(py, i, &field.name, &detail))?;
-            let length = column.len(py);
-            if *count.get_or_insert(length) != length {
-                let (first, expected) = (&fields[0].name, count.unwrap_or_default());
-                let detail = format!("{length} values, where field {first} has {expected}");
-                return Err(self.bad_value(py, &field.name, &detail));
-            }
-            held.push(column);
-        }
-        if columns.len()? != fields.len()
-            && let Some(name) = unknown_key(&schema, columns, None)?
-        {
-            let detail = format!("no such field: the file has {}", schema.describe());
-            return Err(self.bad_value(py, &name, &detail));
-        }
-        Ok((held, count.unwrap_or_default()))
-    }
-
     /// The core's writer for a call that begins or ends something, which may have something to tell.
     fn lock_to_tell(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
         follow(py)?;
         self.lock(py)
-    }
-
-    fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
-        let py = record.py();
-        let schema = self.known();
-        let fields = schema.fields();
-        let mut held = Vec::with_capacity(fields.len());
-        for field in fields {
-            let value = get(record, &field.name)?;
-            let value = value.ok_or_else(|| self.bad_value(py, &field.name, "the record has no value for it"))?;
-            held.push(hold(&value, &field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
-        }
-        if record.len()? != fields.len()
-            && let Some(name) = unknown_key(&schema, record, None)?
-        {
-            let detail = format!("no such field: the file has {}", schema.describe());
-            return Err(self.bad_value(py, &name, &detail));
-        }
-        Ok(held)
-    }
-}
-
-/// The first key that names no field, or the one to leave out.
-fn unknown_key(schema: &Schema, given: &Bound<'_, PyMapping>, without: Option<&str>) -> PyResult<Option<String>> {
-    for key in given.keys()? {
-        let name = key.extract::<String>().ok();
-        if name.as_deref().is_none_or(|name| schema.position(name).is_none() || Some(name) == without) {
-            return Ok(Some(name.map_or_else(|| key.repr().map(|text| text.to_string()), Ok)?));
-        }
-    }
-    Ok(None)
-}
-
-/// The value of a key; `None` if the mapping has none. Other errors of the mapping are the caller's to see.
-fn get<'py>(mapping: &Bound<'py, PyMapping>, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match mapping.get_item(key) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_instance_of::<PyKeyError>(mapping.py()) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
@@ -292,35 +217,9 @@ impl Writer {
         crop_ready: Option<&str>,
     ) -> PyResult<Vec<(usize, String)>> {
         let recode = recode_from(short_side, max_side, quality, raw, crop_ready).map_err(PyValueError::new_err)?;
-        let on_error = match on_error {
-            "raise" => OnError::Raise,
-            "skip" => OnError::Skip,
-            other => return Err(PyValueError::new_err(format!("on_error is \"raise\" or \"skip\", not {other:?}"))),
-        };
+        let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
         let schema = self.known();
-        let no_field =
-            |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {} [FR407]", schema.describe()));
-        let position = schema.position(field).ok_or_else(|| no_field(field))?;
-        if let Some(name) = unknown_key(&schema, values, Some(field))? {
-            let twice =
-                || SchemaError::new_err(format!("field {field}: both files and values are given for it [FR402]"));
-            return Err(if name == field { twice() } else { no_field(&name) });
-        }
-        let mut columns = Vec::new();
-        for other in schema.fields().iter().filter(|f| f.name != field) {
-            let given = get(values, &other.name)?;
-            let given =
-                given.ok_or_else(|| SchemaError::new_err(format!("no values for field {} [FR402]", other.name)))?;
-            let column = FileColumn::new(&given, &other.kind);
-            let column =
-                column.map_err(|e| SchemaError::new_err(format!("field {}: {} [FR402]", other.name, e.value(py))))?;
-            if column.len() != paths.len() {
-                let message =
-                    format!("field {}: {} values for {} files [FR402]", other.name, column.len(), paths.len());
-                return Err(SchemaError::new_err(message));
-            }
-            columns.push(column);
-        }
+        let (position, columns) = beside_files(&schema, field, paths.len(), values)?;
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
@@ -452,17 +351,8 @@ impl Writer {
     /// smaller ones included. "bytes_in" and "bytes_out": of the files, and of what is stored of them.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out } = self.lock(py)?.tally();
-        let rows = [
-            ("images", images),
-            ("kept", kept),
-            ("smaller", smaller),
-            ("crop_ready", crop_ready),
-            ("raw", raw),
-            ("bytes_in", bytes_in),
-            ("bytes_out", bytes_out),
-        ];
-        rows.into_py_dict(py)
+        let tally = self.lock(py)?.tally();
+        tally_dict(py, tally)
     }
 
     /// How the compressed fields' values are stored, a new dict each time: field -> dict.
