@@ -99,31 +99,37 @@ impl Column {
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
-        // A width that the compiler knows makes an entry a load and a store.
         match self.width {
-            1 => self.gather_of(1, path, records, out, missing),
-            2 => self.gather_of(2, path, records, out, missing),
-            4 => self.gather_of(4, path, records, out, missing),
-            8 => self.gather_of(8, path, records, out, missing),
-            16 => self.gather_of(16, path, records, out, missing),
-            32 => self.gather_of(32, path, records, out, missing),
-            64 => self.gather_of(64, path, records, out, missing),
-            width => self.gather_of(width, path, records, out, missing),
+            1 => self.gather_of::<1>(path, records, out, missing),
+            2 => self.gather_of::<2>(path, records, out, missing),
+            4 => self.gather_of::<4>(path, records, out, missing),
+            8 => self.gather_of::<8>(path, records, out, missing),
+            16 => self.gather_of::<16>(path, records, out, missing),
+            32 => self.gather_of::<32>(path, records, out, missing),
+            64 => self.gather_of::<64>(path, records, out, missing),
+            width => {
+                let mut parts = out.chunks_exact_mut(width);
+                self.walk(path, records, width, |i, entry| {
+                    let entry = entry.ok_or_else(|| missing(i))?;
+                    if let Some(part) = parts.next() {
+                        part.copy_from_slice(entry);
+                    }
+                    Ok(())
+                })
+            }
         }
     }
 
-    #[allow(clippy::inline_always)] // likewise
-    #[inline(always)]
-    fn gather_of(
+    /// As [`Column::gather`], for a width that the compiler knows: an entry is then a load and a store.
+    fn gather_of<const WIDTH: usize>(
         &self,
-        width: usize,
         path: &Path,
         records: &[u64],
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
-        let mut parts = out.chunks_exact_mut(width);
-        self.walk(path, records, width, |i, entry| {
+        let mut parts = out.chunks_exact_mut(WIDTH);
+        self.for_each::<WIDTH>(path, records, |i, entry| {
             let entry = entry.ok_or_else(|| missing(i))?;
             if let Some(part) = parts.next() {
                 part.copy_from_slice(entry);
