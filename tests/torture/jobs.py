@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 import fastrecord as fr
-from tests.torture.processes import environment
+from tests.torture.processes import end_with_parent, environment
 
 # The smallest of torchvision's classifiers with batch normalisation and without dropout.
 _MODEL = "shufflenet_v2_x0_5"
@@ -38,7 +38,14 @@ def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | N
     command += ["--image-size", "32", "--batch-size", str(16 // max(1, ranks)), "--lr", "0.001", *map(str, options)]
     more = {} if temporary is None else {"TMPDIR": str(temporary)}
     with (files / "said").open("ab") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said, env=environment(**more), start_new_session=True)
+        return subprocess.Popen(
+            command,
+            stdout=said,
+            stderr=said,
+            env=environment(**more),
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
 
 
 def said(files: Path, size: int = 2000) -> str:
@@ -70,7 +77,7 @@ def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.torture.jobs", str(folder / "train.frec")]
     with (
         (folder / "said").open("ab") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env=environment()) as it,
+        subprocess.Popen(command, stdout=out, stderr=out, env=environment(), preexec_fn=end_with_parent) as it,
     ):
         try:
             yield it

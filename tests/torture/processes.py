@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -134,10 +135,21 @@ class Pace:
 def apart(module: str, count: int) -> Outcome:
     """Run `python -m tests.torture.<module> COUNT`, which prints its outcome as JSON; all else goes to stderr."""
     command = [sys.executable, "-m", f"tests.torture.{module}", str(count)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment())
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(), preexec_fn=end_with_parent
+    )
     if done.returncode != 0:
         return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}"])
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Let this process, just forked, be killed with the thread that started it: a run broken off leaves no job."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def environment(**more: str) -> dict[str, str]:
