@@ -37,6 +37,7 @@ EXPERIMENTS: list[Experiment] = [
     leftovers.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,
+    sanitizers.TSAN,
     endings.EXPERIMENT,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,

@@ -1,4 +1,4 @@
-"""The core's own tests, run by those who see what a test cannot: Miri and valgrind."""
+"""The core's own tests, run by those who see what a test cannot: Miri, valgrind and ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.torture.experiment import ROOT, Experiment, Outcome
+from tests.torture.fuzz import nightly_host
 
 _PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
 # Modules with `unsafe` whose tests need no file and no C library, and the threads that they lend memory to.
 _INTERPRETED = ["filling::", "image::row::", "pool::"]
 # Tests that read mappings, call the C libraries, and fill one buffer from several threads.
 _WATCHED = ["compression", "image", "roundtrip", "side_bytes", "stacking", "types"]
+# Tests of threads that hand memory, work and files to each other; those of the library itself come along.
+_THREADED = ["concurrent", "ingest", "loader", "stacking"]
 # Each test takes a hundred times as long there.
 _FEWER = {"PROPTEST_CASES": "4", "FASTRECORD_TORTURE": "20"}
 
@@ -52,5 +56,25 @@ def valgrind(_count: int) -> Outcome:
     return _run(command, env, "memcheck: no invalid access, nothing uninitialised used, nothing lost")
 
 
+def tsan(_count: int) -> Outcome:
+    """Run tests with every access of memory watched, the standard library's too."""
+    host = nightly_host()
+    if host is None:
+        return Outcome(
+            0, ["ThreadSanitizer needs Rust's nightly: rustup toolchain install nightly --component rust-src"]
+        )
+    tests = [argument for name in _THREADED for argument in ("--test", name)]
+    command = ["cargo", "+nightly", "test", "-Zbuild-std", "--target", host, "--no-fail-fast", "-p", "fastrecord-core"]
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tsan"
+    env = {
+        "RUSTFLAGS": "-Zsanitizer=thread",
+        "CARGO_TARGET_DIR": str(folder),
+        # A child of a process with threads may have some of its own: that is what is tested.
+        "TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0",
+    }
+    return _run([*command, "--lib", *tests], env, "no data race")
+
+
 MIRI = Experiment("miri", 4, "tests", "tests/torture/sanitizers.py", 1, 1, miri, in_tests=False)
 VALGRIND = Experiment("valgrind", 4, "tests", "tests/torture/sanitizers.py", 1, 1, valgrind, in_tests=False)
+TSAN = Experiment("tsan", 8, "tests", "tests/torture/sanitizers.py", 1, 1, tsan, in_tests=False)

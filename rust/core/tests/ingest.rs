@@ -1,0 +1,96 @@
+//! Files that threads read ahead: they are appended in order, whatever the threads do, and what goes wrong is that file's.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Rng, folder, never, open, options, png};
+use fastrecord_core::{DType, Error, FieldType, Mode, OnError, Schema, Value, Writer};
+
+/// More than may wait in memory, most of them small.
+fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut rng = Rng(5);
+    (0..count)
+        .map(|number| {
+            let length = if number % 40 == 7 { 6 << 20 } else { rng.below(3000) as usize };
+            let bytes = png(1 + number as u32, 2, &rng.bytes(length));
+            let path = folder.join(format!("{number}.png"));
+            fs::write(&path, &bytes).unwrap();
+            (path, bytes)
+        })
+        .collect()
+}
+
+fn writer(path: &Path) -> Writer {
+    let schema = Schema::new([("image", FieldType::Image), ("label", FieldType::Scalar(DType::Int64))]).unwrap();
+    Writer::open(path, Some(schema), None, &options(Mode::Create)).unwrap()
+}
+
+fn number_of(file: usize) -> i64 {
+    3 * i64::try_from(file).unwrap()
+}
+
+fn label(file: usize) -> Vec<Value<'static>> {
+    vec![Value::Int(number_of(file))]
+}
+
+/// Makes sure that a file holds these files, in this order.
+fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
+    let reader = open(path);
+    assert_eq!(reader.len(), files.len() as u64);
+    for (record, (number, bytes)) in (0..).zip(files) {
+        assert_eq!(reader.payload(0, record, true).unwrap(), *bytes);
+        assert_eq!(reader.values(1, &[record]).unwrap(), number_of(*number).to_le_bytes());
+    }
+    assert!(reader.verify(|_| false).unwrap().errors.is_empty());
+}
+
+#[test]
+fn files_are_appended_in_order_and_what_cannot_be_read_is_left_out_and_named() {
+    let folder = folder();
+    let files = write_files(folder.path(), 300);
+    let mut paths: Vec<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    paths[123] = folder.path().join("nowhere.png");
+    fs::write(&paths[200], b"no image").unwrap();
+    let out = folder.path().join("x.frec");
+    let mut writer = writer(&out);
+    let skipped = writer.append_files(0, &paths, OnError::Skip, None, label, never).unwrap();
+    writer.close().unwrap();
+    let numbers: Vec<usize> = skipped.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [123, 200]);
+    assert!(skipped[0].1.contains("nowhere.png") && skipped[1].1.contains("200.png"), "{skipped:?}");
+    let whole = files.iter().map(|(_, bytes)| &bytes[..]).enumerate();
+    assert_holds(&out, &whole.filter(|(number, _)| !numbers.contains(number)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_first_bad_file_ends_it_and_all_before_it_is_there() {
+    let folder = folder();
+    let files = write_files(folder.path(), 120);
+    let mut paths: Vec<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    (paths[60], paths[61]) = (folder.path().join("first.png"), folder.path().join("second.png"));
+    let out = folder.path().join("x.frec");
+    let mut writer = writer(&out);
+    let error = writer.append_files(0, &paths, OnError::Raise, None, label, never).unwrap_err();
+    assert!(matches!(&error, Error::Io { path, .. } if path.ends_with("first.png")), "{error}");
+    writer.close().unwrap();
+    assert_holds(&out, &files[..60].iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
+}
+
+#[test]
+fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
+    let folder = folder();
+    let files = write_files(folder.path(), 300);
+    let paths: Vec<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    let out = folder.path().join("x.frec");
+    let mut writer = writer(&out);
+    // It is asked whenever it has to wait, and now and then.
+    let outcome = writer.append_files(0, &paths, OnError::Raise, None, label, || true);
+    assert!(matches!(outcome, Ok(_) | Err(Error::Interrupted)), "{outcome:?}");
+    let done = writer.len() as usize;
+    let more = writer.append_files(0, &paths[done..], OnError::Raise, None, |number| label(done + number), never);
+    assert_eq!(more.unwrap(), []);
+    writer.close().unwrap();
+    assert_holds(&out, &files.iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
+}
