@@ -77,6 +77,7 @@ mod probe;
 mod ragged;
 mod reader;
 mod recode;
+mod remains;
 mod resident;
 mod safe;
 mod salvage;
