@@ -84,6 +84,9 @@ pub(crate) fn find(
     let mut ids: Vec<((u64, u64), FileId)> = seen.into_iter().map(|(id, seen)| (seen, id)).collect();
     ids.sort_unstable_by(|a, b| b.cmp(a));
     for (_, id) in ids.iter().take(MOST_IDS) {
+        if own.as_ref().is_some_and(|(own, ..)| own == id) {
+            return Ok(own);
+        }
         if let Some(mut found) = of_id(*id, interrupted)? {
             if said.as_ref().is_ok_and(|said| said != id) {
                 found.2.say(format!("{}: page 0 is that of another file than the commits", path.display()));
