@@ -190,6 +190,15 @@ def test_what_a_machine_lacks_is_told(changes: dict[str, Any], files: int, expec
     assert {code: level for code, level in levels(found).items() if level != "ok"} == expected
 
 
+@pytest.mark.parametrize(
+    ("available", "limit", "left"), [(60, None, 60), (60, 4, 4), (2, 4, 2), (None, 4, 4), (None, None, None)]
+)
+def test_memory_left_is_what_is_available_within_the_limit(
+    available: int | None, limit: int | None, left: int | None
+) -> None:
+    assert replace(GOOD, memory_available=available, memory_limit=limit).memory_left == left
+
+
 def test_this_machine_is_looked_at_without_importing_torch() -> None:
     program = (
         "import json, sys\n"

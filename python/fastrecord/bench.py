@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, decode_image, default_threads
 from fastrecord.image_head import has_restarts, image_format
-from fastrecord.page_cache import available_memory, cached_share, drop_from_cache
+from fastrecord.machine import this_machine
+from fastrecord.page_cache import cached_share, drop_from_cache
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
@@ -166,7 +167,7 @@ def bench_file(
             kind="",
             cpus=cpus,
             machine_cpus=os.cpu_count() or cpus,
-            memory=available_memory(),
+            memory=this_machine().memory_left,
             cold=cold,
         )
         report.kind = reader.schema[report.field].name

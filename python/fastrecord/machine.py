@@ -138,6 +138,12 @@ class Machine:
     instructions: dict[str, str] = field(default_factory=dict)
 
     @property
+    def memory_left(self) -> int | None:
+        """Bytes of memory that may be had now, within the limit of the control group."""
+        known = [size for size in (self.memory_available, self.memory_limit) if size is not None]
+        return min(known, default=None)
+
+    @property
     def memory_granted(self) -> int | None:
         """Bytes of memory that the process and its page cache may take at the most."""
         known = [size for size in (self.memory, self.memory_limit) if size is not None]

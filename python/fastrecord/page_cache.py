@@ -1,4 +1,4 @@
-"""How much memory is free, and what of a file lies in it."""
+"""What of a file lies in the page cache, as anybody may ask who may read it, and dropping it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,11 @@ import numpy as np
 _PROBES = 512
 
 
-def available_memory() -> int | None:
-    """Return the bytes of memory that are free or can be freed, within the limit of the process's group, if known."""
-    limits = []
-    try:
-        with open("/proc/meminfo") as file:
-            limits += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")]
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limits += [int(text) for text in [file.read().strip()] if text.isdecimal()]
-    except OSError:
-        pass  # another system, or no group with a limit: what is known is known
-    return min(limits, default=None)
-
-
 def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
-    """Return the share of a file that lies in the page cache, by probing single bytes without waiting for the disk."""
+    """Return the share of a file that lies in the page cache, by probing single bytes without waiting for the disk.
+
+    It answers those who neither own the file nor may write to it, too: `resident_bytes` tells them that all is there.
+    """
     flag = getattr(os, "RWF_NOWAIT", None)
     if flag is None:
         return None
