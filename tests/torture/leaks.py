@@ -12,7 +12,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -28,8 +28,13 @@ _LEAST_LEAK = 512
 _ENOUGH = 2000
 _ROOM = 32 << 20
 _HUNDRED = 100
-# One in so many hundreds is traced, which takes twice the time.
-_TRACED = 10
+# Of so many hundreds so many in a row are traced, from the same number on; it takes twice the time.
+_PERIOD, _TRACED = 50, 10
+# Objects that replace older ones, which were not traced, look like more of them at first: torch's table of what
+# processes share holds 128, and Python keeps some of each size. Hundreds until all have been replaced:
+_REPLACED = 4
+# Bytes of Python's objects that each loader may seem to leave: in so few hundreds the table's state tells.
+_LEAST_TRACED = 64
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Samples:
         made: Loaders so far.
         memory: Bytes of the process then.
         blocks: Python's own of them.
-        traced: Bytes of Python's objects that each loader of a hundred left.
+        traced: Bytes of Python's objects that each loader left, of hundreds of them in a row.
     """
 
     made: list[int] = field(default_factory=list)
@@ -60,7 +65,8 @@ class Samples:
         memory, blocks = slope(made, self.memory[later:]), slope(made, self.blocks[later:])
         traced = min(self.traced)
         failures = [f"{memory:.0f} bytes are left of each loader"] if memory > _LEAST_LEAK else []
-        failures += [f"{traced:.0f} bytes of Python's objects are left of each loader"] if traced > _LEAST_LEAK else []
+        if traced > _LEAST_TRACED:
+            failures.append(f"{traced:.0f} bytes of Python's objects are left of each loader")
         told = f"{memory:.0f} bytes of memory, {blocks:.2f} blocks and {traced:.0f} bytes of Python's objects a loader"
         return failures, f"in all {(self.memory[-1] - self.memory[later]) / 1024:.0f} KiB more; {told}"
 
@@ -105,24 +111,30 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
         step()
     first, samples = use(), Samples()
     failures: list[str] = []
+    traced: list[tuple[int, int]] = []
     for start in hundreds:
         stop = min(start + hundred, count)
-        tracing = start // hundred % _TRACED == 1
-        if tracing:
+        place = start // hundred % _PERIOD - _TRACED
+        if place == 0:
             tracemalloc.start()
         for number in range(start, stop):
             steps = rarely if rarely and number % rare == rare - 1 else often
             steps[(number // rare if steps is rarely else number) % len(steps)]()
         now = settled(first)
-        if tracing:
-            samples.traced.append(tracemalloc.get_traced_memory()[0] / (stop - start))
-            tracemalloc.stop()
-            now = replace(now, memory=use().memory)
-        samples.made.append(stop)
-        samples.memory.append(now.memory)
-        samples.blocks.append(sys.getallocatedblocks())
         if any(getattr(now, what) > getattr(first, what) for what in ("descriptors", "threads", "mappings")):
             failures.append(f"after {stop}: {now}, before the first one {first}")
+        if tracemalloc.is_tracing():
+            traced.append((stop, tracemalloc.get_traced_memory()[0]))
+            # The traces take memory themselves.
+            if place < _TRACED - 1:
+                continue
+            tracemalloc.stop()
+            samples.traced.append(slope(*zip(*traced[_REPLACED:], strict=True)))
+            traced.clear()
+        samples.made.append(stop)
+        samples.memory.append(use().memory)
+        samples.blocks.append(sys.getallocatedblocks())
+    tracemalloc.stop()
     return failures, samples
 
 
