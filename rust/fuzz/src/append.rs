@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
             with_file(&memory.bytes(), |path| {
                 let reader = Reader::open(path, Access::Mmap, Some(1)).expect("what a writer has closed");
                 assert_eq!(reader.len(), len + 1);
-                walk::everything(&reader);
+                walk::everything(&reader, data);
             });
         }
     });

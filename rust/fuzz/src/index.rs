@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
     guard::within(walk::bound(file.len()), || {
         with_file(&file, |path| {
             if let Ok(reader) = Reader::open(path, access, Some(1)) {
-                walk::everything(&reader);
+                walk::everything(&reader, data);
             }
         });
     });

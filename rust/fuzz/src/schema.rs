@@ -14,9 +14,9 @@ pub fn run(data: &[u8]) {
     guard::within(walk::bound(data.len()), || schema(data));
     let mut forge = Forge::new("[]", 0);
     forge.metadata = data.to_vec();
-    file(forge, data.len());
+    file(forge, data);
     if let Ok(rows) = std::str::from_utf8(data) {
-        file(Forge::new(rows, 0), data.len());
+        file(Forge::new(rows, 0), data);
     }
 }
 
@@ -30,12 +30,12 @@ fn schema(data: &[u8]) {
     }
 }
 
-fn file(forge: Forge, length: usize) {
+fn file(forge: Forge, data: &[u8]) {
     let file = forge.build(|_| {});
-    guard::within(walk::bound(length), || {
+    guard::within(walk::bound(data.len()), || {
         let schema = with_file(&file, |path| {
             let reader = Reader::open(path, Access::Pread, Some(1)).ok()?;
-            walk::everything(&reader);
+            walk::everything(&reader, data);
             Some(reader.schema().clone())
         });
         if let Some(schema) = schema {
