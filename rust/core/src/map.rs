@@ -14,7 +14,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 
 use crate::error::{Error, Result};
 use crate::faults::{self, Listed};
-use crate::layout::{FileId, Footer};
+use crate::layout::{FileId, Footer, PAGE};
 use crate::snapshot::hex;
 
 /// How a mapping will be read.
@@ -65,7 +65,7 @@ impl Mapping {
     }
 }
 
-/// What a file holds as long as it is the one that was opened: its id, and the start of the snapshot's footer.
+/// What a file holds as long as it is the one that was opened: its id, and the snapshot's footer.
 #[derive(Debug, Clone)]
 pub(crate) struct Seal {
     path: PathBuf,
@@ -73,30 +73,60 @@ pub(crate) struct Seal {
     commit: u64,
     at: u64,
     end: u64,
-    footer: [u8; SEAL_LEN],
+    fields: [u8; FIELDS_LEN],
+    crc: [u8; 4],
 }
 
-/// The part of a footer that says something.
-const SEAL_LEN: usize = 104;
+const FOOTER_LEN: usize = PAGE as usize;
+/// The part of a footer that says something. Behind it is nothing but its CRC, at the very end: that is gone, too, where the
+/// file was cut short within this page and has got its length again.
+const FIELDS_LEN: usize = 104;
+const CRC_AT: usize = FOOTER_LEN - 4;
 /// Where the file id lies.
 const ID_AT: usize = 16;
 
 impl Seal {
     /// # Errors
-    /// Those of the system.
+    /// [`Error::Truncated`], [`Error::Replaced`]: the footer is not there any more. Those of the system.
     pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
         // As it lies there: of a damaged file that is being salvaged the footers tell the id.
         let mut seen = FileId::default();
         file.read_exact_at(&mut seen, ID_AT as u64).map_err(|e| Error::unreadable(path, "superblock", e))?;
-        let mut bytes = [0; SEAL_LEN];
-        bytes.copy_from_slice(&footer.encode(&id)[..SEAL_LEN]);
         let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
-        Ok(Self { path, id: seen, commit, at, end, footer: bytes })
+        let mut seal = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
+        let page = seal.footer(file)?;
+        if Footer::decode(&seal.path, &page, at, &id)? != Some(*footer) {
+            return Err(seal.replaced());
+        }
+        seal.fields.copy_from_slice(&page[..FIELDS_LEN]);
+        seal.crc.copy_from_slice(&page[CRC_AT..]);
+        Ok(seal)
+    }
+
+    /// The page of the footer, as it is now.
+    fn footer(&self, file: &File) -> Result<[u8; FOOTER_LEN]> {
+        self.check_size(file)?;
+        let mut page = [0; FOOTER_LEN];
+        file.read_exact_at(&mut page, self.at).map_err(|e| Error::unreadable(&self.path, "footer", e))?;
+        Ok(page)
+    }
+
+    fn is_footer(&self, page: &[u8]) -> bool {
+        page[..FIELDS_LEN] == self.fields && page[CRC_AT..] == self.crc
     }
 
     fn fits(&self, bytes: &[u8]) -> bool {
         bytes.get(ID_AT..ID_AT + self.id.len()) == Some(&self.id[..])
-            && bytes.get(self.at as usize..self.at as usize + SEAL_LEN) == Some(&self.footer[..])
+            && bytes.get(self.at as usize..self.end as usize).is_some_and(|page| self.is_footer(page))
+    }
+
+    fn replaced(&self) -> Error {
+        self.not_here("other bytes in the place of that commit".to_owned())
+    }
+
+    fn not_here(&self, found: String) -> Error {
+        let expected = format!("file {} at commit {}", hex(&self.id), self.commit);
+        Error::Replaced { path: self.path.clone(), expected, found }
     }
 
     /// Asks the system whether the file is still as long as the snapshot.
@@ -116,22 +146,16 @@ impl Seal {
     /// # Errors
     /// [`Error::Truncated`], [`Error::Replaced`], and those of the system.
     pub(crate) fn check(&self, file: &File) -> Result<()> {
-        self.check_size(file)?;
-        let read = |bytes: &mut [u8], at: u64, place: &str| {
-            file.read_exact_at(bytes, at).map_err(|e| Error::unreadable(&self.path, place, e))
-        };
-        let (mut id, mut footer) = (FileId::default(), [0; SEAL_LEN]);
-        read(&mut id, ID_AT as u64, "superblock")?;
-        read(&mut footer, self.at, "footer")?;
-        let found = if id != self.id {
-            format!("file {}, written over it", hex(&id))
-        } else if footer != self.footer {
-            "other bytes in the place of that commit".to_owned()
+        let page = self.footer(file)?;
+        let mut id = FileId::default();
+        file.read_exact_at(&mut id, ID_AT as u64).map_err(|e| Error::unreadable(&self.path, "superblock", e))?;
+        if id != self.id {
+            Err(self.not_here(format!("file {}, written over it", hex(&id))))
+        } else if self.is_footer(&page) {
+            Ok(())
         } else {
-            return Ok(());
-        };
-        let expected = format!("file {} at commit {}", hex(&self.id), self.commit);
-        Err(Error::Replaced { path: self.path.clone(), expected, found })
+            Err(self.replaced())
+        }
     }
 }
 
