@@ -206,7 +206,7 @@ def rewriting(command: str, disk: Path, work: Path, sources: int, outs: list[str
         ballast = Ballast(disk, 500_000)
         told = failed(command, *options, *(["--overwrite"] if existing else []), *paths, "-o", *found)
         assert f": {FULL}" in told
-        replaced = "and the file that was to be replaced is as it was; make room"
+        replaced = "the file that was to be replaced is as it was, and nothing of the new one is left; make room"
         assert (replaced if existing else "and no file is left; make room") in told
         assert ballast.others() == sorted(old)
         assert {name: (disk / name).read_bytes() for name in old} == old
@@ -239,7 +239,7 @@ def compact(disk: Path, work: Path) -> None:
     before, ballast = rows(path), Ballast(disk, 500_000)
     told = failed("compact", path)
     assert f"{path}: {FULL}" in told
-    assert "nothing was committed, and the file that was to be replaced is as it was; make room" in told
+    assert "the file that was to be replaced is as it was, and nothing of the new one is left; make room" in told
     assert (rows(path), ballast.others()) == (before, ["in.frec"])
     ballast.remove()
     good("compact", path)

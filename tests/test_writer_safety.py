@@ -11,7 +11,7 @@ import pytest
 
 import fastrecord as fr
 from tests.child import run_child
-from tests.test_writer import SCHEMA, labels, write
+from tests.test_writer import GOOD, SCHEMA, labels, write
 
 
 def test_a_second_writer_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def full_disk(path: Path) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("start", ["new", "commit", "append"])
+@pytest.mark.parametrize("start", ["new", "commit", "append", "replace"])
 def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commit(tmp_path: Path, start: str) -> None:
     mounted = full_disk(tmp_path)
     script = """
@@ -201,11 +201,13 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
             resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, resource.RLIM_INFINITY))
         if start == "append":
             write("a.frec", 5)
-        writer = fr.Writer("a.frec", SCHEMA, "a") if start == "append" else fr.Writer("a.frec", SCHEMA)
+        if start == "replace":
+            write("a.frec", 3)
+        writer = fr.Writer("a.frec", SCHEMA, {{"append": "a", "replace": "w"}}.get(start, "x"))
         if start != "new":
             writer.append(record(len(writer)))
             writer.commit()
-        kept = writer.committed
+        kept = 3 if start == "replace" else writer.committed
         try:
             while True:
                 writer.append(record(len(writer), 100_000))
@@ -232,14 +234,62 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
     finally:
         if mounted:
             subprocess.run(["umount", str(tmp_path)], check=True)
-    kept = {"new": 0, "commit": 1, "append": 6}[start]
+    kept = {"new": 0, "commit": 1, "append": 6, "replace": 3}[start]
     too_large = "no file may be larger here (`ulimit -f`, or the file system): once it may, "
-    way_out = f"{'make room, then ' if mounted else too_large}{'open it again to go on' if kept else 'write it again'}"
-    good_to = f"the file is good up to its last commit ({kept} records)"
-    safe = f"{good_to if kept else 'nothing was committed, and no file is left'}; {way_out}"
+    goes_on = start in ("commit", "append")
+    way_out = (
+        f"{'make room, then ' if mounted else too_large}{'open it again to go on' if goes_on else 'write it again'}"
+    )
+    left = {
+        "new": "nothing was committed, and no file is left",
+        # A commit of what has no name yet is none that counts.
+        "replace": "the file that was to be replaced is as it was, and nothing of the new one is left",
+    }.get(start, f"the file is good up to its last commit ({kept} records)")
+    safe = f"{left}; {way_out}"
     path = str(tmp_path / "a.frec")
     assert json.loads(out[0]) == ["ENOSPC" if mounted else "EFBIG", path, [f"{path}: {safe}"]]
     for line in out[1:4]:
         assert "the writer stopped after a failed write" in line
         assert line.endswith(f"{safe} [FR603]")
     assert out[4] == ("False" if start == "new" else str(kept))
+
+
+def test_a_second_writer_is_refused_where_the_first_one_has_nothing_to_replace(tmp_path: Path) -> None:
+    path = tmp_path / "a.frec"
+    first = fr.Writer(path, SCHEMA, "w")
+    for mode in ("w", "a"):
+        with pytest.raises(fr.LockedError, match=rf"a\.frec: .*pid {os.getpid()}"):
+            fr.Writer(path, SCHEMA, mode)
+    with pytest.raises(FileExistsError, match=r"a\.frec"):
+        fr.Writer(path, SCHEMA)
+    first.append({**GOOD, "label": 7})
+    first.close()
+    assert labels(path) == [7]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.frec"]
+
+
+def test_commits_of_a_new_file_stay_and_those_of_a_replacement_go_with_an_exception(tmp_path: Path) -> None:
+    def broken_off(label: int) -> None:
+        with fr.Writer(tmp_path / "a.frec", SCHEMA, "w") as writer:
+            writer.append({**GOOD, "label": label})
+            writer.commit()
+            raise RuntimeError("as was asked")
+
+    for label in (7, 8):
+        with pytest.raises(RuntimeError, match="as was asked"):
+            broken_off(label)
+        assert labels(tmp_path / "a.frec") == [7]
+        assert [file.name for file in tmp_path.iterdir()] == ["a.frec"]
+
+
+def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    link, file = tmp_path / "link.frec", tmp_path / "folder" / "a.frec"
+    link.symlink_to(Path("folder", "a.frec"))
+    with pytest.raises(FileNotFoundError, match=r"link\.frec"):
+        fr.Writer(link, SCHEMA, "w")
+    write(file, range(2))
+    write(link, range(5), "w")
+    assert link.is_symlink()
+    assert labels(file) == labels(link) == list(range(5))
+    assert [file.name for file in (tmp_path / "folder").iterdir()] == ["a.frec"]

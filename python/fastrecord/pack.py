@@ -79,8 +79,8 @@ def pack_folder(
         FastRecordError: the input or `out` is not as it must be; the message has the name and the way out.
         OSError: reading a folder or writing failed. A file without any commit is removed; else it stays at its last
             commit.
-        KeyboardInterrupt: Ctrl-C; what was packed so far is committed (with mode "w", dropped), and "resume" goes on
-            from there. A second Ctrl-C does not wait for that: the file stays at its commit before.
+        KeyboardInterrupt: Ctrl-C; what was packed so far is committed (dropped, if it was to replace a file), and
+            "resume" goes on from there. A second Ctrl-C does not wait for that: the file stays at its commit before.
     """
     started = time.perf_counter()
     check_options(mode, bad_files, shards, shard_size, commit_bytes)

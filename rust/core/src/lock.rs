@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::sys;
@@ -39,6 +39,33 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
     }
 }
 
+/// Makes a file that must not be there yet, and takes its lock.
+///
+/// # Errors
+/// As [`lock`], and those of creating: something has the path.
+pub(crate) fn create_locked(path: &Path) -> Result<File> {
+    let io = |e| Error::io(path, e);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
+    lock(path, &file)?;
+    // Between creating and locking another writer may have replaced it.
+    match leads_to(path, identity(&file).map_err(io)?) {
+        Ok(true) => Ok(file),
+        Ok(false) => Err(io(io::ErrorKind::AlreadyExists.into())),
+        Err(error) => Err(io(error)),
+    }
+}
+
+/// The file that a link leads to, which is what is replaced, and not the link; `None` if the path is no link.
+///
+/// # Errors
+/// Those of the system: the link leads nowhere, for one.
+pub(crate) fn resolve_link(path: &Path) -> Result<Option<PathBuf>> {
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_symlink() => path.canonicalize().map(Some).map_err(|e| Error::io(path, e)),
+        _ => Ok(None),
+    }
+}
+
 /// What tells an open file from others, whatever path it has.
 pub(crate) type Identity = (u64, u64);
 
@@ -64,22 +91,34 @@ pub(crate) struct Lock {
 /// As [`lock`]; a folder or a device has the path.
 pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
     let io = |e| Error::io(path, e);
-    match path.metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
-        Ok(meta) if meta.is_dir() => return Err(io(io::Error::from_raw_os_error(libc::EISDIR))),
-        Ok(meta) if !meta.is_file() => {
-            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    loop {
+        match path.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+            Ok(meta) if meta.is_dir() => return Err(io(io::Error::from_raw_os_error(libc::EISDIR))),
+            Ok(meta) if !meta.is_file() => {
+                return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+            }
+            Ok(_) => {}
         }
-        Ok(_) => {}
+        // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
+        // Non-blocking: what has the name by now may be a pipe.
+        let open = |write| OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = match open(true).or_else(|_| open(false)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            outcome => outcome.map_err(io)?,
+        };
+        lock(path, &file)?;
+        // Between opening and locking another writer may have put a new file in its place, or removed it.
+        match leads_to(path, identity(&file).map_err(io)?) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io(error)),
+        }
+        sys::close_in_children(file.as_raw_fd());
+        return Ok(Some(Lock { file: Some(file), process: std::process::id() }));
     }
-    // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
-    // Non-blocking: what has the name by now may be a pipe.
-    let open = |write| OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = open(true).or_else(|_| open(false)).map_err(io)?;
-    lock(path, &file)?;
-    sys::close_in_children(file.as_raw_fd());
-    Ok(Some(Lock { file: Some(file), process: std::process::id() }))
 }
 
 impl Lock {

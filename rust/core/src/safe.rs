@@ -47,7 +47,7 @@ impl fmt::Display for Safe {
                 write!(f, ", or has the one that was under way as well")?;
             }
         } else if self.replaces {
-            write!(f, "nothing was committed, and the file that was to be replaced is as it was")?;
+            write!(f, "the file that was to be replaced is as it was, and nothing of the new one is left")?;
         } else {
             write!(f, "nothing was committed, and no file is left")?;
         }

@@ -1,7 +1,6 @@
 //! How a writer begins and ends: the file, its lock, where it goes on, and the name that it takes.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -40,26 +39,37 @@ impl Writer {
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let new_schema = || schema.clone().ok_or_else(|| Error::Schema("a new file needs a schema".to_owned()));
+        let resolved = if options.mode == Mode::Overwrite { lock::resolve_link(path)? } else { None };
+        let path = resolved.as_deref().unwrap_or(path);
         let (mut temporary, mut replaced) = (None, None);
         let file = match options.mode {
             Mode::Append => lock::open_locked(path)?,
             Mode::Create => {
                 new_schema()?;
-                OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?
+                lock::create_locked(path)?
             }
             Mode::Overwrite => {
                 new_schema()?;
-                replaced = lock::lock_replaced(path)?;
+                let file = loop {
+                    if let Some(old) = lock::lock_replaced(path)? {
+                        let name = temporary.insert(temporary_name(path)?);
+                        let file = create_temporary(name, &old).map_err(io)?;
+                        lock::lock(path, &file)?;
+                        replaced = Some(old);
+                        break file;
+                    }
+                    // With nothing to replace it has its name from the start, and with the name the lock that keeps others away.
+                    match lock::create_locked(path) {
+                        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {}
+                        outcome => break outcome?,
+                    }
+                };
                 remove_stale_temporaries(path);
-                let name = temporary.insert(temporary_name(path)?);
-                create_temporary(name, replaced.as_ref()).map_err(io)?
+                file
             }
         };
         let fd = file.as_raw_fd();
         let identity = lock::identity(&file).map_err(io)?;
-        if options.mode != Mode::Append {
-            lock::lock(path, &file)?;
-        }
         sys::close_in_children(fd);
         let opened = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
@@ -239,9 +249,7 @@ impl Writer {
                 Error::Replace { path, finished: temporary, source }
             })?;
             sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
-            let what =
-                if self.replaced.is_some() { "the file of before was replaced" } else { "the file has its name" };
-            log::info!(target: LOG, "{}: {what}", self.path.display());
+            log::info!(target: LOG, "{}: the file of before was replaced", self.path.display());
         }
         Ok(())
     }

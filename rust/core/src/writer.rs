@@ -74,7 +74,8 @@ pub enum Mode {
     Create,
     /// Go on behind the last commit of an existing file.
     Append,
-    /// Write under a temporary name, and take the place of an existing file at close.
+    /// Write under a temporary name, and take the place of an existing file at close; until then no commit counts. Where there
+    /// is none, as `Create`.
     Overwrite,
 }
 
@@ -238,11 +239,14 @@ impl Writer {
     }
 
     fn safe(&self, obstacle: Obstacle) -> Safe {
+        // What has no name yet goes with its writer, whatever was committed.
+        let replaces = self.temporary.is_some();
+        let footer = self.footer.filter(|_| !replaces);
         Safe {
-            commit: self.footer.map_or(0, |footer| footer.commit),
-            records: self.committed(),
-            replaces: self.replaced.is_some(),
-            under_way: self.under_way,
+            commit: footer.map_or(0, |footer| footer.commit),
+            records: footer.map_or(0, |footer| footer.records),
+            replaces,
+            under_way: self.under_way && !replaces,
             obstacle,
         }
     }

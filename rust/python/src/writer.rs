@@ -24,13 +24,14 @@ use crate::turn::{InUse, Turns};
 ///     path: The .frec file.
 ///     schema: A Schema, or a mapping of name to type. May be None to append; if given then, it must be the file's.
 ///     mode: "x" creates the file and refuses an existing one; "a" goes on behind the last commit of an existing one (a torn
-///         tail is cut off); "w" writes under a temporary name beside it and takes its place at close.
+///         tail is cut off); "w" writes under a temporary name beside it and takes its place at close: until then no commit counts, and
+///         the old file is there, and stays if an exception leaves the block. Where there is none, as "x".
 ///     metadata: The file's own key/values, JSON-able. "classes" (list of class names, position = label) is read by data sets.
 ///     complete: False while a bulk import is under way: data sets refuse the file until `writer.complete = True`.
 ///     commit_bytes: Commit by itself after so many bytes, so that memory and what a crash can lose stay bounded.
 ///
 /// A `with` block commits and closes at its end; if an exception leaves it, what is not committed is dropped, and a new file
-/// without any commit is removed. A writer belongs to the process that opened it.
+/// without any commit is removed (as is all of one that was to replace another). A writer belongs to the process that opened it.
 ///
 /// Raises:
 ///     FileExistsError, FileNotFoundError: by mode. LockedError: another writer has it open; names it.
