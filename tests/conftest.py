@@ -63,6 +63,15 @@ def write_images(
     return path
 
 
+def large_images(path: Path) -> Path:
+    """Write 12 uncompressed images of 3 MB each."""
+    pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), dtype=np.uint8).tobytes()
+    with fr.Writer(path, fr.Schema({"image": fr.image()})) as writer:
+        for number in range(12):
+            writer.append({"image": b"P6\n1000 1000\n255\n" + bytes([number]) + pixels[1:]})
+    return path
+
+
 def write_bytes(path: Path, payloads: Sequence[bytes]) -> Path:
     """Write a file of fields data and key."""
     with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "key": fr.string()})) as writer:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import resident_bytes
 from fastrecord.bench import Report, Row, _load, _Sample, bench_file
 from fastrecord.page_cache import cached_share, drop_from_cache
 from fastrecord.verdict import judge
 from tests.commands import failed, flip, good
-from tests.conftest import encode, write_bytes, write_images
+from tests.conftest import encode, large_images, write_bytes, write_images
 from tests.packing import write
 from tests.pictures import jpeg
 
@@ -139,6 +140,17 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
     assert report["cold"]
     assert report["cached"] < 0.5  # opening it has read the index again, and what the disk reads ahead of that
     assert measured(path)["cached"] > 0.9
+
+
+def test_what_lay_in_memory_at_the_start_is_asked_before_the_file_is_opened(tmp_path: Path) -> None:
+    path = large_images(tmp_path / "a.frec")
+    drop_from_cache(path)
+    before, size = resident_bytes(path)
+    if before > 0.1 * size:
+        pytest.skip("this file system keeps its files in memory")
+    cached = bench_file(path, seconds=0.3, threads=1, size=8).cached
+    assert cached is not None
+    assert cached <= before / size
 
 
 def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) -> None:
@@ -275,10 +287,22 @@ def test_files_and_fields_that_can_not_be_measured_are_errors(tmp_path: Path, pa
 
 def test_a_damaged_record_is_named(tmp_path: Path, packed: Path) -> None:
     flip(packed, tmp_path / "bad.frec", record=7)
-    assert "bad.frec: record 7, field image: stored CRC" in failed("bench", tmp_path / "bad.frec", *QUICK)
+    told = failed("bench", tmp_path / "bad.frec", *QUICK)
+    assert "bad.frec: record 7, field image: stored CRC" in told
+    assert told.endswith(" [FR302]\n")
 
 
-@pytest.mark.parametrize("arguments", [("--seconds", "0"), ("--threads", "0"), ("--size", "0"), ("--batch-size", "0")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--seconds", "0"),
+        ("--seconds", "nan"),
+        ("--seconds", "inf"),
+        ("--threads", "0"),
+        ("--size", "0"),
+        ("--batch-size", "0"),
+    ],
+)
 def test_numbers_that_make_no_sense_are_wrong_usage(packed: Path, arguments: tuple[str, str]) -> None:
     assert arguments[0] in failed("bench", packed, *arguments, status=2)
 

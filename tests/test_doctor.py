@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import resident_bytes
 from fastrecord.doctor import FileReport, examine, judge_file
 from fastrecord.findings import Finding
 from fastrecord.machine import (
@@ -29,8 +30,9 @@ from fastrecord.machine import (
     versions,
 )
 from fastrecord.mounts import Disk, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
+from fastrecord.page_cache import drop_from_cache
 from tests.commands import good, run
-from tests.conftest import write_bytes
+from tests.conftest import large_images, write_bytes
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -191,6 +193,21 @@ def test_what_a_machine_lacks_is_told(changes: dict[str, Any], files: int, expec
 
 
 @pytest.mark.parametrize(
+    ("soft", "hard", "command", "root"),
+    [
+        (20, 20, None, True),
+        (20, 100, "ulimit -n 100", True),
+        (20, 4096, "ulimit -n 4096", False),
+        (20, -1, "ulimit -n unlimited", False),
+    ],
+)
+def test_a_hard_limit_that_is_too_low_is_sent_to_root(soft: int, hard: int, command: str | None, root: bool) -> None:
+    found = {f.code: f for f in judge_machine(replace(GOOD, open_files=soft, open_files_hard=hard), 1)}["open-files"]
+    assert (found.level, found.command) == ("warning", command)
+    assert ("only root raises the hard limit" in found.message) == root
+
+
+@pytest.mark.parametrize(
     ("available", "limit", "left"), [(60, None, 60), (60, 4, 4), (2, 4, 2), (None, 4, 4), (None, None, None)]
 )
 def test_memory_left_is_what_is_available_within_the_limit(
@@ -269,6 +286,17 @@ def test_a_file_in_pieces_with_a_tail_is_sent_to_compact_and_good_afterwards(tmp
     good("compact", tmp_path / "b.frec")
     about, found = only(tmp_path / "b.frec")
     assert (about.tail_bytes, about.chunks, found["state"]) == (0, 1, "ok")
+
+
+def test_what_lies_in_memory_is_what_lay_there_before_the_doctor_looked(tmp_path: Path) -> None:
+    path = large_images(tmp_path / "a.frec")
+    drop_from_cache(path)
+    before = resident_bytes(path)[0]
+    if before > 0.1 * path.stat().st_size:
+        pytest.skip("this file system keeps its files in memory")
+    about, _ = only(path)
+    assert about.resident is not None
+    assert about.resident <= before
 
 
 def test_an_import_that_is_not_complete_and_its_writer_are_told(tmp_path: Path) -> None:

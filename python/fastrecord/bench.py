@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastrecord._core import DecodeError, FastRecordError, Reader, decode_image, default_threads
 from fastrecord.image_head import has_restarts, image_format
 from fastrecord.machine import this_machine
-from fastrecord.page_cache import cached_share, drop_from_cache
+from fastrecord.page_cache import drop_from_cache, resident_share
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
@@ -158,6 +158,7 @@ def bench_file(
         raise ValueError("seconds, size, batch_size and threads are above 0")
     cpus = default_threads()
     most = threads or cpus
+    cached = None if cold else resident_share(path)  # opening it reads a part of it
     with Reader(path, threads=most) as reader:
         report = Report(
             file=os.fspath(path),
@@ -169,6 +170,7 @@ def bench_file(
             machine_cpus=os.cpu_count() or cpus,
             memory=this_machine().memory_left,
             cold=cold,
+            cached=cached,
         )
         report.kind = reader.schema[report.field].name
         images = report.kind == "image"
@@ -273,7 +275,7 @@ class _Sample:
         """Read each record once, as the file is found; the sample is what was read in the time."""
         if cold:
             drop_from_cache(self._reader.path)
-        self._report.cached = cached_share(self._reader.path, self._reader.nbytes)
+            self._report.cached = resident_share(self._reader.path)
         row = self._run("read", threads, budget, self._copy(self._reader), rounds=1)
         self.records, self.lengths = self.records[: row.records], self.lengths[: row.records]
         self._report.sample, self._report.sample_bytes = row.records, row.bytes

@@ -18,12 +18,12 @@ from fastrecord._core import (
     Reader,
     count_chunks,
     image_size,
-    resident_bytes,
     side_lengths,
 )
 from fastrecord.findings import Finding
 from fastrecord.machine import Machine, judge_machine, read_text, this_machine, versions
 from fastrecord.mounts import Disk, Mount, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
+from fastrecord.page_cache import resident_size
 
 # Records that are looked at to know what images a file holds.
 _SAMPLE = 8
@@ -149,6 +149,8 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         about.disk = disk_of(status.st_dev)
         about.writer = parse_locks(locks, status.st_ino)
         about.size, about.mode = status.st_size, stat.S_IMODE(status.st_mode)
+        # Before anything else of it is touched: opening it, and looking at its images, brings parts of it into memory.
+        about.resident = resident_size(path)
         about.mappable = True
         try:
             reader = Reader(path, threads=1)
@@ -160,20 +162,10 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
             about.records, about.commits, about.complete = len(reader), reader.commit, reader.complete
             about.tail_bytes, about.chunks = reader.tail_bytes, count_chunks(reader)
             about.crop_ready = _crop_ready(reader)
-        # The kernel tells only those who own the file or may write to it; to others all of it seems to be there.
-        if status.st_uid == os.geteuid() or os.access(path, os.W_OK):
-            about.resident = _resident(path)
         about.pieces = _pieces(path)
     except (FastRecordError, OSError) as err:
         about.error = f"{err.filename}: {err.strerror}" if isinstance(err, OSError) and err.filename else str(err)
     return about
-
-
-def _resident(path: str) -> int | None:
-    try:
-        return resident_bytes(path)[0]
-    except OSError:
-        return None  # a file system that can not be mapped
 
 
 def _pieces(path: str) -> int | None:

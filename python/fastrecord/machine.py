@@ -298,5 +298,12 @@ def _judge_open_files(machine: Machine, files: int) -> Finding:
             f"{limit:,} files may be open at once (at most {most}); a training run on {files:,} shards needs some "
             f"{needed:,}"
         )
-        return Finding(level, "open-files", message, f"ulimit -n {most.replace(',', '')}")
+        below = hard != resource.RLIM_INFINITY and hard < max(needed, _ENOUGH_FILES)
+        if below:
+            message += (
+                ": only root raises the hard limit (/etc/security/limits.conf, LimitNOFILE= of systemd, "
+                "docker run --ulimit nofile=65536)"
+            )
+        command = None if hard == limit else f"ulimit -n {most.replace(',', '')}"
+        return Finding(level, "open-files", message, command)
     return Finding("ok", "open-files", f"{'any number of' if unlimited else f'{limit:,}'} files may be open at once")

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
+from fastrecord._core import resident_bytes
 
 _PROBES = 512
+
+
+def resident_size(path: str | os.PathLike[str]) -> int | None:
+    """Return how many bytes of a file lie in the page cache, without reading any of it; None if the system won't tell.
+
+    Raises:
+        FileNotFoundError: no such file. CorruptFileError: it is no regular file.
+    """
+    # The kernel tells only those who own the file or may write to it; to others all of it seems to be there.
+    if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
+        return None
+    try:
+        return resident_bytes(path)[0]
+    except OSError:
+        return None  # it may not be read, or lies on a file system that can not be mapped
+
+
+def resident_share(path: str | os.PathLike[str]) -> float | None:
+    """Return the share of a file that lies in the page cache, as `resident_size`, or by probes where that won't tell.
+
+    Ask before anything of the file is read: opening it reads a part of it, and the probes may make the system read.
+    """
+    resident, size = resident_size(path), os.stat(path).st_size
+    if resident is not None:
+        return resident / max(size, 1)
+    return cached_share(path, size) if os.path.isfile(path) else None
 
 
 def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
@@ -14,6 +40,8 @@ def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
 
     It answers those who neither own the file nor may write to it, too: `resident_bytes` tells them that all is there.
     """
+    import numpy as np
+
     flag = getattr(os, "RWF_NOWAIT", None)
     if flag is None:
         return None
