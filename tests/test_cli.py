@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord import _core
 from fastrecord.cli import cli
 from tests.commands import failed, flip, good, run
 from tests.conftest import encode, folder_records
@@ -285,6 +288,13 @@ def test_info_json_has_the_agreed_keys(packed: Path) -> None:
         }
 
 
+def test_the_documentation_lists_every_key_of_info_json(packed: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = text.split("## info FILE...")[1].split("\n## ")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(json.loads(good("info", packed, "--json")))
+
+
 def test_info_is_for_people_too(packed: Path) -> None:
     lines = [line.split(maxsplit=1) for line in good("info", packed).splitlines()[1:]]
     about = {row[0]: row[1] for row in lines}
@@ -409,6 +419,9 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
     result = run("verify", packed, path)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {path}: record 6, field image: stored CRC")
+    assert result.stderr.endswith(" [FR302]\n")
+    assert " (key " in result.stderr
+    assert _core.error_code(result.stderr) == "FR302"
     assert result.stdout.splitlines()[1] == f"{path}: damaged: 1 error"
     first, second = (json.loads(line) for line in run("verify", "--json", packed, path).stdout.splitlines())
     assert (first["ok"], second["ok"], len(second["errors"])) == (True, False, 1)
@@ -422,6 +435,57 @@ def test_verify_of_what_is_no_frec_file_has_exit_status_1(packed: Path, tmp_path
     assert f"{tmp_path / 'gone.frec'}: No such file or directory" in result.stderr
     assert f"{packed}: good" in result.stdout
     assert json.loads(run("verify", "--json", tmp_path / "bad.frec").stdout)["ok"] is False
+
+
+def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.frec").write_bytes(b"no frec at all")
+    result = run("verify", tmp_path / "gone.frec", tmp_path, "/dev/null", tmp_path / "text.frec", packed)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[:4] == [
+        f"{tmp_path / 'gone.frec'}: can not be read",
+        f"{tmp_path}: can not be read",
+        "/dev/null: can not be read",
+        f"{tmp_path / 'text.frec'}: damaged: 1 error",
+    ]
+    assert len(result.stderr.splitlines()) == 4
+    report = json.loads(run("verify", "--json", tmp_path / "gone.frec").stdout)
+    assert set(report) == set(json.loads(good("verify", "--json", packed)))
+    assert (report["ok"], len(report["errors"])) == (False, 1)
+
+
+@pytest.fixture
+def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A file that may not be read, beside `open.frec`. Nothing binds root, so the test then runs as nobody."""
+    for name in ("open.frec", "secret.frec"):
+        (tmp_path / name).write_bytes(packed.read_bytes())
+    tmp_path.chmod(0o755)
+    (tmp_path / "secret.frec").chmod(0)
+    monkeypatch.chdir(tmp_path)  # the folders above belong to root alone; a relative path does not pass through them
+    good("verify", "open.frec")
+    good("doctor", "open.frec")  # what they import is found by root alone
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(65534, 65534, 0)  # the real one, too, by which access(2) goes, and so click
+    try:
+        yield "secret.frec"
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
+
+
+def test_a_file_that_may_not_be_read_is_told_as_one_that_is_not_there(secret: str) -> None:
+    result = run("verify", "--json", secret, "open.frec")
+    assert (result.exit_code, result.stderr) == (1, "")
+    reports = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [report["ok"] for report in reports] == [False, True]
+    assert reports[0]["errors"] == ["secret.frec: Permission denied"]
+    result = run("doctor", secret, "open.frec")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "  warning  unreadable: secret.frec: Permission denied\n" in result.stdout
+    assert "\nopen.frec\n  records      12, complete" in result.stdout
+    for command in (["info"], ["ls"], ["bench"], ["extract", "out"], ["repair", "out"], ["compact"]):
+        name, *rest = command
+        assert failed(name, secret, *rest) == "error: secret.frec: Permission denied\n"
 
 
 def test_verify_takes_a_torn_tail_for_no_damage(packed: Path, tmp_path: Path) -> None:

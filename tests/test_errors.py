@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.errors import codes_of, extended, plain
+from fastrecord.errors import codes_of, extended, plain, with_more
 from tests.commands import failed, run
 from tests.conftest import write_bytes, write_images
 
@@ -102,6 +102,8 @@ def test_more_text_stands_before_the_code() -> None:
     assert (plain(error), extended(error, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b' [FR501]")
     other = fr.DecodeError("a.frec: no image")
     assert (plain(other), extended(other, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b'")
+    assert with_more("a.frec: no image [FR501]", " (key b)") == "a.frec: no image (key b) [FR501]"
+    assert with_more("a.frec: no image", " (key b)") == "a.frec: no image (key b)"
     assert codes_of(["one [FR101]", "two"]) == ["FR101", None]
 
 

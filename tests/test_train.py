@@ -191,8 +191,25 @@ def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_p
     with fr.Writer(path, SCHEMA, metadata={"classes": ["a", "b"]}) as writer:
         for label in (0, 1, 2, -1):
             writer.append({"image": image, "label": label, "key": ""})
-    with pytest.raises(TrainError, match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all"):
+    with pytest.raises(
+        TrainError, match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all \[FR424\]$"
+    ):
         train(small_config(path, tmp_path / "out"))
+
+
+def test_a_file_that_names_no_classes_is_refused_with_the_code_of_that(colours: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bare.frec"
+    with fr.Writer(path, SCHEMA) as writer:
+        writer.append({"image": bytes(fr.Reader(colours)[0]["image"]), "label": 0, "key": ""})
+    with pytest.raises(TrainError, match=r"bare\.frec names no classes: .* \[FR420\]$"):
+        train(small_config(path, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay", "lr_gamma"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_numbers_of_the_optimizer_are_finite_and_at_least_0(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value}: it must be at least 0 and finite$"):
+        TrainConfig(train="x", **{name: value})  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ def test_an_image_that_ends_too_early_is_named_by_record_field_and_key(tmp_path:
     assert "x.frec: record 2, field image: the JPEG is truncated" in report["errors"][0]
     stderr = failed("verify", "--deep", path)
     assert "record 2, field image" in stderr
-    assert "(key cat/2.jpg)" in stderr
+    assert " (key cat/2.jpg) [FR502]\n" in stderr
     good("verify", path)
+    # They were packed so: there is nothing that could be saved.
+    assert "good, nothing to repair" in good("repair", path, tmp_path / "out.frec")
 
 
 def test_pixels_that_are_damaged_within_a_png_are_an_error(tmp_path: Path) -> None:

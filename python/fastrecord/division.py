@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -36,7 +37,11 @@ def shares_of(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
 
 
 def check_seed(seed: int) -> None:
-    """Raise a ValueError for what is no seed."""
+    """Raise a ValueError for what is no seed, a TypeError for what is no int."""
+    try:
+        operator.index(seed)
+    except TypeError as err:
+        raise TypeError(f"seed is an int in [0, 2**64), not {type(seed).__name__}: {seed!r}") from err
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is in [0, 2**64), not {seed}")
 

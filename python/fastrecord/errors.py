@@ -12,7 +12,13 @@ def plain(error: FastRecordError) -> str:
 
 def extended(error: FastRecordError, more: str) -> str:
     """Return an error's message with more text before its code."""
-    return f"{plain(error)}{more}{str(error).removeprefix(plain(error))}"
+    return with_more(str(error), more)
+
+
+def with_more(message: str, more: str) -> str:
+    """Return a message with more text before its code, if it has one."""
+    text = message.removesuffix(f" [{error_code(message)}]")
+    return f"{text}{more}{message.removeprefix(text)}"
 
 
 def codes_of(messages: list[str]) -> list[str | None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastrecord.cli.options import quiet_option
+from fastrecord.cli.options import NumberRange, path_type, quiet_option
 from fastrecord.cli.text import bytes_text, printable, progress_bar
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path())
+@click.argument("file", type=path_type)
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
+    type=NumberRange(min=0, min_open=True, max=3600),
     default=30.0,
     show_default=True,
     help="Time for all measurements together. Importing torch comes on top.",

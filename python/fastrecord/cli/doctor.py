@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastrecord.cli.options import path_type
 from fastrecord.cli.text import bytes_text, printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SHOWN = 8
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=path_type, metavar="[FILE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: versions, machine, files, findings.")
 @click.pass_context
 def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:

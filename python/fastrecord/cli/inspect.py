@@ -12,7 +12,7 @@ import click
 
 from fastrecord._core import Batch, FastRecordError, Reader
 from fastrecord.cli import describe
-from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, printable, progress_of_total
 from fastrecord.schema import Schema
 
@@ -23,7 +23,7 @@ _NAMED = 5
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
 @click.option(
     "--json",
     "as_json",
@@ -124,7 +124,7 @@ def _recoded(packs: object) -> list[str]:
 
 
 @click.command()
-@click.argument("file", type=click.Path())
+@click.argument("file", type=path_type)
 @click.option(
     "--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first record to list."
 )
@@ -211,8 +211,8 @@ def _ranges(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 
 
 @click.command()
-@click.argument("file", type=click.Path())
-@click.argument("folder", type=click.Path(), metavar="DIR")
+@click.argument("file", type=path_type)
+@click.argument("folder", type=path_type, metavar="DIR")
 @click.option(
     "--records", callback=_ranges, metavar="LIST", help="Only these record numbers, say 0,5,10-20. Default: all."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
 
 
 @click.command()
-@click.argument("paths", type=click.Path(), nargs=-1, metavar="SRC OUT")
+@click.argument("paths", type=path_type, nargs=-1, metavar="SRC OUT")
 @click.option(
     "--pairs",
     nargs=2,
-    type=click.Path(),
+    type=path_type,
     metavar="LR_DIR HR_DIR",
     help="Instead of SRC: pack pairs of images of these two folders, small and large, that have the same path but for "
     "the ending, or x2, x3, x4 or x8 at the end of the small one's name. Fields are lr, hr and key.",
@@ -60,14 +60,14 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
 @click.option(
     "--list",
     "list_path",
-    type=click.Path(),
+    type=path_type,
     metavar="CSV",
     help="Pack the files that this list names, in its order: columns path (relative to SRC) and label (a number) or "
     "class (a name) or neither. A header row `path,label` or `path,class` may come first.",
 )
 @click.option(
     "--classes-from",
-    type=click.Path(),
+    type=path_type,
     metavar="FILE.frec",
     help="Give classes the label numbers that they have in FILE. A class that FILE does not know is an error.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, printable, progress_of_total
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ _SHOWN = 20
 
 
 @click.command()
-@click.argument("bad", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("bad", type=path_type)
+@click.argument("out", type=path_type)
 @click.option(
     "--lost",
-    type=click.Path(),
+    type=path_type,
     metavar="LIST",
     help="File to list what is lost, a JSON object a line: record, field, key, why. Not written if nothing is. "
     "[default: OUT.lost.jsonl]",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import quiet_option, summary_option
+from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, printable, progress_of_total
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def _print(summary: CopySummary, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("--out", "-o", required=True, type=click.Path(), metavar="OUT", help="File to write.")
+@click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
+@click.option("--out", "-o", required=True, type=path_type, metavar="OUT", help="File to write.")
 @_shared
 def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the records of all FILEs, one file after the other, into OUT. Nothing is decoded; FILEs stay as they are.
@@ -89,9 +89,9 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 @click.command()
-@click.argument("file", type=click.Path())
-@click.argument("out", nargs=-1, type=click.Path(), metavar="[OUT...]")
-@click.option("--out", "-o", "named", type=click.Path(), metavar="OUT", multiple=True, help="The same as OUT.")
+@click.argument("file", type=path_type)
+@click.argument("out", nargs=-1, type=path_type, metavar="[OUT...]")
+@click.option("--out", "-o", "named", type=path_type, metavar="OUT", multiple=True, help="The same as OUT.")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
@@ -142,9 +142,9 @@ def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, 
 
 
 @click.command()
-@click.argument("file", type=click.Path())
-@click.argument("out", type=click.Path(), required=False)
-@click.option("--out", "-o", "named", type=click.Path(), metavar="OUT", help="The same as OUT.")
+@click.argument("file", type=path_type)
+@click.argument("out", type=path_type, required=False)
+@click.option("--out", "-o", "named", type=path_type, metavar="OUT", help="The same as OUT.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
@@ -175,10 +175,8 @@ def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json:
 
 
 @click.command()
-@click.argument("file", type=click.Path())
-@click.option(
-    "--out", "-o", type=click.Path(), metavar="OUT", help="File to write instead of FILE, which stays as it is."
-)
+@click.argument("file", type=path_type)
+@click.option("--out", "-o", type=path_type, metavar="OUT", help="File to write instead of FILE, which stays as it is.")
 @_shared
 def compact(file: str, out: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write FILE anew without what no record names: old indexes, replaced columns, a torn tail.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
 
-from fastrecord._core import FastRecordError, Reader
+from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.cli import describe
-from fastrecord.cli.options import quiet_option
+from fastrecord.cli.options import path_type, quiet_option
 from fastrecord.cli.text import bytes_text, printable, progress_of_total
-from fastrecord.errors import codes_of
+from fastrecord.errors import codes_of, with_more
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
 @click.option(
     "--deep",
     is_flag=True,
@@ -40,7 +41,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
     """
     good = True
     for file in files:
-        result = _verify(file, deep=deep, quiet=quiet)
+        result, opened = _verify(file, deep=deep, quiet=quiet)
         result["codes"] = codes_of(result["errors"])
         good = good and result["ok"]
         if as_json:
@@ -49,13 +50,16 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
         keys = {value["error"]: value["key"] for value in result["damaged"]}
         for error in result["errors"]:
             key = keys.get(error)
-            click.echo(f"error: {printable(error)}{'' if key is None else f' (key {printable(key)})'}", err=True)
+            line = error if key is None else with_more(error, f" (key {key})")
+            click.echo(f"error: {printable(line)}", err=True)
         images = f", {result['decoded']:,} images decoded" if deep else ""
         if result["undecoded"]:
             images += f", {result['undecoded']:,} of kinds that are not decoded here: only their checksums were checked"
         if result["ok"]:
             size = bytes_text(result["bytes"])
             click.echo(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
+        elif not opened:
+            click.echo(f"{file}: can not be read")
         else:
             count = len(result["errors"])
             click.echo(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
@@ -63,13 +67,15 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
         ctx.exit(1)
 
 
-def _verify(file: str, *, deep: bool, quiet: bool) -> dict[str, Any]:
+def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
+    """Return the report, and whether there is a file to be read, be it damaged."""
     try:
         with Reader(file) as reader, progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
-            return {"file": file} | reader.verify(progress=show, deep=deep)
+            return {"file": file} | reader.verify(progress=show, deep=deep), True
     except (FastRecordError, OSError) as err:
         nothing = {"records": 0, "bytes": 0, "damaged": [], "decoded": 0, "undecoded": 0, "tail_bytes": 0}
-        return {"file": file, "ok": False, "errors": [describe(err)]} | nothing
+        damaged = isinstance(err, CorruptFileError) and os.path.isfile(file)
+        return {"file": file, "ok": False, "errors": [describe(err)]} | nothing, damaged
 
 
 def _tail(result: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +123,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "image_size", "lr_step_epochs", "print_freq"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("checkpoint_every", "lr", "momentum", "weight_decay", "lr_gamma"):
-            self._check(name, getattr(self, name) >= 0, "at least 0")
+        self._check("checkpoint_every", self.checkpoint_every >= 0, "at least 0")
+        for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
+            self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
         self._check("seed", 0 <= self.seed < 2**63, "in [0, 2**63)")
         self._check("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
         self._check("threads", self.threads is None or self.threads >= 0, "at least 0")

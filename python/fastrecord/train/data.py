@@ -123,12 +123,12 @@ def _open(
     if not len(dataset):
         raise TrainError(f"{_name(files)} holds no record")
     if not dataset.classes or targets.dtype.kind != "i":
-        raise TrainError(f"{_name(files)} names no classes: pack it from class folders, or with --classes-from")
+        raise TrainError(f"{_name(files)} names no classes: pack it from class folders, or with --classes-from [FR420]")
     outside = np.flatnonzero((targets < 0) | (targets >= len(dataset.classes)))
     if outside.size:
         record = int(outside[0])
         raise TrainError(
             f"{_name(files)}: record {record} has label {int(targets[record])}, but the {len(dataset.classes)} classes "
-            f"are numbered 0 to {len(dataset.classes) - 1}; it is so with {outside.size} record(s) in all"
+            f"are numbered 0 to {len(dataset.classes) - 1}; it is so with {outside.size} record(s) in all [FR424]"
         )
     return dataset
