@@ -134,6 +134,9 @@ def test_one_way_to_split_is_chosen(many: Path) -> None:
         fr.split(many, shards=2, fractions=[0.5, 0.5])
     with pytest.raises(ValueError, match="shards is at least 1, not 0"):
         fr.split(many, shards=0)
+    for value in ("a", 2.5):
+        with pytest.raises(TypeError, match=r"^shards is an int, not (str|float): "):
+            fr.split(many, shards=value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed is in \[0, 2\*\*64\)"):
         fr.split(many, fractions=[0.5], seed=-1)
 

@@ -38,12 +38,23 @@ def shares_of(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
 
 def check_seed(seed: int) -> None:
     """Raise a ValueError for what is no seed, a TypeError for what is no int."""
-    try:
-        operator.index(seed)
-    except TypeError as err:
-        raise TypeError(f"seed is an int in [0, 2**64), not {type(seed).__name__}: {seed!r}") from err
+    _check_int("seed", seed, " in [0, 2**64)")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is in [0, 2**64), not {seed}")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise a ValueError for less than 1, a TypeError for what is no int."""
+    _check_int(name, value)
+    if value < 1:
+        raise ValueError(f"{name} is at least 1, not {value}")
+
+
+def _check_int(name: str, value: object, allowed: str = "") -> None:
+    try:
+        operator.index(value)  # type: ignore[arg-type]  # that is what is asked
+    except TypeError as err:
+        raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err
 
 
 def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError, Reader, SchemaError, permute
 from fastrecord.classes import class_names, merge_classes
 from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
-from fastrecord.division import check_seed, choose, ends_by_size, name_parts, shares_of
+from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_parts, shares_of
 
 _LABEL = "label"
 
@@ -116,8 +116,8 @@ def split(
     if sum(choice is not None for choice in (shards, shard_size, fractions)) != 1:
         raise ValueError("give one of shards, shard_size and fractions")
     for name, value in (("shards", shards), ("shard_size", shard_size)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is at least 1, not {value}")
+        if value is not None:
+            check_count(name, value)
     shares = None if fractions is None else shares_of(fractions)
     check_seed(seed)
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
