@@ -126,6 +126,16 @@ impl Lock {
     pub(crate) fn file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+
+    /// Whether the path is that file's still, or nobody's: what another writer has made there meanwhile is not locked.
+    pub(crate) fn still_at(&self, path: &Path) -> io::Result<()> {
+        match leads_to(path, identity(self.file()?)?) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file has that name by now")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Drop for Lock {

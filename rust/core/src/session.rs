@@ -244,7 +244,8 @@ impl Writer {
         self.sync()?;
         if let Some(temporary) = self.temporary.take() {
             // If this fails the file is whole, under its temporary name: what took hours is not thrown away.
-            std::fs::rename(&temporary, &self.path).map_err(|source| {
+            let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(&self.path));
+            replaced.and_then(|()| std::fs::rename(&temporary, &self.path)).map_err(|source| {
                 let path = self.path.clone();
                 Error::Replace { path, finished: temporary, source }
             })?;

@@ -300,20 +300,31 @@ fn temporary_files_of_killed_overwrites_are_cleared_away_and_those_at_work_are_n
     let folder = folder();
     let path = folder.path().join("x.frec");
     let overwrite = || Writer::open(&path, Some(schema()), None, &options(Mode::Overwrite)).unwrap();
+    let names = || {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
     fs::write(folder.path().join("x.frec.tmp-0123abcd"), b"left by a kill").unwrap();
     fs::write(folder.path().join("x.frec.tmp-notes"), b"the user's own").unwrap();
+    // Nothing is there to be replaced: under its name from the start.
+    let mut writer = overwrite();
+    assert_eq!(names(), ["x.frec", "x.frec.tmp-notes"]);
+    append_next(&mut writer, 1);
+    writer.close().unwrap();
     let mut first = overwrite();
+    append_next(&mut first, 2);
+    // The file that it replaces, with its lock, is taken away: another writer makes one there.
+    fs::remove_file(&path).unwrap();
     let mut second = overwrite();
-    let mut names: Vec<String> =
-        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert_eq!(names.len(), 3, "{names:?}");
-    assert!(names.contains(&"x.frec.tmp-notes".to_owned()) && !names.contains(&"x.frec.tmp-0123abcd".to_owned()));
-    append_next(&mut first, 1);
-    append_next(&mut second, 2);
-    first.close().unwrap();
+    assert_eq!(names().len(), 3, "{:?}", names());
+    append_next(&mut second, 3);
     second.close().unwrap();
-    assert_holds(&path, &rows(2));
+    // What the first one has written is whole, and has not taken the other's place.
+    let Err(Error::Replace { finished, .. }) = first.close() else { panic!("two files, one name") };
+    assert_holds(&path, &rows(3));
+    assert_holds(&finished, &rows(2));
 }
 
 #[test]
