@@ -118,6 +118,28 @@ def test_a_closed_pipe_ends_a_listing_quietly(tmp_path: Path) -> None:
         assert child.wait(60) == 1
 
 
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+@pytest.mark.parametrize("command", [["pack", "{src}", "{out}"], ["ls", "{packed}"], ["--help"]])
+def test_a_full_standard_output_is_named_as_what_could_not_be_written(
+    command: list[str], unbuffered: str, image_folder: Path, packed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.frec"
+    arguments = [part.format(src=image_folder, out=out, packed=packed) for part in command]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fastrecord", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    message = "error: standard output: can not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, message)
+    assert out.exists() == (command[0] == "pack")
+
+
 def test_the_commands_of_the_documentation_run_in_their_order(
     image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.cli.text import printable
 from fastrecord.extract import extract_records
+from fastrecord.terminal import PrintableFormatter, printable
 from tests.commands import failed, good, run
 from tests.conftest import encode
 from tests.packing import keys, small_folder
@@ -212,3 +213,32 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_one_named_leftover_
     whole = {f"{i}.jpg": encode(i) for i in range(200)}
     assert {name: data for name, data in found.items() if not name.startswith(".fastrecord-")}.items() <= whole.items()
     assert sum(name.startswith(".fastrecord-") for name in found) <= 1
+
+
+def test_names_in_a_folder_steer_no_terminal_by_what_a_pack_prints_or_logs(tmp_path: Path) -> None:
+    folder = tmp_path / "src" / "c\x1b[31mls"
+    folder.mkdir(parents=True)
+    (folder / "good.jpg").write_bytes(encode(0))
+    (folder / "bad\n\x1b]0;x\a.jpg").write_bytes(b"text")
+    (tmp_path / "src" / "empty\x1b[2J").mkdir()
+    out = tmp_path / "out.frec"
+    result = run("-v", "pack", tmp_path / "src", out, "--bad-files", "skip", "--allow-empty-classes")
+    name = "c\\x1b[31mls/bad\\n\\x1b]0;x\\x07.jpg"
+    assert f"\n  {name}: not an image" in result.stdout
+    assert "\nclasses without a record: empty\\x1b[2J\n" in result.stdout
+    assert f"WARNING fastrecord.pack: skipped: {name}: not an image" in result.stderr
+    told = [result.output, run("info", out).output, run("ls", out).output]
+    told.append(failed("pack", tmp_path / "src", tmp_path / "b.frec", "--allow-empty-classes"))
+    assert all(line.isprintable() for text in told for line in text.split("\n"))
+
+
+def test_a_log_line_is_one_line_and_of_a_traceback_each_line_stays_one() -> None:
+    try:
+        raise ValueError("evil\x1b[2J\nname")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("fastrecord", logging.INFO, "", 0, "a\n%s", ("\x1b[31m",), error)
+    lines = PrintableFormatter("%(levelname)s: %(message)s").format(record).split("\n")
+    assert lines[0] == "INFO: a\\n\\x1b[31m"
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-2:] == ["ValueError: evil\\x1b[2J", "name"]

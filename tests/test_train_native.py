@@ -9,15 +9,19 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.__main__ import main
 from fastrecord.train.batches import Batch
 from fastrecord.train.config import Augment, LoaderKind
 from fastrecord.train.data import open_batches, open_datasets
@@ -26,7 +30,7 @@ from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
 from fastrecord.train.native_batches import NativeBatches
 from fastrecord.train.torch_batches import TorchBatches
 from tests.commands import flip
-from tests.training import CLASSES, losses, numbers_of, signalled, small_config, write_colours, write_numbered
+from tests.training import CLASSES, MODEL, losses, numbers_of, signalled, small_config, write_colours, write_numbered
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
@@ -357,3 +361,43 @@ def test_a_checkpoint_of_the_loader_before_goes_on_with_this_one(colours: Path, 
     assert sorted(losses(tmp_path)) == list(range(1, 11))
     assert np.isfinite(list(losses(tmp_path).values())).all()
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 10
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Logging as a program finds it that begins, without pytest's handlers; afterwards it is as it was."""
+    root, logger = logging.getLogger(), logging.getLogger("fastrecord.train")
+    before = root.handlers, root.level, logger.level
+    root.handlers = []
+    yield
+    root.handlers = before[0]
+    root.setLevel(before[1])
+    logger.setLevel(before[2])
+
+
+def test_names_in_a_file_steer_no_terminal_by_what_the_command_prints(colours: Path, tmp_path: Path) -> None:
+    evil = "i\x1b[31mm"
+    good, bad = tmp_path / "good.frec", tmp_path / "bad.frec"
+    with (
+        fr.Reader(colours) as reader,
+        fr.Writer(
+            good, fr.Schema({evil: fr.image(), "label": fr.int64()}), metadata={"classes": list(CLASSES)}
+        ) as writer,
+    ):
+        for record in range(16):
+            image = bytes(reader[record]["image"])
+            writer.append({evil: image, "label": record % len(CLASSES)})
+            if record == 5:
+                damaged = image
+    data = bytearray(good.read_bytes())
+    data[data.index(damaged) + len(damaged) // 2] ^= 1
+    bad.write_bytes(data)
+    options = "--epochs 1 -b 8 --image-size 32 --augment none --threads 1 --device cpu --on-error skip --max-skipped 0"
+    arguments = [str(bad), "--model", MODEL, "--out", str(tmp_path / "out"), *options.split()]
+    with own_logging():
+        result = CliRunner().invoke(main, arguments)  # which raises nothing
+    assert result.exit_code == 1, result.output
+    where = f"{bad}: record 5, field i\\x1b[31mm: stored CRC"
+    assert f"\nskipped: {where}" in result.stdout
+    assert re.search(rf"^Error: .*{re.escape(where)}", result.stderr)
+    assert all(line.isprintable() for line in result.output.split("\n"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 from fastrecord._core import FastRecordError, __version__, deliver_events
-from fastrecord.cli.text import printable
+from fastrecord.cli.text import say, unwritten
+from fastrecord.terminal import PrintableFormatter
 
 # Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
 _COMMANDS = {
@@ -48,12 +51,12 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as err:
-            _say("interrupted" if not str(err) else f"interrupted: {err}", err)
+            _tell("interrupted" if not str(err) else f"interrupted: {err}", err)
             ctx.exit(130)
         except BrokenPipeError:
             raise  # click ends quietly: the reader of a pipe, `head` perhaps, has had enough
         except (FastRecordError, OSError, IndexError) as err:
-            _say(f"error: {describe(err)}", err)
+            _tell(f"error: {describe(err)}", err)
             ctx.exit(1)
 
 
@@ -64,10 +67,8 @@ def describe(err: BaseException) -> str:
     return str(err)
 
 
-def _say(line: str, err: BaseException) -> None:
-    # Names that a file or a folder has made up shall not steer the terminal.
-    for text in (line, *getattr(err, "__notes__", ())):
-        click.echo(printable(text), err=True)
+def _tell(line: str, err: BaseException) -> None:
+    say(line, *getattr(err, "__notes__", ()), err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -86,7 +87,7 @@ def cli(ctx: click.Context, verbose: int) -> None:
 def _log_to_stderr(ctx: click.Context, level: int) -> None:
     """Write the log to stderr until the command has ended."""
     logger, handler = logging.getLogger("fastrecord"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     before = logger.level
     logger.setLevel(level)
     logger.addHandler(handler)
@@ -101,5 +102,23 @@ def _log_to_stderr(ctx: click.Context, level: int) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
-    cli.main(prog_name="fastrecord")
+    try:
+        cli.main(prog_name="fastrecord")
+    except OSError as err:  # click's own, of --help and --version: those of commands are told by then
+        say(f"error: {describe(unwritten(err, 'standard output'))}", err=True)
+        raise SystemExit(1) from err
+    finally:
+        _drop_unwritten()
     raise SystemExit(0)
+
+
+def _drop_unwritten() -> None:
+    """Let go of what stdout can not take: Python would try once more at its end, and say so in words of its own."""
+    if sys.stdout is None:  # it was closed from the start
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastrecord.cli.options import NumberRange, path_type, quiet_option
-from fastrecord.cli.text import bytes_text, printable, progress_bar
+from fastrecord.cli.text import bytes_text, progress_bar, say
 
 if TYPE_CHECKING:
     from fastrecord.bench import Report, Row
@@ -88,9 +88,9 @@ def bench(
         )
     verdict = judge(report, size=size)
     if as_json:
-        click.echo(json.dumps({**report.to_dict(), "verdict": verdict.to_dict()}))
+        say(json.dumps({**report.to_dict(), "verdict": verdict.to_dict()}))
     else:
-        click.echo("\n".join([*_about(report), "", *_table(report, verdict), "", *_verdict(report, verdict)]))
+        say(*_about(report), "", *_table(report, verdict), "", *_verdict(report, verdict))
 
 
 _NAMES = {
@@ -113,8 +113,8 @@ def _about(report: Report) -> list[str]:
         state = f"page cache: {dropped}{100 * report.cached:.0f} % of the file lay in memory at the start"
     memory = "" if report.memory is None else f", {bytes_text(report.memory)} of memory free"
     return [
-        f"{printable(report.file)}: {report.records:,} records, {bytes_text(report.nbytes)}",
-        f"field {printable(report.field)} ({report.kind}): {bytes_text(report.mean_bytes)} each{sides}",
+        f"{report.file}: {report.records:,} records, {bytes_text(report.nbytes)}",
+        f"field {report.field} ({report.kind}): {bytes_text(report.mean_bytes)} each{sides}",
         f"measured: {report.sample:,} random records, {bytes_text(report.sample_bytes)}",
         f"this process: {report.cpus} of {report.machine_cpus} CPUs{memory}",
         state,

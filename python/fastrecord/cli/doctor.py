@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastrecord.cli.options import path_type
-from fastrecord.cli.text import bytes_text, printable
+from fastrecord.cli.text import bytes_text, say
 
 if TYPE_CHECKING:
     from fastrecord.doctor import FileReport, Report
@@ -35,9 +35,9 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 
     report = examine(files)
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        say(json.dumps(report.to_dict()))
     else:
-        click.echo("\n".join(_text(report)))
+        say(*_text(report))
     if not report.readable:
         ctx.exit(1)
 
@@ -48,7 +48,7 @@ def _text(report: Report) -> list[str]:
     lines = ["versions", f"  {', '.join(versions[:half])}", f"  {', '.join(versions[half:])}", "machine"]
     lines += _rows(_machine(report.machine))
     for file in report.files[:_SHOWN]:
-        lines.append(printable(file.file))
+        lines.append(file.file)
         lines += _rows(_file(file))
     if len(report.files) > _SHOWN:
         lines.append(f"{len(report.files) - _SHOWN:,} more files (--json has all)")
@@ -62,14 +62,14 @@ def _text(report: Report) -> list[str]:
     for (level, code, message), same in groups.items():
         more = f" and {len(same) - 1:,} more" if len(same) > 1 else ""
         about = "" if same[0].file is None else f"{same[0].file}{more}: "
-        lines.append(f"  {level:<7}  {code}: {printable(about + message)}")
+        lines.append(f"  {level:<7}  {code}: {about + message}")
         if same[0].command is not None:
-            lines.append(f"           {printable(same[0].command)}")
+            lines.append(f"           {same[0].command}")
     return lines
 
 
 def _rows(rows: list[tuple[str, str]]) -> list[str]:
-    return [f"  {name:<12} {printable(text)}" for name, text in rows]
+    return [f"  {name:<12} {text}" for name, text in rows]
 
 
 def _machine(machine: Machine) -> list[tuple[str, str]]:

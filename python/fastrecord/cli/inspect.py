@@ -13,7 +13,7 @@ import click
 from fastrecord._core import Batch, FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, printable, progress_of_total
+from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.schema import Schema
 
 _BATCH = 4096
@@ -38,10 +38,10 @@ def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
         try:
             about = _about(file)
         except (FastRecordError, OSError) as err:
-            click.echo(f"error: {printable(describe(err))}", err=True)
+            say(f"error: {describe(err)}", err=True)
             failed = True
             continue
-        click.echo(json.dumps(about) if as_json else _about_text(about))
+        say(*([json.dumps(about)] if as_json else _about_lines(about)))
     if failed:
         ctx.exit(1)
 
@@ -65,35 +65,33 @@ def _about(file: str) -> dict[str, Any]:
         }
 
 
-def _about_text(about: dict[str, Any]) -> str:
+def _about_lines(about: dict[str, Any]) -> list[str]:
     rows = [
         ("records", f"{about['records']:,}"),
         ("bytes", f"{about['bytes']:,} ({bytes_text(about['bytes'])})"),
-        ("fields", ", ".join(f"{printable(name)} ({kind})" for name, kind in about["fields"].items())),
+        ("fields", ", ".join(f"{name} ({kind})" for name, kind in about["fields"].items())),
         ("commits", f"{about['commits']:,}"),
     ]
-    compressed = [f"{printable(name)} {_compression_text(how)}" for name, how in about["compression"].items()]
+    compressed = [f"{name} {_compression_text(how)}" for name, how in about["compression"].items()]
     if compressed:
         rows.insert(3, ("codecs", ", ".join(compressed)))
     classes = about["classes"]
     if isinstance(classes, list):
         more = ", ..." if len(classes) > _NAMED else ""
-        rows.append(
-            ("classes", f"{len(classes):,}: {', '.join(printable(str(name)) for name in classes[:_NAMED])}{more}")
-        )
+        rows.append(("classes", f"{len(classes):,}: {', '.join(str(name) for name in classes[:_NAMED])}{more}"))
     skipped = about["metadata"].get("skipped")
     if isinstance(skipped, list) and skipped:
         rows.append(("skipped", f"{len(skipped):,} input files were left out (--json lists them)"))
     recoded = _recoded(about["metadata"].get("packs"))
     if recoded:
-        rows.append(("recoded", printable("; ".join(recoded))))
+        rows.append(("recoded", "; ".join(recoded)))
     rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` goes on with it"))
     rows.append(("format", f"version {about['version']}"))
     rows.append(("file id", about["file_id"]))
     if about["tail_bytes"]:
         tail = f"{about['tail_bytes']:,} bytes behind the last commit"
         rows.append(("tail", f"{tail}: one under way, or cut short; the next writer drops it"))
-    return "\n".join([about["file"], *(f"  {name:<9} {value}" for name, value in rows)])
+    return [about["file"], *(f"  {name:<9} {value}" for name, value in rows)]
 
 
 def _compression_text(how: dict[str, Any]) -> str:
@@ -145,7 +143,7 @@ def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
         for start in range(offset, stop, _BATCH):
             rows = _rows(reader, range(start, min(start + _BATCH, stop)), classes)
             lines = [json.dumps(row) if as_json else _row_text(row, reader.schema, digits) for row in rows]
-            click.echo("\n".join(lines))
+            say(*lines)
 
 
 def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator[dict[str, Any]]:
@@ -193,7 +191,7 @@ def _row_text(row: dict[str, Any], schema: Schema, digits: int) -> str:
                 cells.append(f"{value['width']}x{value['height']}".rjust(9))
         else:
             text = json.dumps(value) if isinstance(value, dict | list) else f"{value}"
-            cells.append(printable(text))
+            cells.append(text)
     return "  ".join(cells)
 
 
@@ -236,6 +234,6 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
         chosen = None if records is None else chain.from_iterable(records)
         summary = extract_records(file, folder, records=chosen, progress=show, **options)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        say(json.dumps(summary.to_dict()))
     else:
-        click.echo(f"{summary.folder}: {summary.records:,} records, {bytes_text(summary.bytes)}")
+        say(f"{summary.folder}: {summary.records:,} records, {bytes_text(summary.bytes)}")

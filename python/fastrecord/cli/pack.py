@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord.cli.options import path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, parse_size, progress_bar
+from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say
 
 if TYPE_CHECKING:
     from fastrecord.pack import Mode, PackProgress, PackSummary
@@ -172,7 +172,7 @@ def pack(
         mode: Mode = "a" if append else "resume" if resume else "w" if overwrite else "x"
         summary = run(mode=mode, progress=show)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        say(json.dumps(summary.to_dict()))
     else:
         _print(summary, resumed=resume, pairs=pairs)
 
@@ -239,29 +239,27 @@ def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
     if summary.scale is not None:
         classes = f" of scale {summary.scale}"
     if resumed and summary.packed == 0 and summary.written == 0:
-        click.echo(f"{where}: complete already, {summary.records:,} records{classes}")
+        say(f"{where}: complete already, {summary.records:,} records{classes}")
         return
     packed = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
     speed = bytes_text(summary.written / max(summary.seconds, 1e-9))
-    click.echo(
+    say(
         f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
         f"{summary.seconds:.1f} s, {speed}/s"
     )
     if summary.recoded is not None:
-        click.echo(_recoded_text(summary.recoded))
+        say(_recoded_text(summary.recoded))
     if summary.skipped:
         what = "without a partner, or not two images" if pairs else "files that are no images or can not be read"
-        click.echo(f"skipped {len(summary.skipped):,} {what}:")
+        say(f"skipped {len(summary.skipped):,} {what}:")
         for key, reason in summary.skipped[:_SHOWN]:
-            click.echo(f"  {key}: {reason}")
+            say(f"  {key}: {reason}")
         if len(summary.skipped) > _SHOWN:
-            click.echo(
-                f'  and {len(summary.skipped) - _SHOWN:,} more; all are in the file\'s metadata, under "skipped"'
-            )
+            say(f'  and {len(summary.skipped) - _SHOWN:,} more; all are in the file\'s metadata, under "skipped"')
     if summary.empty_classes:
-        click.echo(f"classes without a record: {', '.join(summary.empty_classes)}")
+        say(f"classes without a record: {', '.join(summary.empty_classes)}")
     if summary.ignored:
-        click.echo(f"left out {summary.ignored:,} files beside the class folders")
+        say(f"left out {summary.ignored:,} files beside the class folders")
 
 
 def _recoded_text(recoded: dict[str, int]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastrecord.cli.options import path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, printable, progress_of_total
+from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 if TYPE_CHECKING:
     from fastrecord.repairing import RepairSummary
@@ -56,7 +56,7 @@ def repair(
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=bad) as show:
         summary = repair_file(bad, out, lost=lost, overwrite=overwrite, progress=show)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        say(json.dumps(summary.to_dict()))
     else:
         _print(summary)
     if summary.lost or summary.unknown:
@@ -65,24 +65,24 @@ def repair(
 
 def _print(summary: RepairSummary) -> None:
     for note in summary.notes:
-        click.echo(f"damage: {printable(note)}", err=True)
+        say(f"damage: {note}", err=True)
     for value in summary.values[:_SHOWN]:
-        key = "" if value.key is None else f" (key {printable(value.key)})"
-        click.echo(f"lost: record {value.record}{key}: {printable(value.why)}", err=True)
+        key = "" if value.key is None else f" (key {value.key})"
+        say(f"lost: record {value.record}{key}: {value.why}", err=True)
     if len(summary.values) > _SHOWN:
-        click.echo(f"lost: more, all are in {summary.lost_list}", err=True)
+        say(f"lost: more, all are in {summary.lost_list}", err=True)
     if summary.unknown:
-        click.echo(f"lost: what was committed behind commit {summary.commit}: nothing tells how many records", err=True)
+        say(f"lost: what was committed behind commit {summary.commit}: nothing tells how many records", err=True)
     if summary.out is None:
         tail = ""
         if summary.tail_bytes:
             tail = f"; {summary.tail_bytes:,} bytes behind the last commit, which the next writer cuts off"
-        click.echo(f"{summary.path}: good, nothing to repair, nothing was written{tail}")
+        say(f"{summary.path}: good, nothing to repair, nothing was written{tail}")
         return
     speed = bytes_text(summary.bytes / max(summary.seconds, 1e-9))
     listed = f", listed in {summary.lost_list}" if summary.lost_list is not None else ""
     incomplete = "" if summary.complete else "; its import is not complete"
-    click.echo(
+    say(
         f"{summary.out}: {summary.saved:,} of {summary.records:,} records saved, {summary.lost:,} lost{listed}; "
         f"{bytes_text(summary.bytes)}, {summary.seconds:.1f} s, {speed}/s{incomplete}"
     )

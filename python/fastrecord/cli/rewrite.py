@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord.cli.options import path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, parse_size, printable, progress_of_total
+from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 if TYPE_CHECKING:
     from fastrecord.copies import CopySummary
@@ -47,20 +47,20 @@ def _shared(command: _Command) -> _Command:
 
 def _print(summary: CopySummary, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        say(json.dumps(summary.to_dict()))
         return
     for path, count in zip(summary.paths, summary.counts, strict=True) if len(summary.paths) > 1 else ():
-        click.echo(f"{path}: {count:,} records")
+        say(f"{path}: {count:,} records")
     where = summary.paths[0] if len(summary.paths) == 1 else f"{len(summary.paths):,} files"
     classes = "" if summary.classes is None else f" in {len(summary.classes):,} classes"
     speed = bytes_text(summary.bytes / max(summary.seconds, 1e-9))
-    click.echo(
+    say(
         f"{where}: {summary.records:,} records{classes}, {bytes_text(summary.source_bytes)} -> "
         f"{bytes_text(summary.bytes)}, {summary.seconds:.1f} s, {speed}/s"
     )
     if summary.differing:
-        keys = ", ".join(printable(key) for key in summary.differing)
-        click.echo(f"metadata that is not the same in all files, taken from the first that has it: {keys}")
+        keys = ", ".join(summary.differing)
+        say(f"metadata that is not the same in all files, taken from the first that has it: {keys}")
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What the subcommands share: sizes as text and back, and the progress bar."""
+"""What the subcommands share: lines that are printed, sizes as text and back, and the progress bar."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from fastrecord.terminal import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -29,11 +31,23 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def printable(text: str) -> str:
-    """Return text that takes one line of a terminal and does nothing else to it."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines to stdout, or to stderr; what would steer the terminal, a line's end inside of it too, is escaped.
+
+    Raises:
+        OSError: it could not be written; the error names the stream, as others name their file.
+    """
+    try:
+        click.echo("\n".join(printable(line) for line in lines), err=err)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error, "standard error" if err else "standard output") from error
+
+
+def unwritten(error: OSError, stream: str) -> OSError:
+    """Return the error of the system for a stream that could not be written."""
+    return OSError(error.errno, f"can not be written: {error.strerror}", stream)
 
 
 def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

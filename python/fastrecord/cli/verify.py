@@ -11,7 +11,7 @@ import click
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option
-from fastrecord.cli.text import bytes_text, printable, progress_of_total
+from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.errors import codes_of, with_more
 
 
@@ -45,24 +45,24 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
         result["codes"] = codes_of(result["errors"])
         good = good and result["ok"]
         if as_json:
-            click.echo(json.dumps(result))
+            say(json.dumps(result))
             continue
         keys = {value["error"]: value["key"] for value in result["damaged"]}
         for error in result["errors"]:
             key = keys.get(error)
             line = error if key is None else with_more(error, f" (key {key})")
-            click.echo(f"error: {printable(line)}", err=True)
+            say(f"error: {line}", err=True)
         images = f", {result['decoded']:,} images decoded" if deep else ""
         if result["undecoded"]:
             images += f", {result['undecoded']:,} of kinds that are not decoded here: only their checksums were checked"
         if result["ok"]:
             size = bytes_text(result["bytes"])
-            click.echo(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
+            say(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
         elif not opened:
-            click.echo(f"{file}: can not be read")
+            say(f"{file}: can not be read")
         else:
             count = len(result["errors"])
-            click.echo(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
+            say(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
     if not good:
         ctx.exit(1)
 

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import click
 
 from fastrecord import FastRecordError
+from fastrecord.terminal import PrintableFormatter, printable
 from fastrecord.train.config import (
     Amp,
     Augment,
@@ -170,7 +171,9 @@ def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
 
 def _run(config: TrainConfig, *, ladder: bool) -> int:
     """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("fastrecord.train").setLevel(logging.INFO)
     try:
         with StopSignal() as stop:
@@ -178,7 +181,7 @@ def _run(config: TrainConfig, *, ladder: bool) -> int:
     except (TrainError, FastRecordError, OSError) as error:
         # All ranks have it, or an error that tells of it.
         if os.environ.get("RANK", "0") == "0":
-            click.echo(f"Error: {one_line(error)}", err=True)
+            click.echo(f"Error: {printable(one_line(error))}", err=True)
         return 1
     except KeyboardInterrupt:
         click.echo("interrupted in the middle of a step: no checkpoint was written for it", err=True)
@@ -209,7 +212,7 @@ def _measure(config: TrainConfig, stop: StopSignal) -> int:
 
 def _tell_signal(number: int, rest: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        click.echo(f"stopped by {signal.Signals(number).name}{rest}", err=True)
+        click.echo(printable(f"stopped by {signal.Signals(number).name}{rest}"), err=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""Text for a terminal: names that a file or a folder has made up shall not steer it."""
+
+from __future__ import annotations
+
+import logging
+
+
+def printable(text: str) -> str:
+    """Return text that takes one line of a terminal and does nothing else to it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats a record as one line that does nothing else to a terminal; of a traceback behind it, each line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line of a record."""
+        return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return all that is written of a record."""
+        return "\n".join(printable(line) for line in super().format(record).split("\n"))
