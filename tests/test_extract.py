@@ -126,6 +126,30 @@ def test_extract_names_a_damaged_record_and_leaves_no_part_of_it(packed: Path, t
     assert not (tmp_path / "out").exists() or files_below(tmp_path / "out") == {}
 
 
+def test_an_extraction_that_stops_says_what_it_has_written(packed: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "bad.frec", tmp_path / "out"
+    flip(packed, path, record=6)
+    # The batch that has the damaged record is read as a whole, before any of it is written.
+    assert failed("extract", path, out).endswith(f"\n{out}: nothing is written\n")
+    path = keyed(tmp_path / "long.frec", [f"{i}.jpg" for i in range(70)])
+    flip(path, path, record=66)
+    left = f"{out}: 64 of 70 records are written, each as a whole: `--overwrite` writes all of them anew\n"
+    assert failed("extract", path, out).endswith(f"\n{left}")
+    assert len(files_below(out)) == 64
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_ctrl_c_that_is_raised_amid_an_extraction_says_what_it_has_written(batches: int, tmp_path: Path) -> None:
+    path = keyed(tmp_path / "a.frec", [f"{i}.jpg" for i in range(150)])
+
+    def interrupt(done: int, _total: int) -> None:
+        if done == 64 * batches:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=f"out: {64 * batches} of 150 records are written, each as a whole"):
+        extract_records(path, tmp_path / "out", progress=interrupt)
+
+
 def test_ctrl_c_ends_an_extraction_between_two_records(tmp_path: Path) -> None:
     path = keyed(tmp_path / "a.frec", [f"{i % 7}/{i}.jpg" for i in range(200)])
 

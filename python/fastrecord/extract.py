@@ -72,7 +72,8 @@ def extract_records(
         CorruptFileError: a checksum differs. SchemaError: no such field, class or label.
         FastRecordError: a key is no path inside of the folder, two records have the same, or one is a folder of
             another; a link is in the way; or the file system takes two keys for one name.
-        KeyboardInterrupt: Ctrl-C; the records before it have been written, each as a whole.
+        KeyboardInterrupt: Ctrl-C. Of this error and all others that come amid writing a note, or the message, says how
+            many records have been written, each as a whole.
     """
     with Reader(path) as reader:
         payload = _payload_field(reader, field)
@@ -82,24 +83,34 @@ def extract_records(
         alike = set() if names is None else _alike(names)
         with _Folder(os.fspath(folder), alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             width = len(str(max(len(reader) - 1, 0)))
-            for start in range(0, len(numbers), _BATCH):
-                if interrupt.pending:
-                    raise KeyboardInterrupt(f"{target.path}: {start:,} of {len(numbers):,} records are written")
-                part = numbers[start : start + _BATCH]
-                for i, view in enumerate(reader.read_batch(part, [payload], verify=True, copy=True)[payload], start):
-                    name = f"{numbers[i]:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[i]
-                    try:
+            written = 0
+            try:
+                for start in range(0, len(numbers), _BATCH):
+                    if interrupt.pending:
+                        raise KeyboardInterrupt
+                    part = numbers[start : start + _BATCH]
+                    for view in reader.read_batch(part, [payload], verify=True, copy=True)[payload]:
+                        number = numbers[written]
+                        name = f"{number:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[written]
                         target.write(name, view)
-                    except OSError as err:
-                        err.add_note(
-                            f"{target.path}: {i:,} of {len(numbers):,} records are written, each as a whole: "
-                            "`--overwrite` writes all of them anew"
-                        )
-                        raise
-                    total += len(view)
-                if progress is not None:
-                    progress(start + len(part), len(numbers))
+                        written += 1
+                        total += len(view)
+                    if progress is not None:
+                        progress(written, len(numbers))
+            except KeyboardInterrupt as err:
+                raise KeyboardInterrupt(_left(target.path, written, len(numbers))) from err
+            except BaseException as err:
+                err.add_note(_left(target.path, written, len(numbers)))
+                raise
         return ExtractSummary(records=len(numbers), bytes=total, folder=os.fspath(folder))
+
+
+def _left(folder: str, written: int, total: int) -> str:
+    """Return what an extraction that did not end well leaves behind."""
+    if written == 0:
+        return f"{folder}: nothing is written"
+    count = f"{written:,} of {total:,} records are written, each as a whole"
+    return f"{folder}: {count}: `--overwrite` writes all of them anew"
 
 
 def _payload_field(reader: Reader, field: str | None) -> str:
