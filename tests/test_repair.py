@@ -275,3 +275,39 @@ def test_a_full_disk_leaves_nothing(sound: Path, tmp_path: Path) -> None:
         """
     assert "refused:" in run_child(script, tmp_path, timeout=300)
     assert sorted(os.listdir(tmp_path)) == names
+
+
+@pytest.mark.parametrize("option", ["out", "--lost"])
+def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(option: str, sound: Path, tmp_path: Path) -> None:
+    bad, folder, new = damaged(sound, payload(sound, 5)), tmp_path / "folder", tmp_path / "new.frec"
+    folder.mkdir()
+    for path, message in (
+        (folder, f"{folder}: Is a directory"),
+        (tmp_path / "no" / "x", f"{tmp_path / 'no'}: No such"),
+    ):
+        arguments = [path] if option == "out" else [new, "--lost", path]
+        assert failed("repair", bad, *arguments, "--overwrite").startswith(f"error: {message}")
+    assert sorted(os.listdir(tmp_path)) == ["bad.frec", "folder", "sound.frec"]
+
+
+def test_a_list_that_can_not_be_written_is_named_and_so_is_what_is_left(sound: Path, tmp_path: Path) -> None:
+    bad, out = damaged(sound, payload(sound, 5)), tmp_path / "out.frec"
+    # The name that it has until it is whole is too long.
+    lost = tmp_path / ("n" * 250)
+    message = f"error: {lost}: the list of what is lost can not be written: File name too long\n{out}: "
+    assert failed("repair", bad, out, "--lost", lost) == f"{message}nothing is written\n"
+    assert not out.exists()
+    out.write_bytes(sound.read_bytes())
+    assert failed("repair", bad, out, "--lost", lost, "--overwrite") == f"{message}is as it was before\n"
+    assert out.read_bytes() == sound.read_bytes()
+    out.unlink()
+    lost = tmp_path / "lost"
+
+    def take_the_place(_done: int, _total: int) -> None:
+        lost.mkdir(exist_ok=True)
+
+    with pytest.raises(IsADirectoryError, match="the list of what is lost can not be written") as caught:
+        fr.repair(bad, out, lost=lost, progress=take_the_place)
+    assert caught.value.__notes__ == [f"{out}: is written whole, without its list"]
+    assert len(rows(out)) == 299
+    assert sorted(os.listdir(tmp_path)) == ["bad.frec", "lost", "out.frec", "sound.frec"]

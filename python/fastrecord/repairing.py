@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -120,6 +121,7 @@ def repair(
         raise FastRecordError(f"{target}: can not be both the file to write and the list of what is lost [FR743]")
     for name in (target, listing):
         check_target(name, [source], overwrite=overwrite)
+        _check_place(name)
     salvage = Salvage(source, progress=None if progress is None else lambda done, total: progress(done, 2 * total))
     with salvage.reader() as reader:
         summary = RepairSummary(source, records=salvage.records, saved=salvage.saved_records)
@@ -139,6 +141,7 @@ def repair(
                 progress(total + done, 2 * total)
 
         job = Job([reader], [target], overwrite=overwrite, verify=True, progress=report)
+        kept = "is as it was before" if os.path.lexists(target) else "nothing is written"
         temporary = f"{listing}.tmp-{secrets.token_hex(4)}"
         try:
             with job:
@@ -151,12 +154,14 @@ def repair(
                 if summary.lost or summary.unknown:
                     _note_repair(metadata, salvage, summary)
                 if summary.lost:
-                    _write_list(temporary, salvage, reader, summary)
+                    with _named(listing, f"{target}: {kept}"):
+                        _write_list(temporary, salvage, reader, summary)
                 # Both or none, whenever Ctrl-C comes.
                 with HeldInterrupt() as interrupt:
                     job.finish(metadata, complete=reader.complete)
                     if summary.lost:
-                        os.replace(temporary, listing)
+                        with _named(listing, f"{target}: is written whole, without its list"):
+                            os.replace(temporary, listing)
                         summary.lost_list = listing
                     elif overwrite:
                         with suppress(FileNotFoundError):
@@ -164,11 +169,31 @@ def repair(
             if interrupt.pending:
                 raise KeyboardInterrupt(f"{target}: all is written")
         finally:
-            with suppress(FileNotFoundError):
+            if os.path.lexists(temporary):
                 os.unlink(temporary)
         summary.out, summary.bytes = target, os.path.getsize(target)
         summary.seconds = time.perf_counter() - started
         return summary
+
+
+def _check_place(path: str) -> None:
+    """Refuse to write where a folder is, or where there is no folder, by the name that the caller knows."""
+    folder = os.path.dirname(path) or os.curdir
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+
+
+@contextmanager
+def _named(listing: str, left: str) -> Iterator[None]:
+    """Name the list, not the temporary file, in an error of the system, and say in a note what is left."""
+    try:
+        yield
+    except OSError as err:
+        named = OSError(err.errno, f"the list of what is lost can not be written: {err.strerror}", listing)
+        named.add_note(left)
+        raise named from err
 
 
 def _lost_values(salvage: Salvage, reader: Reader) -> Iterator[LostValue]:
