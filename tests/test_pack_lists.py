@@ -97,6 +97,18 @@ def test_a_file_of_a_list_that_can_not_be_read_is_named_with_its_line(
         pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
 
 
+def test_of_a_file_that_the_system_does_not_give_nothing_says_that_it_is_no_image(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("bee/1.jpg\ngone.jpg\n", encoding="utf-8")
+    reason = "can not be read: No such file or directory"
+    with pytest.raises(fr.FastRecordError) as caught:
+        pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+    assert str(caught.value).endswith(
+        f"gone.jpg: {reason}: see that it can be read, or leave out all that can not be with `--bad-files skip` [FR710]"
+    )
+    summary = pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv", bad_files="skip")
+    assert summary.skipped == [("gone.jpg", reason)]
+
+
 def test_label_numbers_of_a_list_must_have_a_class_in_the_file_that_names_them(small: Path, tmp_path: Path) -> None:
     pack_folder(small, tmp_path / "train.frec")
     (tmp_path / "list.csv").write_text("bee/1.jpg,1\nant/0.jpg,2\n", encoding="utf-8")

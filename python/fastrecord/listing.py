@@ -14,6 +14,9 @@ from fastrecord._core import FastRecordError
 _INT64 = range(-(2**63), 2**63)
 _NAMED_AT_MOST = 5
 
+UNREADABLE = "can not be read"
+"""So begins the reason of a file that the system does not let us read: whether it is an image nobody knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -150,7 +153,7 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
                         broken = entry.is_symlink() and not os.path.exists(entry.path)
                         bad[key] = "broken link" if broken else "not a regular file"
                 except OSError as err:
-                    bad[key] = err.strerror or str(err)
+                    bad[key] = f"{UNREADABLE}: {err.strerror or err}"
                 names.append(entry.name)
         names.sort()
         folders.append((folder, names))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
-from fastrecord.listing import Listing, list_csv, list_folder
+from fastrecord.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack_pairs import pack_pairs
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.parts import plan
@@ -147,10 +147,11 @@ class _ImagePacker(Packer):
         target.skipped += [(listing.keys[i], reasons[i]) for i in sorted(reasons)]
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
-        return FastRecordError(
-            f"{self.listing.describe(position)}: {reason}: remove the file, or leave out all that "
-            "are no images with `--bad-files skip` [FR710]"
-        )
+        if reason.startswith(UNREADABLE):
+            way_out = "see that it can be read, or leave out all that can not be with `--bad-files skip`"
+        else:
+            way_out = "remove the file, or leave out all that are no images with `--bad-files skip`"
+        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
 
     def count(self, writer: Writer) -> None:
         if self.changes:
@@ -175,7 +176,9 @@ def _refuse_inside(out: str, listing: Listing) -> None:
 
 def _reason(listing: Listing, position: int, message: str) -> str:
     """Return what the core says of a file, without the path that it begins with and the system's error number."""
-    return re.sub(r" \(os error \d+\)$", "", message.removeprefix(f"{listing.path(position)}: "))
+    text = message.removeprefix(f"{listing.path(position)}: ")
+    plain = re.sub(r" \(os error \d+\)$", "", text)
+    return plain if plain == text else f"{UNREADABLE}: {plain}"
 
 
 def _empty_classes(listing: Listing, skipped: set[str]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads
 from fastrecord.errors import plain
-from fastrecord.listing import name_some
+from fastrecord.listing import UNREADABLE, name_some
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pairs import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.parts import plan
@@ -187,10 +187,11 @@ class _PairPacker(Packer):
         target.skipped += [(keys[i], reasons[i]) for i in sorted(reasons)]
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
-        return FastRecordError(
-            f"{self.listing.describe(position)}: {reason}: remove the pair, or leave out all that are no pairs of "
-            "images with `--bad-files skip` [FR710]"
-        )
+        if UNREADABLE in reason:
+            way_out = "see that it can be read, or leave out all pairs that can not be with `--bad-files skip`"
+        else:
+            way_out = "remove the pair, or leave out all that are no pairs of images with `--bad-files skip`"
+        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
 
     def _load(self, positions: Sequence[int]) -> list[Pair | str]:
         """Return what is stored of each pair, or why nothing is; on all threads."""
@@ -206,7 +207,7 @@ class _PairPacker(Packer):
                     data = file.readall()
                 values.append(decode_image(data) if self.pairing.decode else data)
             except OSError as err:
-                return f"{side}: {err.strerror or err}"
+                return f"{side}: {UNREADABLE}: {err.strerror or err}"
             except DecodeError as err:
                 return f"{side}: {plain(err)}"
         return values[0], values[1]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, image_size
-from fastrecord.listing import Listing, files_below, name_some
+from fastrecord.listing import UNREADABLE, Listing, files_below, name_some
 
 Sizes = NDArray[np.int64]
 
@@ -226,7 +226,7 @@ def _size(path: str) -> tuple[int, int] | str:
             if size is None and len(head) == _HEAD_BYTES:
                 size = image_size(head + file.readall())
     except OSError as err:
-        return err.strerror or str(err)
+        return f"{UNREADABLE}: {err.strerror or err}"
     return size or ("not an image of a known type, or its header is damaged" if head else "not an image: it is empty")
 
 
