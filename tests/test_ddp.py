@@ -80,7 +80,8 @@ def failures(ranks: Ranks) -> list[str]:
 def ending(folder: Path, **options: Any) -> str:
     """Train on a file with a damaged record, and return the error that this rank sees."""
     try:
-        train(small_config(folder / "bad.frec", folder / "bad", epochs=1, overwrite=True, **options))
+        out = options.pop("out", folder / "bad")
+        train(small_config(folder / "bad.frec", out, epochs=1, overwrite=True, **options))
     except (TrainError, fr.FastRecordError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -93,7 +94,7 @@ def work(folder: Path) -> None:
         weights, metrics = take_steps(ranks, batch_size=4, accumulate=3)
         ended = [
             ending(folder, on_error="raise"),
-            ending(folder, on_error="skip", max_skipped=0),
+            ending(folder, on_error="skip", max_skipped=0, out=folder / "bounded"),
             ending(folder, on_error="skip"),
         ]
         result = train(run_config(folder, epochs=1, checkpoint_every=2))
@@ -153,6 +154,8 @@ def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained:
     assert re.match(r"(TrainError: rank 1: |TrainError: ).*bad\.frec: record 40, .*key 'blue/40\.jpg'", other)
     assert re.match(r"FastRecordError: 1 of the epoch's first \d+ records .*max_skipped=0 .*'blue/40\.jpg'", bounded)
     assert re.match(r"TrainError: .*1 of the epoch's first \d+ records .*max_skipped=0 .*'blue/40\.jpg'", told)
+    (row,) = [row for row in read_metrics(trained / "bounded" / "metrics.jsonl") if row["event"] == "skipped"]
+    assert (row["count"], [record["key"] for record in row["records"]]) == (1, ["blue/40.jpg"])
     assert [said[2] for said in both] == ["", ""]
     (row,) = [row for row in read_metrics(trained / "bad" / "metrics.jsonl") if row["event"] == "skipped"]
     # The last global batch is filled up by the first records, which may have it once more.

@@ -137,7 +137,10 @@ def test_a_resumed_iteration_counts_from_its_start(thirty: Path) -> None:
     state["batches_done"] = 5
     resumed = make(thirty, 10, on_error="skip", max_skipped=20)
     resumed.load_state_dict(state)
+    # What another loader has skipped is that one's to say.
+    assert resumed.stats().skipped == len(resumed.skipped) == 0
     assert drained(resumed) == (30, "")
+    assert resumed.stats().skipped == len(resumed.skipped) == 20
 
 
 def test_two_iterations_of_a_loader_are_bounded_each_for_itself(thirty: Path) -> None:

@@ -295,6 +295,23 @@ def test_the_records_skipped_in_an_epoch_are_counted_and_listed_also_through_a_r
     assert "the payload is damaged" in val_records[0]["reason"]
 
 
+def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
+    colours: Path, held_out: Path, tmp_path: Path
+) -> None:
+    flip(colours, tmp_path / "one.frec", record=40)
+    flip(tmp_path / "one.frec", tmp_path / "bad.frec", record=11)
+    flip(held_out, tmp_path / "bad_val.frec", record=7)
+    config = small_config(tmp_path / "bad.frec", tmp_path / "out", epochs=1, on_error="skip", max_skipped=1)
+    val = dataclasses.replace(config, train=str(colours), val=str(tmp_path / "bad_val.frec"), max_skipped=0)
+    for of, chosen, keys in (("training", config, {"blue/40.jpg", "red/11.jpg"}), ("evaluation", val, {"red/7.jpg"})):
+        with pytest.raises(fr.FastRecordError, match="max_skipped"):
+            train(dataclasses.replace(chosen, overwrite=True))
+        (row,) = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
+        assert (row["of"], row["epoch"], row["count"]) == (of, 0, len(keys))
+        assert {record["key"] for record in row["records"]} == keys
+        assert row["step"] == 10 if of == "evaluation" else row["step"] < 10
+
+
 @pytest.mark.parametrize("most", [0, 0.0])
 def test_a_run_that_skips_more_than_allowed_ends_with_what_to_do(colours: Path, tmp_path: Path, most: float) -> None:
     bad = tmp_path / "bad.frec"

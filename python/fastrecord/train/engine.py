@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,8 @@ class _Run:
         while self.done < self.steps_per_epoch and not self._at_max_steps():
             drawn, failure = draw(batches, self.config.accumulate)
             # All ranks must leave at the same step, though a signal reaches them at different times.
-            signal = self.ranks.agree(self.signals.number, failure)
+            with self._skips_told("training", self.batches, self.skips):
+                signal = self.ranks.agree(self.signals.number, failure)
             if signal:
                 if self.step:
                     self._save("last")
@@ -251,12 +252,13 @@ class _Run:
         improved = False
         if self.val_batches is not None:
             start = time.perf_counter()
-            metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
+            skips = Skips(self.ranks)
+            with self._skips_told("evaluation", self.val_batches, skips):
+                metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
             if metrics is None:
                 self._save("last")
                 return self.ranks.agree(self.signals.number)
             self._report_val(metrics, time.perf_counter() - start)
-            skips = Skips(self.ranks)
             skips.collect(self.val_batches.take_skipped())
             skips.report("evaluation", epoch=self.epoch, step=self.step, metrics=self.metrics)
             self.val = metrics
@@ -269,6 +271,17 @@ class _Run:
             self._save("best")
         self._save("last")
         return 0
+
+    @contextmanager
+    def _skips_told(self, of: str, batches: Batches, skips: Skips) -> Iterator[None]:
+        """Tell what was skipped if the block ends the run by an error that all ranks have at this very place."""
+        try:
+            yield
+        except (TrainError, FastRecordError, OSError):
+            skips.collect(batches.take_skipped())
+            with suppress(OSError):  # the error at hand matters more
+                skips.report(of, epoch=self.epoch, step=self.step, metrics=self.metrics)
+            raise
 
     def _at_max_steps(self) -> bool:
         return self.config.max_steps is not None and self.step >= self.config.max_steps
