@@ -309,7 +309,14 @@ def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
         (row,) = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
         assert (row["of"], row["epoch"], row["count"]) == (of, 0, len(keys))
         assert {record["key"] for record in row["records"]} == keys
-        assert row["step"] == 10 if of == "evaluation" else row["step"] < 10
+        assert row["step"] == 10 if of == "evaluation" else row["step"] <= 10
+    # A run that goes on before it tells of all of them, once.
+    options = {"overwrite": True, "checkpoint_every": 1}
+    with pytest.raises(fr.FastRecordError, match="max_skipped"):
+        train(dataclasses.replace(config, **options))  # type: ignore[arg-type]  # each fits its field
+    train(dataclasses.replace(config, max_skipped=None, resume="auto"))
+    rows = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
+    assert [(row["step"], row["count"]) for row in rows] == [(10, 2)]
 
 
 @pytest.mark.parametrize("most", [0, 0.0])

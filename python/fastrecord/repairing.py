@@ -112,7 +112,8 @@ def repair(
     Raises:
         CorruptFileError: nothing can be saved. UnsupportedVersionError: a newer fastrecord has written it.
         FileExistsError: `out` or the list exists. FastRecordError: one of them is the damaged file.
-        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these nothing new is left.
+        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these nothing new is left; but
+            `out`, whole, if the list alone fails to get its name at the end, which a note then says.
     """
     started = time.perf_counter()
     source, target = os.fspath(path), os.fspath(out)

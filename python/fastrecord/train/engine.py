@@ -226,7 +226,7 @@ class _Run:
         while self.done < self.steps_per_epoch and not self._at_max_steps():
             drawn, failure = draw(batches, self.config.accumulate)
             # All ranks must leave at the same step, though a signal reaches them at different times.
-            with self._skips_told("training", self.batches, self.skips):
+            with self._skips_told("training", self.batches, self.skips, step=self.step + 1):
                 signal = self.ranks.agree(self.signals.number, failure)
             if signal:
                 if self.step:
@@ -253,7 +253,7 @@ class _Run:
         if self.val_batches is not None:
             start = time.perf_counter()
             skips = Skips(self.ranks)
-            with self._skips_told("evaluation", self.val_batches, skips):
+            with self._skips_told("evaluation", self.val_batches, skips, step=self.step):
                 metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
             if metrics is None:
                 self._save("last")
@@ -273,14 +273,17 @@ class _Run:
         return 0
 
     @contextmanager
-    def _skips_told(self, of: str, batches: Batches, skips: Skips) -> Iterator[None]:
-        """Tell what was skipped if the block ends the run by an error that all ranks have at this very place."""
+    def _skips_told(self, of: str, batches: Batches, skips: Skips, *, step: int) -> Iterator[None]:
+        """Tell what was skipped if the block ends the run by an error that all ranks have at this very place.
+
+        `step` is the one under way: a run that goes on from a checkpoint before it tells of all of them again.
+        """
         try:
             yield
         except (TrainError, FastRecordError, OSError):
             skips.collect(batches.take_skipped())
             with suppress(OSError):  # the error at hand matters more
-                skips.report(of, epoch=self.epoch, step=self.step, metrics=self.metrics)
+                skips.report(of, epoch=self.epoch, step=step, metrics=self.metrics)
             raise
 
     def _at_max_steps(self) -> bool:
