@@ -102,6 +102,8 @@ impl Reader {
         let mut bytes = self.pread(field, record, &extent)?;
         if verify {
             self.check_crc(field, record, &extent, &bytes)?;
+        } else {
+            self.inner.seal.check_after(&self.inner.file)?;
         }
         bytes.truncate(extent.length() as usize);
         Ok(bytes)

@@ -192,6 +192,9 @@ impl LoadPlan {
             self.raw.store(true, Ordering::Relaxed);
         }
         check(bytes)?;
+        if plain && !self.verify {
+            reader.inner.seal.check_after(&reader.inner.file)?;
+        }
         let bytes = if plain {
             &*bytes
         } else {

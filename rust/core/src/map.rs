@@ -141,6 +141,19 @@ impl Seal {
         Ok(())
     }
 
+    /// Asks the system whether the commit's end is still there, after a read that no checksum covers: where the file was cut short
+    /// amid it and has got its length again, zeros were read without an error.
+    ///
+    /// # Errors
+    /// As [`Seal::check`].
+    pub(crate) fn check_after(&self, file: &File) -> Result<()> {
+        let mut page = [0; FOOTER_LEN];
+        match file.read_exact_at(&mut page, self.at) {
+            Ok(()) if self.is_footer(&page) => Ok(()),
+            _ => self.check(file),
+        }
+    }
+
     /// Asks the system whether the file is the one that was opened.
     ///
     /// # Errors

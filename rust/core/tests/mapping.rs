@@ -79,6 +79,15 @@ fn a_file_cut_short_and_made_as_long_again_amid_a_call_gives_no_zeros() {
                 assert!(matches!(error, Error::Replaced { .. }), "{cut}: {error}");
             }
         }
+        // Without a mapping: zeros that no checksum covers. (With one, it is the checksum that tells.)
+        let (error, later) = changed(Access::Pread, false, |file| {
+            let length = file.metadata().unwrap().len();
+            file.set_len(length - cut).unwrap();
+            file.set_len(length).unwrap();
+        });
+        for error in [error, later] {
+            assert!(matches!(error, Error::Replaced { .. }), "{cut}: {error}");
+        }
     }
 }
 
