@@ -485,7 +485,7 @@ def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.chdir(tmp_path)  # the folders above belong to root alone; a relative path does not pass through them
     # What they import when they run may be found by root alone.
     for command in ("verify", "doctor", "info", "ls", "bench", "extract", "repair", "compact"):
-        more = {"bench": ["--seconds", 0.01], "extract": ["as root"], "repair": ["as root.frec"]}.get(command, [])
+        more = {"bench": ["--seconds", "0.01"], "extract": ["as root"], "repair": ["as root.frec"]}.get(command, [])
         good(command, "open.frec", *more)
     root = os.geteuid() == 0
     if root:
