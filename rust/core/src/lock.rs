@@ -48,10 +48,10 @@ pub(crate) fn create_locked(path: &Path) -> Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
     lock(path, &file)?;
     // Between creating and locking another writer may have replaced it.
-    match leads_to(path, identity(&file).map_err(io)?) {
-        Ok(true) => Ok(file),
-        Ok(false) => Err(io(io::ErrorKind::AlreadyExists.into())),
-        Err(error) => Err(io(error)),
+    if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
+        Ok(file)
+    } else {
+        Err(io(io::ErrorKind::AlreadyExists.into()))
     }
 }
 
@@ -73,9 +73,13 @@ pub(crate) fn identity(file: &File) -> io::Result<Identity> {
     file.metadata().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Whether a path leads to that very file.
+/// Whether a path leads to that very file, and not to another one or nowhere.
 pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
-    path.metadata().map(|meta| (meta.dev(), meta.ino()) == identity)
+    match path.metadata() {
+        Ok(meta) => Ok((meta.dev(), meta.ino()) == identity),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The lock of a file that is to be replaced; gone when it is dropped, and not copied into forked children.
@@ -110,14 +114,10 @@ pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
         };
         lock(path, &file)?;
         // Between opening and locking another writer may have put a new file in its place, or removed it.
-        match leads_to(path, identity(&file).map_err(io)?) {
-            Ok(true) => {}
-            Ok(false) => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(io(error)),
+        if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
+            sys::close_in_children(file.as_raw_fd());
+            return Ok(Some(Lock { file: Some(file), process: std::process::id() }));
         }
-        sys::close_in_children(file.as_raw_fd());
-        return Ok(Some(Lock { file: Some(file), process: std::process::id() }));
     }
 }
 
@@ -127,14 +127,15 @@ impl Lock {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Whether the path is that file's still, or nobody's: what another writer has made there meanwhile is not locked.
+    /// Makes sure that the path is that file's still, or nobody's.
+    ///
+    /// # Errors
+    /// Another writer has made a file there meanwhile, which this lock does not keep anybody from; those of the system.
     pub(crate) fn still_at(&self, path: &Path) -> io::Result<()> {
-        match leads_to(path, identity(self.file()?)?) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file has that name by now")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        if leads_to(path, identity(self.file()?)?)? || !path.try_exists()? {
+            return Ok(());
         }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file has that name by now"))
     }
 }
 

@@ -85,13 +85,18 @@ const CRC_AT: usize = FOOTER_LEN - 4;
 /// Where the file id lies.
 const ID_AT: usize = 16;
 
+fn id_in(path: &Path, file: &File) -> Result<FileId> {
+    let mut id = FileId::default();
+    file.read_exact_at(&mut id, ID_AT as u64).map_err(|e| Error::unreadable(path, "superblock", e))?;
+    Ok(id)
+}
+
 impl Seal {
     /// # Errors
     /// [`Error::Truncated`], [`Error::Replaced`]: the footer is not there any more. Those of the system.
     pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
         // As it lies there: of a damaged file that is being salvaged the footers tell the id.
-        let mut seen = FileId::default();
-        file.read_exact_at(&mut seen, ID_AT as u64).map_err(|e| Error::unreadable(path, "superblock", e))?;
+        let seen = id_in(path, file)?;
         let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
         let mut seal = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
         let page = seal.footer(file)?;
@@ -160,8 +165,7 @@ impl Seal {
     /// [`Error::Truncated`], [`Error::Replaced`], and those of the system.
     pub(crate) fn check(&self, file: &File) -> Result<()> {
         let page = self.footer(file)?;
-        let mut id = FileId::default();
-        file.read_exact_at(&mut id, ID_AT as u64).map_err(|e| Error::unreadable(&self.path, "superblock", e))?;
+        let id = id_in(&self.path, file)?;
         if id != self.id {
             Err(self.not_here(format!("file {}, written over it", hex(&id))))
         } else if self.is_footer(&page) {
