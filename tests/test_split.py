@@ -6,8 +6,8 @@ import json
 import os
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 import fastrecord as fr
@@ -80,41 +80,77 @@ def test_shards_of_another_division_are_refused_by_name(many: Path) -> None:
     assert fr.split(many, shards=2, overwrite=True).records == 1_003
 
 
+SHARES: list[list[float | str | Fraction]] = [
+    [0.9, 0.1],
+    ["0.8", "0.1", "0.1"],
+    [Fraction(1, 3)] * 3,
+    [1 / 3] * 3,
+    [0.1] * 10,
+    [0.57, 0.43],
+    [0.25, 0.5],
+    [1],
+]
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 10, 97, 1_000])
-@pytest.mark.parametrize(
-    "fractions", [[0.9, 0.1], ["0.8", "0.1", "0.1"], [Fraction(1, 3)] * 3, [1 / 3] * 3, [0.1] * 10, [0.25, 0.5], [1]]
-)
-def test_shares_are_exact_and_disjoint(tmp_path: Path, n: int, fractions: list[float | str | Fraction]) -> None:
+@pytest.mark.parametrize("fractions", SHARES)
+def test_files_of_shares_have_the_records_of_the_parts_of_a_data_set(
+    tmp_path: Path, n: int, fractions: list[float | str | Fraction]
+) -> None:
     source = tiny(tmp_path / "a.frec", n)
-    summary = fr.split(source, fractions=fractions, seed=7)
-    exact = [Fraction(str(share)) for share in fractions]
-    if abs(sum(exact, Fraction(0)) - 1) < Fraction(1, 10**9):
-        exact[-1] = 1 - sum(exact[:-1], Fraction(0))
-    ends = [int(n * sum(exact[: i + 1], Fraction(0))) for i in range(len(exact))]
-    assert summary.counts == np.diff([0, *ends]).tolist()
+    names = [f"part{number}" for number in range(len(fractions))]
+    summary = fr.split(source, fractions=fractions, names=names, seed=7)
+    assert summary.paths == [str(tmp_path / f"{name}.frec") for name in names]
     found = [[int(key) for key in keys(path)] for path in summary.paths]
-    assert [len(part) for part in found] == summary.counts
-    for part in found:
-        assert part == sorted(part)
-    chosen = [number for part in found for number in part]
-    assert len(set(chosen)) == len(chosen) == ends[-1]
-    assert set(chosen) <= set(range(n))
+    shares = [float(Fraction(str(share))) for share in fractions]
+    rest = 1 - sum(shares)
+    parts = fr.FastRecordDataset(source).split([*shares, *([rest] if rest > 1e-6 else [])], seed=7)
+    assert found == [sorted(part.rows(range(len(part))).tolist()) for part in parts[: len(fractions)]]
+    assert summary.counts == [len(part) for part in found]
+    assert all(abs(count - n * share) < len(parts) for count, share in zip(summary.counts, shares, strict=True))
 
 
-def test_the_choice_is_that_of_the_seeds_order(many: Path, tmp_path: Path) -> None:
-    for seed in (0, 1, 2**64 - 1):
-        summary = fr.split(many, tmp_path / f"{seed}.frec", fractions=[0.7, 0.3], seed=seed)
-        order = fr._core.permute(1_003, seed, 0, np.arange(1_003))
-        expected = rows(many)
-        assert rows(summary.paths[0]) == [expected[i] for i in sorted(order[:702].tolist())]
-        assert rows(summary.paths[1]) == [expected[i] for i in sorted(order[702:].tolist())]
-    first = [keys(tmp_path / f"{seed}-00000-of-00002.frec") for seed in (0, 1)]
-    assert first[0] != first[1]
+def test_the_choice_is_that_of_the_seed(many: Path, tmp_path: Path) -> None:
+    found = []
+    for seed in (0, 1, 2**64 - 1, 0):
+        names = [f"{seed}-a", f"{seed}-b.frec"]
+        summary = fr.split(many, fractions=[0.7, 0.3], names=names, seed=seed, overwrite=True)
+        assert summary.counts == [703, 300]
+        assert sorted(row for path in summary.paths for row in rows(path)) == sorted(rows(many))
+        found.append(keys(tmp_path / f"{seed}-b.frec"))
+    assert found[0] == found[3]
+    assert len({tuple(part) for part in found}) == 3
+
+
+def test_files_of_shares_are_named_and_no_pattern_of_shards_joins_them(many: Path, tmp_path: Path) -> None:
+    for out in (None, tmp_path / "many.frec"):
+        with pytest.raises(ValueError, match=r"name each, as names=\['train', 'val'\] \(--names train,val\)"):
+            fr.split(many, out, fractions=[0.9, 0.1])
+    assert fr.split(many, tmp_path / "some.frec", fractions=[0.1]).paths == [str(tmp_path / "some.frec")]
+    (tmp_path / "parts").mkdir()
+    summary = fr.split(many, tmp_path / "parts", fractions=[0.9, 0.1], names=["train", "val"])
+    assert summary.paths == [str(tmp_path / "parts" / name) for name in ("train.frec", "val.frec")]
+    with pytest.raises(FileNotFoundError):
+        fr.FastRecordDataset(tmp_path / "parts" / "train-*.frec")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"names": ["a"]}, "1 names for 2 files"),
+        ({"names": "ab"}, "a list of names"),
+        ({"names": ["a", "x/b"]}, "such as 'train', not 'x/b'"),
+        ({"names": ["a", ""]}, "such as 'train', not ''"),
+        ({"names": ["a", "b"], "out": [tmp_path / "a", tmp_path / "b"]}, "two ways"),
+        ({"names": ["a", "b"], "fractions": None, "shards": 2}, "names go with fractions"),
+    ]
+    for wrong, message in refused:
+        options = {"fractions": [0.9, 0.1], **wrong}
+        with pytest.raises(ValueError, match=message):
+            fr.split(many, **options)
+    with pytest.raises(fr.FastRecordError, match=r"many\.frec: is the file to read from"):
+        fr.split(many, fractions=[0.9, 0.1], names=["many", "b"])
 
 
 def test_a_choice_of_large_payloads_leaves_the_others_out(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.frec", 60, largest=400_000)
-    summary = fr.split(source, fractions=[0.5], seed=1)
+    summary = fr.split(source, tmp_path / "half.frec", fractions=[0.5], seed=1)
     assert len(rows(summary.paths[0])) == 30
     assert summary.bytes < 0.7 * source.stat().st_size
 
@@ -138,7 +174,7 @@ def test_one_way_to_split_is_chosen(many: Path) -> None:
         with pytest.raises(TypeError, match=r"^shards is an int, not (str|float): "):
             fr.split(many, shards=value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed is in \[0, 2\*\*64\)"):
-        fr.split(many, fractions=[0.5], seed=-1)
+        fr.split(many, "x.frec", fractions=[0.5], seed=-1)
 
 
 def test_parts_are_merged_to_what_was_split(many: Path, tmp_path: Path) -> None:
@@ -159,7 +195,7 @@ def test_nothing_is_left_of_a_split_of_which_one_file_fails(many: Path, tmp_path
 
 def test_progress_rises_over_all_files(many: Path) -> None:
     seen: list[tuple[int, int]] = []
-    fr.split(many, fractions=[0.5, 0.5], progress=lambda done, total: seen.append((done, total)))
+    fr.split(many, fractions=[0.5, 0.5], names=["a", "b"], progress=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1][0] == seen[-1][1]
 
@@ -197,14 +233,14 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
 
 
 def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:
-    text = good("split", many, "--fractions", "0.9, 0.1", "--seed", "3")
-    assert f"{tmp_path / 'many-00000-of-00002.frec'}: 902 records\n" in text
+    text = good("split", many, "--fractions", "0.9, 0.1", "--names", "most, rest", "--seed", "3")
+    assert f"{tmp_path / 'most.frec'}: 903 records\n" in text
     assert "2 files: 1,003 records in 2 classes, " in text
     names = [tmp_path / "train.frec", tmp_path / "val.frec"]
     summary = json.loads(good("split", many, *names, "--fractions", "0.9,0.1", "--seed", "3", "--json"))
-    assert summary["counts"] == [902, 101]
+    assert summary["counts"] == [903, 100]
     assert summary["paths"] == [str(name) for name in names]
-    assert rows(names[1]) == rows(tmp_path / "many-00001-of-00002.frec")
+    assert rows(names[1]) == rows(tmp_path / "rest.frec")
     assert "exists already" in failed("split", many, "-o", names[0], "-o", names[1], "--shards", "2")
     good("split", many, *names, "--shards", "2", "--overwrite", "--verify")
     good("split", many, tmp_path / "by-size.frec", "--shard-size", "1MB")
@@ -212,6 +248,7 @@ def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:
 
 def test_the_command_refuses_what_makes_no_sense(many: Path) -> None:
     assert "give one of --shards" in failed("split", many, status=2)
+    assert "--names train,val" in failed("split", many, "--fractions", "0.9,0.1", status=2)
     assert "fractions are above 0" in failed("split", many, "--fractions", "0.9,0.9", status=2)
     assert "1 names" not in failed("split", many, "x", "y", "z", "--shards", "2", status=2)
     assert "no size" in failed("split", many, "--shard-size", "big", status=2)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader, permute, stored_bytes
+from fastrecord._core import Reader, stored_bytes
 from fastrecord.copies import PathLike, steps
 from fastrecord.parts import Part, refuse_strays, shard_path
+from fastrecord.splitting import part_sizes, split_order
 
 # What a file takes beside its records: pages of its own for start and end, and padding.
 _FILE_BYTES = 64 << 10
@@ -21,8 +22,12 @@ _FILE_BYTES = 64 << 10
 _ROUNDING = Fraction(1, 10**9)
 
 
-def shares_of(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
-    """Return the shares of the first file, the first two, and so on, exactly."""
+def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[int]:
+    """Return the sizes of the files that shares make; what the shares leave out is a part without a file.
+
+    Raises:
+        ValueError: a share is not above 0, or they are more than 1 in all.
+    """
     try:
         # A float's text is the decimal that was meant.
         exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
@@ -30,10 +35,9 @@ def shares_of(fractions: Sequence[float | str | Fraction]) -> list[Fraction]:
         raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
     if not exact or min(exact) <= 0 or sum(exact) > 1 + _ROUNDING:
         raise ValueError(f"fractions are above 0, and 1 in all at most, not {list(fractions)}")
-    sums = [sum(exact[: i + 1], Fraction(0)) for i in range(len(exact))]
-    if abs(sums[-1] - 1) <= _ROUNDING:
-        sums[-1] = Fraction(1)
-    return sums
+    rest = 1 - sum(exact)
+    parts = [*exact, rest] if rest > _ROUNDING else exact
+    return part_sizes(records, [float(part) for part in parts])[: len(exact)]
 
 
 def check_seed(seed: int) -> None:
@@ -61,8 +65,41 @@ def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
     """Return for each record the number of its file; the number of files for those that are left out."""
     chosen = np.empty(n, np.min_scalar_type(len(ends)))
     for positions in steps(n):
-        chosen[permute(n, seed, 0, positions)] = np.searchsorted(ends, positions, side="right")
+        chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")
     return chosen
+
+
+def name_files(
+    path: str, out: PathLike | Sequence[PathLike] | None, names: Sequence[str] | None, shares: int
+) -> list[PathLike]:
+    """Return what the files of shares are called. They serve different ends, so they have no names like shards.
+
+    Args:
+        path: The file that is split.
+        out: With `names` the folder to write into, by default that of `path`; else a path for each file.
+        names: What each file is called, such as "train" for `train.frec`.
+        shares: Number of files.
+
+    Raises:
+        ValueError: there is not one name for each file, or one that is no name of a file.
+    """
+    if names is None:
+        if out is None or isinstance(out, (str, os.PathLike)):
+            if out is not None and shares == 1:
+                return [out]
+            raise ValueError(
+                "fractions make files that serve different ends: name each, as names=['train', 'val'] "
+                "(--names train,val), or give a path for each"
+            )
+        return list(out)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"names is a list of names, such as ['train', 'val'], not {names!r}")
+    if out is not None and not isinstance(out, (str, os.PathLike)):
+        raise ValueError("names and paths are two ways to name the files: give one of them")
+    if bad := [name for name in names if name in ("", ".", "..") or os.path.basename(name) != name]:
+        raise ValueError(f"a name is that of a file, such as 'train', not {bad[0]!r}: the folder to write into is OUT")
+    folder = os.path.dirname(path) if out is None else os.fspath(out)
+    return [os.path.join(folder, name.removesuffix(".frec") + ".frec") for name in names]
 
 
 def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError, Reader, SchemaError, permute
 from fastrecord.classes import class_names, merge_classes
 from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
-from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_parts, shares_of
+from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_files, name_parts, sizes_of
 
 _LABEL = "label"
 
@@ -81,6 +81,7 @@ def split(
     shards: int | None = None,
     shard_size: int | None = None,
     fractions: Sequence[float | str | Fraction] | None = None,
+    names: Sequence[str] | None = None,
     seed: int = 0,
     overwrite: bool = False,
     allow_incomplete: bool = False,
@@ -92,22 +93,23 @@ def split(
     Args:
         path: The file.
         out: What the new files are called: one name, of which `train.frec` stands for `train-00000-of-00004.frec` and
-            so on; or a list of names, one for each. By default made of `path`.
+            so on; or a list of paths, one for each. By default made of `path`. With `names` the folder to write into,
+            by default that of `path`.
         shards: Number of files; each holds a run of the records, and their numbers differ by one at most.
         shard_size: Size in bytes that no file shall exceed (unless one record alone does); runs, too.
-        fractions: Share of the records that each file gets, chosen at random: of n records the first k files get
-            floor(n * (their shares together)), so that shares of 1 in all leave none out. Less than 1 leaves records
-            out. Decimals are taken as written: 0.1 is a tenth.
-        seed: Of the choice for `fractions`: the records at positions [0, n * share) of the order
-            `permute(n, seed, epoch=0)` make the first file, those behind them the next. Takes a byte a record.
+        fractions: Share of the records that each file gets, chosen at random: the records that the parts of
+            `FastRecordDataset.split(fractions, seed)` have. Less than 1 in all leaves records out.
+        names: With `fractions`: what each file is called, such as ["train", "val"] for `train.frec` and `val.frec`.
+            Such files are not shards of one data set, so their names are asked for, here or as paths in `out`.
+        seed: Of the choice for `fractions`. Takes a byte a record.
         overwrite: Replace files that exist, at the end.
         allow_incomplete: Take a file, too, whose own import is under way or was stopped.
         verify: Compare the checksum of each payload on the way.
         progress: Called with bytes done and bytes in all, now and then; an exception in it ends the split.
 
     Raises:
-        ValueError: not one of `shards`, `shard_size` and `fractions`, one that is out of range, or names of another
-            number.
+        ValueError: not one of `shards`, `shard_size` and `fractions`, one that is out of range, names of another
+            number, or none for `fractions`.
         FastRecordError: more shards than records; shards of another division lie beside them; the file is incomplete.
         FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`; none of the new files is
             left. They get their commits one right after the other when all is copied, so all are open until then.
@@ -118,11 +120,15 @@ def split(
     for name, value in (("shards", shards), ("shard_size", shard_size)):
         if value is not None:
             check_count(name, value)
-    shares = None if fractions is None else shares_of(fractions)
+    if names is not None and fractions is None:
+        raise ValueError("names go with fractions: shards are numbered")
     check_seed(seed)
+    if fractions is not None:
+        sizes_of(0, fractions)  # refused before a file is opened
+        out = name_files(os.fspath(path), out, names, len(fractions))
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
-        if shares is not None:
-            ends = [int(len(reader) * share) for share in shares]
+        if fractions is not None:
+            ends = np.cumsum(sizes_of(len(reader), fractions)).tolist()
         elif shards is not None:
             if shards > len(reader):
                 raise FastRecordError(
@@ -132,7 +138,7 @@ def split(
         else:
             ends = ends_by_size(reader, shard_size or 0)
         parts = name_parts(reader.path if out is None else out, ends)
-        chosen = None if shares is None else choose(len(reader), ends, seed)
+        chosen = None if fractions is None else choose(len(reader), ends, seed)
         job = Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
         with job:
             for number, part in enumerate(parts):

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from fastrecord import _core
 from fastrecord.columns import Columns, Condition
-from fastrecord.sampler_state import WORD, digest
+from fastrecord.sampler_state import digest
+from fastrecord.splitting import SPLIT_EPOCH, split_order
 
 Numbers64 = NDArray[np.int64]
-
-# The order of an epoch that no run gets to, so that a split is unrelated to any order of training.
-SPLIT_EPOCH = WORD - 1
 
 
 class Rows(ABC):
@@ -129,7 +127,7 @@ class Permuted(Rows):
         return len(self._base)
 
     def _take(self, indices: Numbers64) -> Numbers64:
-        return self._base.take(_core.permute(len(self), self._seed, SPLIT_EPOCH, indices))
+        return self._base.take(split_order(len(self), self._seed, indices))
 
     def _recipe(self) -> Any:
         return ["permuted", self._seed, self._base.recipe()]

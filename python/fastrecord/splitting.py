@@ -1,4 +1,4 @@
-"""How many records each part of a split gets."""
+"""Which records each part of a split gets: one rule, for views of a data set and for files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fastrecord.sampler_state import integer
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import permute
+from fastrecord.sampler_state import WORD, integer
+
+# The order of an epoch that no run gets to, so that a split is unrelated to any order of training.
+SPLIT_EPOCH = WORD - 1
+
+
+def split_order(records: int, seed: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the records at positions of the order that a split cuts into parts, int64 (N,).
+
+    The first part has the positions [0, its size), each further part the positions that follow.
+    """
+    return permute(records, seed, SPLIT_EPOCH, positions)
 
 
 def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:

@@ -84,7 +84,7 @@ def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **option
     _print(summary, as_json=as_json)
 
 
-def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:  # noqa: ARG001
+def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:  # noqa: ARG001
     return None if value is None else [part.strip() for part in value.split(",")]
 
 
@@ -106,10 +106,16 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
 )
 @click.option(
     "--fractions",
-    callback=_fractions,
+    callback=_listed,
     metavar="LIST",
     help="Write one file for each share, say 0.9,0.1: so much of the records, chosen at random, none twice. Less than "
     "1 in all leaves records out.",
+)
+@click.option(
+    "--names",
+    callback=_listed,
+    metavar="LIST",
+    help="With --fractions: what the files are called, say train,val for train.frec and val.frec.",
 )
 @click.option(
     "--seed",
@@ -122,8 +128,9 @@ def _fractions(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the records of FILE into several files, in the order that they have in FILE. FILE stays as it is.
 
-    OUT is one name, of which train.frec stands for train-00000-of-00002.frec and so on; or as many names as there are
-    files. Default: FILE's name.
+    OUT is one name, of which train.frec stands for train-00000-of-00002.frec and so on; or as many paths as there are
+    files. Default: FILE's name. The files of --fractions serve different ends and are not numbered: give --names (OUT
+    is then the folder to write into, by default FILE's), or a path for each.
 
     Until all is copied nothing can be read of the new files; after an error or Ctrl-C none of them is left.
     """
