@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 import fastrecord as fr
@@ -27,6 +28,28 @@ def test_open_a_million_records(small: Data, folder: Path, versus: Callable[...,
         scale=1e6 / 10,
     )
     note("open 1,000,000 records, s", "1 ms", benchmark.stats.stats.median / 10, 1e-3, 1, "cost")
+
+
+def test_open_a_hundred_million_records(folder: Path, versus: Callable[..., None], benchmark: Any) -> None:
+    """Open a file of 100,000,000 records and read its last one, against a file of 1,000."""
+    paths = {count: folder / f"labels-{count}.frec" for count in (1_000, 100_000_000)}
+    for count, path in paths.items():
+        if not path.exists():
+            with fr.Writer(path, fr.Schema({"label": fr.int64()}), mode="w") as writer:
+                for start in range(0, count, 1_000_000):
+                    writer.extend({"label": np.arange(start, min(start + 1_000_000, count))})
+
+    def last(count: int) -> None:
+        for _ in range(10):
+            with fr.Reader(paths[count]) as reader:
+                assert reader[count - 1]["label"] == count - 1
+
+    versus(
+        lambda: last(100_000_000),
+        {"1,000 records": (lambda: last(1_000), 2, "cost")},
+        scale=1e6 / 10,
+    )
+    note("open 100,000,000 records, s", "1 ms", benchmark.stats.stats.median / 10, 1e-3, 1, "cost")
 
 
 def test_memory_of_an_open_file(small: Data) -> None:
