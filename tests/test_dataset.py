@@ -202,17 +202,17 @@ def test_fields_are_chosen_by_name(tmp_path: Path) -> None:
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="middle")
     with pytest.raises(fr.SchemaError, match="field 'score' holds float64, not images"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="score")
-    with pytest.raises(fr.SchemaError, match="field 'left' holds image; labels are integers or floats"):
+    with pytest.raises(fr.SchemaError, match="field 'left' holds image, which is no label: labels are numbers"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", label_field="left")
     with pytest.raises(TypeError, match=r"write \('score',\)"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", extra_fields="score")
 
 
-def test_a_label_that_is_no_number_is_an_extra_field(tmp_path: Path) -> None:
+def test_the_name_that_a_label_is_stored_as_is_an_extra_field(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": fr.string()})) as writer:
         writer.append({"image": encode(0), "label": "cat"})
-    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None)[0] == encode(0)
-    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None, extra_fields=("label",))[0] == (encode(0), "cat")
+    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None)[0] == (encode(0), 0)
+    assert fr.FastRecordDataset(tmp_path / "a.frec", decode=None, extra_fields=("label",))[0] == (encode(0), 0, "cat")
 
 
 # --- labels ---

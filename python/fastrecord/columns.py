@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader, SchemaError
-from fastrecord.classes import Table, map_labels
-from fastrecord.fields import as_labels
+from fastrecord.labels import Labels
 from fastrecord.sampler_state import digest
 from fastrecord.shards import Shards
 from fastrecord.values import is_number
@@ -90,12 +89,11 @@ class Columns:
 
     Args:
         shards: The files.
-        label: The field that holds the labels, if any.
-        tables: From stored label to label for each file, where they differ.
+        labels: Their labels.
     """
 
-    def __init__(self, shards: Shards, label: str | None, tables: list[Table | None] | None) -> None:
-        self._shards, self._label, self._tables = shards, label, tables
+    def __init__(self, shards: Shards, labels: Labels) -> None:
+        self._shards, self._labels = shards, labels
 
     def condition(self, field: str, op: str, value: Any) -> Condition:
         """Check a condition.
@@ -174,21 +172,22 @@ class Columns:
 
     def recipe(self, field: str) -> Any:
         """Return what changes a field's values beside the files themselves, ready for JSON."""
-        if field != self._label or not self._tables:
-            return None
-        return [None if table is None else table.tolist() for table in self._tables]
+        return self._labels.recipe() if self._is_label(field) else None
 
     def _column(self, number: int, reader: Reader, field: str, *, copy: bool) -> NDArray[Any]:
         try:
+            if self._is_label(field):
+                return self._labels.column(number, copy=copy)
             column = reader.column(field, copy=copy)
         except (KeyError, TypeError) as error:
             raise SchemaError(f"{reader.path}: field {field!r} has no column: {error} [FR408]") from error
         if field in reader.schema and reader.schema[field].dtype == "bfloat16":
             return (column.astype(np.uint32) << 16).view(np.float32)
-        if field != self._label:
-            return column
-        labels = as_labels(column)
-        return map_labels(labels, self._tables[number], reader.path) if self._tables else labels
+        return column
+
+    def _is_label(self, field: str) -> bool:
+        """Return whether values of a field are numbers that the data set gives."""
+        return field == self._labels.field and not self._labels.are_arrays
 
     def _strings(self, field: str, where: Where) -> Iterator[list[Any]]:
         total = len(self._shards)
@@ -214,7 +213,7 @@ class Columns:
             if part in ("width", "height") and base in schema and schema[base].name == "image":
                 return "number"
             raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)} [FR407]")
-        return "number" if is_number(schema[field]) else schema[field].name
+        return "number" if is_number(schema[field]) or self._is_label(field) else schema[field].name
 
 
 def _scalar(field: str, kind: str, value: Any) -> Any:

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
-from fastrecord.classes import check_names, map_labels, merge_classes
+from fastrecord.classes import check_names
 from fastrecord.decoding import decode_native, decode_pil, place
 from fastrecord.errors import extended
-from fastrecord.fields import KEY, as_labels, find_image, find_label, has_key, holds_classes, holds_images, key_suffix
+from fastrecord.fields import KEY, find_image, find_label, has_key, holds_images, holds_labels, key_suffix
+from fastrecord.labels import listed_labels
 from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
 from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
@@ -27,10 +28,10 @@ _CHUNK = 4096
 class FastRecordDataset(Views):
     """Packed images and labels, record by record, as torchvision's `ImageFolder` gives them.
 
-    A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an int. It is the image
-    alone if the files have no label field. The values of `extra_fields` follow behind. The kernel is asked for a whole
-    batch at once. Pickles as paths and snapshots, whatever the number of records; safe to use from several threads, in
-    forked and in spawned workers.
+    A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an int (a float or a
+    tensor, if labels are floats or arrays). It is the image alone if the files have no label field. The values of
+    `extra_fields` follow behind. The kernel is asked for a whole batch at once. Pickles as paths and snapshots,
+    whatever the number of records; safe to use from several threads, in forked and in spawned workers.
 
     **Fields mode.** With `fields`, after `select`, and for files without a field that can hold images, a sample is a
     dict field -> value: numbers as Python has them, arrays as tensors, `str`, `bytes` and JSON as they are, images as
@@ -50,7 +51,9 @@ class FastRecordDataset(Views):
             their memory, which lies in channels_last order; `.contiguous()` makes the other one.
         image_field: The field that holds the images; by default "image", else the only image field, else the only
             bytes field.
-        label_field: The field that holds the labels, integers or floats; by default "label" if there is such a one.
+        label_field: The field that holds the labels; by default "label" if there is one. Integers and bools are numbers
+            of classes; strings are names of classes, numbered in sorted order over all files unless `classes` or the
+            files' metadata name them; floats and arrays of one shape are labels as they are.
         extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
             `bytes`.
         fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
@@ -71,8 +74,9 @@ class FastRecordDataset(Views):
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
         FastRecordError: a file is incomplete, or not that of its snapshot.
         CorruptFileError: a file is no sound .frec file.
-        SchemaError: a field is missing, files have different fields, or their classes can not be matched; with
-            `classes`, a file names a class that is not among them, or there are no integer labels to number.
+        SchemaError: a field is missing, files have different fields, labels are of a type that can be none, or classes
+            can not be matched; with `classes`, a file names one that is not among them, or there are no labels to
+            number.
         ValueError: an argument has a value that is not allowed, or does not go with `fields`.
     """
 
@@ -124,15 +128,20 @@ class FastRecordDataset(Views):
             )
         self._image_field = None if self._fields is not None else image_field or find_image(readers[0])
         self._label_field = label_field or find_label(readers[0])
+        if self._fields is not None and label_field is None and self._label_field is not None:
+            # Among fields that are selected, one called "label" may be anything.
+            self._label_field = self._label_field if holds_labels(readers[0].schema[self._label_field]) else None
         self._extra_fields = tuple(extra_fields)
         self._check_files(readers)
         self._shards = Shards(readers)
         self._view = All(len(self._shards))
-        self._number_classes(readers)
+        self._number_classes()
+        if self._labels.are_names and (self._fields is None or self._label_field in self._fields):
+            _ = self._labels.classes  # found here, not in each worker process
         self._targets: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_targets": None, "_classes": None}
+        return {**self.__dict__, "_targets": None}
 
     def __getitem__(self, index: int) -> Any:
         """Return one sample.
@@ -196,7 +205,7 @@ class FastRecordDataset(Views):
         return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the labels of some records, int64 (N,) (float64 if they are floats), before `target_transform`.
+        """Return the labels of some records before `target_transform`; types and shapes as of `targets`.
 
         Only these records' labels are read.
 
@@ -205,23 +214,15 @@ class FastRecordDataset(Views):
 
         Raises:
             AttributeError: the files have no label field. IndexError: a number is out of range.
-            SchemaError: a label has no class.
+            SchemaError: a label has no class. FastRecordError: a record has no label.
         """
-        name = self._require_labels()
-        labels = np.empty(len(rows), np.int64 if holds_classes(self._shards.schema[name]) else np.float64)
-        for shard, positions, records in self._shards.split(self._shards.rows(rows)):
-            labels[positions] = self._stored_labels(shard, records, name)
-        return labels
-
-    def _stored_labels(self, shard: int, records: NDArray[np.int64], name: str) -> NDArray[Any]:
-        reader = self._shards.readers[shard]
-        labels = as_labels(reader.read_batch(records, [name])[name])
-        return map_labels(labels, self._tables[shard], reader.path) if self._tables else labels
+        self._require_labels()
+        return self._labels.of(self._shards.rows(rows), verify=self.verify)
 
     def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
         if self._label_field is None:
             return [None] * len(records)
-        return list(self._stored_labels(shard, records, self._label_field).tolist())
+        return listed_labels(self._labels.of_file(shard, records, verify=self.verify))
 
     def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
         """Return the decoded images of records of one file if the core decodes them, else a None for each."""
@@ -256,10 +257,8 @@ class FastRecordDataset(Views):
 
     @property
     def classes(self) -> list[str]:
-        """Class names, position = label; empty if the files name none."""
-        if self._classes is None:
-            self._classes, _ = merge_classes(self._shards.readers, self._given_classes)
-        return self._classes
+        """Class names, position = label; empty if there are none."""
+        return self._labels.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -268,16 +267,19 @@ class FastRecordDataset(Views):
 
     @property
     def targets(self) -> NDArray[Any]:
-        """All labels, int64 (N,) (float64 if they are floats), before `target_transform`; read-only.
+        """All labels, int64 (N,), before `target_transform`; read-only.
 
-        For one file this is the file's own mapped column, not a copy. `torch.tensor(ds.targets)` copies it; do not wrap
-        it by `torch.from_numpy`, as torch has no read-only tensors.
+        They are float64 (N,) if the labels are floats, and (N, *shape) of the field's own type (float32 for bfloat16)
+        if they are arrays. For one file of int64 labels this is the file's own mapped column, not a copy.
+        `torch.tensor(ds.targets)` copies it; do not wrap it by `torch.from_numpy`, as torch has no read-only tensors.
 
         Raises:
             AttributeError: the files have no label field.
         """
         if self._targets is None:
-            targets = self.column(self._require_labels())
+            name = self._require_labels()
+            arrays = self._labels.are_arrays
+            targets = self.labels(self.rows(np.arange(len(self)))) if arrays else self.column(name)
             targets.flags.writeable = False
             self._targets = targets
         return self._targets

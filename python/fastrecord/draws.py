@@ -125,9 +125,11 @@ def class_weights(dataset: FastRecordDataset, field: str | None = None) -> NDArr
         For each record, float64 (len(dataset),); their mean is 1.
 
     Raises:
-        AttributeError: the data set has no labels. SchemaError: no such field.
+        AttributeError: the data set has no labels. SchemaError: no such field. ValueError: it holds arrays.
     """
     values = dataset.targets if field is None else dataset.column(field)
+    if values.ndim != 1:
+        raise ValueError(f"a class is a number or a str, and each label is an array of shape {values.shape[1:]}")
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     weights: NDArray[np.float64] = len(values) / (len(counts) * counts[inverse.reshape(-1)])
     return weights

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, SchemaError
 from fastrecord.schema import FieldType
 
 KEY = "key"
-_CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint32", "uint16", "uint8")
-_LABEL_TYPES = (*_CLASS_TYPES, "float64", "float32", "float16")
+_CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
+_LABEL_TYPES = (*_CLASS_TYPES, "float64", "float32", "float16", "bfloat16", "string")
 
 
 def find_image(reader: Reader) -> str:
@@ -44,18 +40,18 @@ def holds_images(reader: Reader) -> bool:
 
 
 def find_label(reader: Reader) -> str | None:
-    """Return the field that holds the labels: "label" if it is of a type that labels may have, else None."""
-    return "label" if "label" in reader.schema and reader.schema["label"].name in _LABEL_TYPES else None
+    """Return the field that holds the labels: "label" if there is one, else None."""
+    return "label" if "label" in reader.schema else None
+
+
+def holds_labels(kind: FieldType) -> bool:
+    """Return whether values of a type can be labels: numbers, names of classes, arrays of one shape."""
+    return kind.name in _LABEL_TYPES or (kind.name == "array" and None not in (kind.shape or ()))
 
 
 def holds_classes(kind: FieldType) -> bool:
     """Return whether labels of a type may be numbers of classes."""
     return kind.name in _CLASS_TYPES
-
-
-def as_labels(values: NDArray[Any]) -> NDArray[Any]:
-    """Return labels as one type: int64, or float64 if they are floats. int64 and float64 are not copied."""
-    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64, copy=False)
 
 
 def check_fields(readers: Sequence[Reader], image: str | None, label: str | None, extra: Sequence[str]) -> None:
@@ -75,9 +71,11 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
                 raise SchemaError(f"field {name!r} is {kinds} [FR410]")
     if image and first[image].name not in ("image", "bytes"):
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images [FR408]")
-    if label and first[label].name not in _LABEL_TYPES:
+    if label and not holds_labels(first[label]):
         raise SchemaError(
-            f"{readers[0].path}: field {label!r} holds {first[label]}; labels are integers or floats [FR408]"
+            f"{readers[0].path}: field {label!r} holds {first[label]}, which is no label: labels are numbers, strings "
+            "(names of classes) or arrays of one shape; name another field with label_field=, or name the fields that "
+            "you want with fields=, which takes any [FR408]"
         )
 
 

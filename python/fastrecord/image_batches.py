@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastrecord import _core
 from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery, Pending
-from fastrecord.listed import mapped_label
+from fastrecord.labels import listed_labels
 from fastrecord.requests import ForeignRequests, OwnRequests, Request
 from fastrecord.skipping import EpochSkips
 from fastrecord.stats import Clock
@@ -104,7 +104,7 @@ class ImageBatches:
     def _values(self, rows: NDArray[np.int64]) -> list[Any]:
         if not self._fields:
             return []
-        schema, label = self._dataset.readers[0].schema, mapped_label(self._dataset)
+        schema, label = self._dataset.readers[0].schema, self._dataset._mapped_label
         values = dict(zip(self._fields, self._dataset.values(rows, self._fields), strict=True))
         if label in values:
             values[label] = self._dataset.labels(rows)
@@ -113,6 +113,6 @@ class ImageBatches:
     def _labels(self, rows: NDArray[np.int64]) -> Any:
         labels = self._dataset.labels(rows)
         transform = self._dataset.target_transform
-        return (
-            labels if transform is None else torch.utils.data.default_collate([transform(x) for x in labels.tolist()])
-        )
+        if transform is None:
+            return labels
+        return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])

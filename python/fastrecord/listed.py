@@ -16,12 +16,6 @@ from fastrecord.values import as_tensors
 Ragged: TypeAlias = Literal["list", "pad", "packed"]
 
 
-def mapped_label(dataset: FastRecordDataset) -> str | None:
-    """Return the field among those selected whose labels the data set numbers otherwise than the files."""
-    label = dataset._label_field
-    return label if dataset._tables and label in (dataset.fields or ()) else None
-
-
 class ListedFields:
     """Reads the fields that the core's threads do not stack, in the consumer's thread.
 
@@ -44,7 +38,7 @@ class ListedFields:
             raise TypeError(f'ragged has a way for each field, such as {{"tokens": "pad"}}, not {ragged!r}')
         self._dataset = dataset
         self._ragged = dict(ragged or {})
-        self._label = mapped_label(dataset)
+        self._label = dataset._mapped_label
         reader = dataset.readers[0]
         schema = reader.schema
         names = dataset.fields or ()

@@ -36,8 +36,8 @@ class FastRecordLoader(Iterable[Any]):
     mirror images, and decompress and stack arrays, straight into the memory of the batch. A batch is the consumer's
     own: its memory is used again only when no tensor over it is left.
 
-    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, int64 (B,) (float64 if the
-    label field is). As in the data set, batches are the images alone if the files have no labels, and values of
+    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, int64 (B,) (floats or arrays
+    if the labels are). As in the data set, batches are the images alone if the files have no labels, and values of
     `fields` follow behind: tensors of numbers and of arrays of one shape, lists of others.
 
     **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and arrays of a fixed shape

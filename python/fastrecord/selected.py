@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from fastrecord._core import CorruptFileError, DecodeError, Reader
-from fastrecord.classes import map_labels
 from fastrecord.collating import FieldBatch
 from fastrecord.decoding import decode_native, decode_pil, place
 from fastrecord.errors import extended
-from fastrecord.fields import as_labels, key_suffix
+from fastrecord.fields import key_suffix
 from fastrecord.values import as_tensors, is_number, read_values, sample_value
 
 if TYPE_CHECKING:
@@ -50,13 +49,13 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
         if schema[name].name == "image" and dataset.decode is not None:
             sample[name] = _images(dataset, reader, np.array([record]), name)[0]
             continue
+        if name == dataset._mapped_label:
+            sample[name] = dataset._labels.of_file(shard, np.array([record]), verify=dataset.verify)[0].item()
+            continue
         try:
             sample[name] = sample_value(reader, record, name, schema[name], verify=dataset.verify)
         except CorruptFileError as error:
             raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
-        if name == dataset._label_field and dataset._tables:
-            label = np.array([sample[name]])
-            sample[name] = map_labels(label, dataset._tables[shard], reader.path)[0].item()
     return sample
 
 
@@ -74,15 +73,11 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     shards = dataset._shards
     schema = shards.schema
     images = [name for name in names if schema[name].name == "image" and dataset.decode is not None]
-    plain = [name for name in names if name not in images]
+    label = dataset._mapped_label
+    plain = [name for name in names if name not in images and name != label]
     values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}
-    label = dataset._label_field
-    if label in values and dataset._tables:
-        # Whatever the field's own type is: numbers of classes may be too large for it.
-        values[label] = as_labels(values[label])
-        for shard, positions, _ in shards.split(rows):
-            stored = values[label][positions]
-            values[label][positions] = map_labels(stored, dataset._tables[shard], shards.readers[shard].path)
+    if label is not None:
+        values[label] = dataset._labels.of(rows, verify=dataset.verify)
     for name in images:
         values[name] = [None] * len(rows)
         for shard, positions, records in shards.split(rows):
@@ -90,7 +85,8 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
             for position, image in zip(positions.tolist(), found, strict=True):
                 values[name][position] = image
     columns = {name: as_tensors(values[name], schema[name]) for name in names}
-    return FieldBatch(columns, frozenset(name for name in names if is_number(schema[name])), len(rows))
+    numbers = frozenset(name for name in names if is_number(schema[name]) or name == label)
+    return FieldBatch(columns, numbers, len(rows))
 
 
 def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:

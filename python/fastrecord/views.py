@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from fastrecord._core import Reader, SchemaError
-from fastrecord.classes import Table, merge_classes
+from fastrecord._core import Reader
 from fastrecord.columns import Columns
-from fastrecord.fields import check_fields, holds_classes
+from fastrecord.fields import check_fields
+from fastrecord.labels import Labels
 from fastrecord.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
 from fastrecord.sampler_state import WORD, integer
 from fastrecord.selected import check_selection
@@ -40,8 +40,7 @@ class Views(Dataset[Any]):
     _label_field: str | None
     _extra_fields: tuple[str, ...]
     _given_classes: list[str] | None
-    _classes: list[str] | None
-    _tables: list[Table | None] | None
+    _labels: Labels
 
     def __len__(self) -> int:
         return len(self._view)
@@ -187,7 +186,7 @@ class Views(Dataset[Any]):
         made._shards = shards
         made.paths = [os.fspath(reader.path) for reader in shards.readers]
         made._check_files(shards.readers)
-        made._number_classes(shards.readers)
+        made._number_classes()
         return made
 
     def __add__(self, other: Dataset[Any]) -> Any:
@@ -230,7 +229,7 @@ class Views(Dataset[Any]):
         return made
 
     def _columns(self) -> Columns:
-        return Columns(self._shards, self._label_field, self._tables)
+        return Columns(self._shards, self._labels)
 
     def _check_same(self, other: Views, name: str) -> None:
         ours, theirs = getattr(self, name), getattr(other, name)
@@ -248,21 +247,18 @@ class Views(Dataset[Any]):
         """
         check_fields(readers, self._image_field, self._label_field, self._fields or self._extra_fields)
 
-    def _number_classes(self, readers: Sequence[Reader]) -> None:
-        """Find the class names, and from where to where labels are to be mapped.
+    def _number_classes(self) -> None:
+        """Find how labels are numbered.
 
         Raises:
             SchemaError: the classes of files can not be matched, or there are no labels to number.
         """
-        self._classes, tables = merge_classes(readers, self._given_classes)
-        numbered = self._label_field is not None and holds_classes(readers[0].schema[self._label_field])
-        if self._given_classes is not None and not numbered:
-            raise SchemaError(
-                f"{readers[0].path}: classes= numbers integer labels, and the file has no such field [FR408]"
-            )
-        mapped = numbered and any(table is not None for table in tables)
-        # None in the usual case, so that a pickled data set stays small.
-        self._tables = tables if mapped else None
+        self._labels = Labels(self._shards, self._label_field, self._given_classes)
+
+    @property
+    def _mapped_label(self) -> str | None:
+        """The field among those selected whose labels differ from what the files hold."""
+        return self._label_field if self._labels.are_mapped and self._label_field in (self._fields or ()) else None
 
     def _named_labels(self, value: Any) -> Any:
         """Return labels in the place of class names."""
@@ -273,7 +269,7 @@ class Views(Dataset[Any]):
         return value
 
     def _label_of(self, name: str) -> int:
-        classes, _ = merge_classes(self._shards.readers, self._given_classes)
+        classes = self._labels.classes
         if name not in classes:
             some = ", ".join(map(repr, classes[:5])) + (" ..." if len(classes) > 5 else "")
             raise ValueError(f"no class is named {name!r}; the data set has {some or 'no class names'}")

@@ -122,7 +122,7 @@ def _open(
         raise TrainError(str(error)) from error
     if not len(dataset):
         raise TrainError(f"{_name(files)} holds no record")
-    if not dataset.classes or targets.dtype.kind != "i":
+    if not dataset.classes or targets.ndim != 1 or targets.dtype.kind != "i":
         raise TrainError(f"{_name(files)} names no classes: pack it from class folders, or with --classes-from [FR420]")
     outside = np.flatnonzero((targets < 0) | (targets >= len(dataset.classes)))
     if outside.size:
