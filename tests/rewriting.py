@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import fastrecord as fr
+from fastrecord.shard_sets import without_origin
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
 
@@ -65,5 +66,6 @@ def commits(path: str | os.PathLike[str]) -> int:
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a file says, but for where it comes from."""
     with fr.Reader(path) as reader:
-        return reader.metadata
+        return without_origin(reader.metadata)

@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,51 @@ def shuffle(disk: Path, work: Path) -> None:
 @scenario
 def split(disk: Path, work: Path) -> None:
     rewriting("split", disk, work, 1, ["out-00000-of-00002.frec", "out-00001-of-00002.frec"])
+
+
+@scenario
+def split_at_the_last_page(disk: Path, work: Path) -> None:
+    source = write_rows(work / "in.frec", 60, largest=2_000)
+    names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
+    fr.split(source, work / "out.frec", shards=3)
+    at_each_size(disk, names, work, rows, lambda: fr.split(source, disk / "out.frec", shards=3, overwrite=True))
+
+
+@scenario
+def pack_shards_at_the_last_page(disk: Path, work: Path) -> None:
+    src = images(work / "src", 6)
+    names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
+    pack_folder(src, work / "out.frec", shards=3)
+    at_each_size(disk, names, work, records, lambda: pack_folder(src, disk / "out.frec", shards=3, mode="w"))
+
+
+def at_each_size(
+    disk: Path, names: list[str], expected: Path, read: Callable[[Path], object], write: Callable[[], object]
+) -> None:
+    """Replace files with ever more free room, page by page: each place has its old or its new file."""
+    for name in names:
+        write_rows(disk / name, 3, seed=8)
+    old = [(disk / name).read_bytes() for name in names]
+    pages = sum((expected / name).stat().st_size for name in names) // 4096
+    failures = []
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(fr.Reader(disk / name))  # what they read is not free when it is replaced
+        for free in range(pages - 8, pages + 200):
+            ballast = Ballast(disk, free * 4096)
+            try:
+                write()
+            except OSError as err:
+                failures.append(err.errno)
+            else:
+                break
+            finally:
+                ballast.remove()
+            assert sorted(os.listdir(disk)) == names
+            assert [(disk / name).read_bytes() for name in names] == old
+    assert set(failures) == {errno.ENOSPC}
+    assert len(failures) > 5
+    assert [read(disk / name) for name in names] == [read(expected / name) for name in names]
 
 
 @scenario

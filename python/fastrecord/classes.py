@@ -74,15 +74,13 @@ def merge_classes(
             "pack those again with `fastrecord pack --classes-from` [FR420]"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
-    tables: list[Table | None] = []
+    tables: list[Table] = []
     for reader, names in named:
         if classes is not None:
             _require_known(names or [], numbers, reader.path)
-        table = np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64)
-        # The table of a file that lacks some of the given classes also refuses their numbers, which it does not name.
-        whole = classes is None or len(table) == len(numbers)
-        tables.append(None if whole and np.array_equal(table, np.arange(len(table))) else table)
-    return list(numbers), tables
+        tables.append(np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64))
+    # The table of a file that lacks some of the classes also refuses their numbers, which it does not name.
+    return list(numbers), [None if np.array_equal(table, np.arange(len(numbers))) else table for table in tables]
 
 
 def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Copier, FastRecordError, Reader
 from fastrecord.interrupt import HeldInterrupt
+from fastrecord.shard_sets import made_of
 
 Progress = Callable[[int, int], None]
 PathLike = str | os.PathLike[str]
@@ -52,7 +53,7 @@ class CopySummary:
 
 
 class Job:
-    """The new files of one call: all of them are finished at its end, or none is left."""
+    """The new files of one call: all of them are whole at its end, or each place has what it had before."""
 
     def __init__(
         self,
@@ -68,8 +69,9 @@ class Job:
         self.overwrite = overwrite or in_place
         self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
         self.total = sum(reader.nbytes for reader in readers)
+        # The file itself, made anew, is made of no other.
+        self.origin = {} if in_place else made_of(readers)
         self.copiers: list[Copier] = []
-        self.finished: list[str] = []
         self.before = 0  # bytes of the files that are copied already
         if in_place:
             return
@@ -81,11 +83,7 @@ class Job:
 
     def __exit__(self, *exception: object) -> None:
         for copier in self.copiers:
-            copier.abort()  # what is finished stays
-        # Of several files, those finished; a single one is whole, and may be all that is left of its source.
-        if exception[0] is not None and len(self.paths) > 1:
-            for path in self.finished:
-                os.unlink(path)
+            copier.abort()  # one that is closed stays
 
     def begin(self, number: int, like: Reader, records: int) -> Copier:
         """Begin a file for so many records; one that was begun under this number is given up."""
@@ -101,13 +99,14 @@ class Job:
         if self.progress is not None:
             self.progress(min(self.before + written, self.total), self.total)
 
-    def finish(self, metadata: dict[str, Any], *, complete: bool = True) -> None:
-        """Commit all files and give them their names; Ctrl-C is heard afterwards."""
+    def finish(self, *metadata: dict[str, Any], complete: bool = True) -> None:
+        """Commit all files, each with its metadata, then give them their names; Ctrl-C is heard afterwards."""
         with HeldInterrupt() as interrupt:
-            for path, copier in zip(self.paths, self.copiers, strict=True):
-                copier.finish(metadata, complete=complete)
-                self.finished.append(path)
-        self.finished.clear()
+            for copier, own in zip(self.copiers, metadata, strict=True):
+                copier.commit(own | self.origin, complete=complete)
+            # All that can fail for want of room has been done.
+            for copier in self.copiers:
+                copier.close()
         if self.progress is not None:
             self.progress(self.total, self.total)
         if interrupt.pending:

@@ -18,6 +18,7 @@ from fastrecord.fields import KEY, find_image, find_label, has_key, holds_images
 from fastrecord.labels import listed_labels
 from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
+from fastrecord.shard_sets import check_together
 from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
 from fastrecord.values import read_values
 from fastrecord.views import Views
@@ -60,7 +61,8 @@ class FastRecordDataset(Views):
         classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
             numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
         verify: Check the CRC of every payload that is read.
-        allow_incomplete: Accept files whose packing has not been finished.
+        allow_incomplete: Accept files whose packing has not been finished, shards of which some are missing, and files
+            that together hold records twice.
         access: "mmap", or "pread" to map nothing.
         snapshots: What `snapshots` of a data set of the same files was: they are opened at those commits, though they
             may have grown since. Default: at the newest.
@@ -72,7 +74,8 @@ class FastRecordDataset(Views):
 
     Raises:
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
-        FastRecordError: a file is incomplete, or not that of its snapshot.
+        FastRecordError: a file is incomplete, or not that of its snapshot; shards are missing or belong to two sets; a
+            file lies beside one that was made of it.
         CorruptFileError: a file is no sound .frec file.
         SchemaError: a field is missing, files have different fields, labels are of a type that can be none, or classes
             can not be matched; with `classes`, a file names one that is not among them, or there are no labels to
@@ -118,6 +121,8 @@ class FastRecordDataset(Views):
                     f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
                     "`fastrecord pack --resume`, or pass allow_incomplete=True [FR206]"
                 )
+        if not allow_incomplete:
+            check_together(readers)
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
         self._fields = None if fields is None else check_selection(fields)

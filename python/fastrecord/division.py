@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader, stored_bytes
 from fastrecord.copies import PathLike, steps
-from fastrecord.parts import Part, refuse_strays, shard_path
+from fastrecord.parts import Part, refuse_strays
+from fastrecord.shard_sets import shard_path
 from fastrecord.splitting import part_sizes, split_order
 
 # What a file takes beside its records: pages of its own for start and end, and padding.

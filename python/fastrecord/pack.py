@@ -52,8 +52,8 @@ def pack_folder(
         src: Folder with one sub-folder a class, or any folder that holds the files of the list.
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
         mode: "x": `out` must not exist. "a": add records to it; its classes keep their numbers, new ones come behind.
-            "w": replace it when all is packed. "resume": go on where a killed or interrupted pack of the same input
-            stopped, or begin if there is nothing yet.
+            "w": replace it, or all its shards, when all is packed. "resume": go on where a killed or interrupted pack
+            of the same input stopped, or begin if there is nothing yet.
         list_path: CSV list of the files and their labels; see `fastrecord.listing.list_csv`.
         classes_from: .frec file whose classes give the label numbers; a class that it does not know is an error.
         bad_files: "stop": a file that is no image, or can not be read, ends the pack. "skip": it is left out, and

@@ -7,14 +7,15 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.interrupt import HeldInterrupt
 from fastrecord.listing import Listing
-from fastrecord.parts import Part, refuse_strays
+from fastrecord.parts import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.target import Target
 
 _log = logging.getLogger("fastrecord.pack")
@@ -155,9 +156,14 @@ class Packer(ABC):
                         f"{part.path}: exists already: choose --resume (go on with a killed pack), --append (add to "
                         'it) or --overwrite (replace it); in Python mode="resume", "a" or "w"'
                     )
+        if parts[0].path != out:
+            parts = as_set_begun(parts) if mode == "resume" else as_set(parts)
         with HeldInterrupt() as interrupt:
-            for part in parts:
-                self._pack(part, opened(part), mode, interrupt)
+            if mode == "w":
+                self._replace(parts, opened, interrupt)
+            else:
+                for part in parts:
+                    self._pack(part, opened(part), interrupt)
         if interrupt.pending:
             raise KeyboardInterrupt(f"{out}: all is packed, the pack is complete")
         summary = self.summary
@@ -175,14 +181,15 @@ class Packer(ABC):
         counts = summary.packed, summary.records, len(summary.paths), summary.seconds
         _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
 
-    def _pack(self, part: Part, target: Target, mode: Mode, interrupt: HeldInterrupt) -> None:
+    def _pack(self, part: Part, target: Target, interrupt: HeldInterrupt, *, replaces: bool = False) -> None:
+        """Pack one part; if it replaces a file, all is durable then but its name."""
         summary = self.summary
         writer = target.writer
         if writer is not None:
             before = len(writer)
-            try:
+            with _explained(part.path, writer):
                 finished = self._fill(part, target, writer, interrupt)
-                if not finished and (mode == "w" or len(writer) == target.first_record):
+                if not finished and (replaces or len(writer) == target.first_record):
                     raise KeyboardInterrupt
                 if len(writer) == 0 and len(target.skipped) == len(self.listing):
                     raise self._nothing(part, target)
@@ -190,12 +197,11 @@ class Packer(ABC):
                 writer.complete = finished
                 summary.packed += len(writer) - before
                 target.records = len(writer)
-                writer.close()
+                if replaces:
+                    writer._finish()
+                else:
+                    writer.close()
                 self.count(writer)
-            except BaseException as err:
-                writer.abort()
-                _explain(part.path, err)
-                raise
             if not finished:
                 raise KeyboardInterrupt(
                     f"{part.path}: {target.records:,} records are committed: `--resume` goes on from there"
@@ -204,6 +210,22 @@ class Packer(ABC):
         summary.classes = target.classes
         summary.records += target.records
         summary.skipped += target.skipped
+
+    def _replace(self, parts: Sequence[Part], opened: Callable[[Part], Target], interrupt: HeldInterrupt) -> None:
+        """Pack all parts, and have them take their places when all are whole: until then the old files stay."""
+        with ExitStack() as stack:
+            begun: list[tuple[Part, Target, Writer]] = []
+            # What keeps one of them from its place shows before hours of work.
+            for part in parts:
+                target = opened(part)
+                if target.writer is not None:
+                    stack.callback(target.writer.abort)
+                    begun.append((part, target, target.writer))
+            for part, target, _ in begun:
+                self._pack(part, target, interrupt, replaces=True)
+            for part, _, writer in begun:
+                with _explained(part.path, writer):
+                    writer.close()
 
     def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
         """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
@@ -246,6 +268,17 @@ class Packer(ABC):
         return FastRecordError(
             f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason} [FR711]"
         )
+
+
+@contextmanager
+def _explained(path: str, writer: Writer) -> Iterator[None]:
+    """Give up a writer after an error, and say in a note what that leaves behind."""
+    try:
+        yield
+    except BaseException as err:
+        writer.abort()
+        _explain(path, err)
+        raise
 
 
 def _explain(path: str, err: BaseException) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from fastrecord._core import FastRecordError
+from fastrecord._core import FastRecordError, Reader
 from fastrecord.listing import Listing
+from fastrecord.shard_sets import Shard, new_set, shard_path
 
 # What a record takes beside its image and its key: alignment, two extents, width, height and label, twice because
 # closing a file may write its columns anew; and what a file takes beside its records.
@@ -24,11 +26,13 @@ class Part:
         path: Where.
         start: Position of its first input file.
         stop: Position behind its last one.
+        shard: Its place among the others; None for a file of its own.
     """
 
     path: str
     start: int
     stop: int
+    shard: Shard | None = None
 
 
 def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | None) -> list[Part]:
@@ -61,9 +65,35 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     ]
 
 
-def shard_path(out: str, number: int, count: int) -> str:
-    """Return the name of shard `number` of `count`: `train.frec` gives `train-00000-of-00004.frec`."""
-    return f"{out.removesuffix('.frec')}-{number:05d}-of-{count:05d}.frec"
+def as_set(parts: Sequence[Part]) -> list[Part]:
+    """Return parts as the shards of a new set."""
+    return [replace(part, shard=shard) for part, shard in zip(parts, new_set(len(parts)), strict=True)]
+
+
+def as_set_begun(parts: Sequence[Part]) -> list[Part]:
+    """Return parts as shards of the set that those of them belong to which are there, or of a new one if none is.
+
+    Raises:
+        FastRecordError: they belong to two sets.
+    """
+    begun: list[tuple[Shard | None, str]] = []
+    for part in parts:
+        # Without a commit, or damaged, it says nothing of a set; opening it to write says what is to be done.
+        with suppress(FastRecordError, OSError), Reader(part.path) as reader:
+            begun.append((Shard.of(reader.metadata), part.path))
+    if not begun:
+        return as_set(parts)
+    first, path = begun[0]
+    name = None if first is None else first.set
+    for shard, other in begun:
+        if (None if shard is None else shard.set) != name:
+            raise FastRecordError(
+                f"{other}: not of the same set of shards as {path}, so they can not be resumed together: begin anew "
+                "with `--overwrite` [FR209]"
+            )
+    if name is None:  # of a version that did not say so
+        return list(parts)
+    return [replace(part, shard=Shard(name, number, len(parts))) for number, part in enumerate(parts)]
 
 
 def refuse_strays(out: str, parts: Sequence[Part]) -> None:

@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, SchemaError, permute
-from fastrecord.classes import class_names, merge_classes
+from fastrecord.classes import class_names, map_labels, merge_classes
 from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
 from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_files, name_parts, sizes_of
+from fastrecord.fields import as_labels, holds_classes
+from fastrecord.parts import as_set
+from fastrecord.shard_sets import check_together, without_origin
 
 _LABEL = "label"
 
@@ -41,14 +44,16 @@ def merge(
             first file's order of them is the new one's.
         out: File to write. It gets its commit, and so can be read, when all is copied.
         overwrite: Replace `out` if it exists, at the end.
-        allow_incomplete: Take files, too, whose own import is under way or was stopped.
+        allow_incomplete: Take files, too, whose own import is under way or was stopped, shards of which some are
+            missing, and files beside those that were made of them.
         verify: Compare the checksum of each payload on the way.
         progress: Called with bytes done and bytes in all, now and then; an exception in it ends the merge.
 
     Raises:
-        SchemaError: the files differ in their fields, or only some of them name classes; names both files.
+        SchemaError: the files differ in their fields, or only some of them name classes; names both files. A label has
+            no class in its own file, and would get one of another.
         FileExistsError: `out` exists. LockedError: it is being written.
-        CorruptFileError: a file is damaged. FastRecordError: one is incomplete, or is `out` itself.
+        CorruptFileError: a file is damaged. FastRecordError: one is incomplete, or is `out` itself; shards are missing.
         OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these `out` is as it was before.
     """
     if isinstance(paths, (str, os.PathLike)):
@@ -58,6 +63,8 @@ def merge(
         readers = [stack.enter_context(open_source(path, allow_incomplete=allow_incomplete)) for path in paths]
         if not readers:
             raise ValueError("there is no file to merge")
+        if not allow_incomplete:
+            check_together(readers)
         for reader in readers[1:]:
             _check_fields(readers[0], reader)
         metadata, differing = _merge_metadata(readers)
@@ -103,7 +110,7 @@ def split(
             Such files are not shards of one data set, so their names are asked for, here or as paths in `out`.
         seed: Of the choice for `fractions`. Takes a byte a record.
         overwrite: Replace files that exist, at the end.
-        allow_incomplete: Take a file, too, whose own import is under way or was stopped.
+        allow_incomplete: Take a file, too, whose own import is under way or was stopped, or that is a shard of several.
         verify: Compare the checksum of each payload on the way.
         progress: Called with bytes done and bytes in all, now and then; an exception in it ends the split.
 
@@ -112,7 +119,8 @@ def split(
             number, or none for `fractions`.
         FastRecordError: more shards than records; shards of another division lie beside them; the file is incomplete.
         FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`; none of the new files is
-            left. They get their commits one right after the other when all is copied, so all are open until then.
+            left, and with `overwrite` the old ones are. They get their commits one right after the other when all is
+            copied, and with `overwrite` take their places when all are durable, so all are open until then.
     """
     started = time.perf_counter()
     if sum(choice is not None for choice in (shards, shard_size, fractions)) != 1:
@@ -127,6 +135,8 @@ def split(
         sizes_of(0, fractions)  # refused before a file is opened
         out = name_files(os.fspath(path), out, names, len(fractions))
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
+        if not allow_incomplete:
+            check_together([reader])
         if fractions is not None:
             ends = np.cumsum(sizes_of(len(reader), fractions)).tolist()
         elif shards is not None:
@@ -138,6 +148,8 @@ def split(
         else:
             ends = ends_by_size(reader, shard_size or 0)
         parts = name_parts(reader.path if out is None else out, ends)
+        if fractions is None:
+            parts = as_set(parts)
         chosen = None if fractions is None else choose(len(reader), ends, seed)
         job = Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
         with job:
@@ -150,7 +162,8 @@ def split(
                         rows = np.flatnonzero(chosen[start : start + ROWS] == number) + start
                         copier.copy_rows(reader, rows, progress=job.report)
                 copier.settle()
-            job.finish(reader.metadata)
+            metadata = without_origin(reader.metadata)
+            job.finish(*(metadata | ({} if part.shard is None else part.shard.entry()) for part in parts))
         return job.summary(started, class_names(reader), [])
 
 
@@ -261,6 +274,7 @@ def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str
         for key, value in metadata.items():
             merged.setdefault(key, value)
     merged.pop("classes", None)
+    merged = without_origin(merged)
     absent = object()
     differing = [key for key, value in merged.items() if any(m.get(key, absent) != value for m in all_metadata)]
     return merged, differing
@@ -275,11 +289,16 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
     schema = readers[0].schema
     if _LABEL not in schema:
         return classes, none
-    if schema[_LABEL].name != "int64":
-        for reader, table in zip(readers, tables, strict=True):
-            if table is not None:
-                raise SchemaError(
-                    f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
-                    f"int64 can be renumbered, not {schema[_LABEL]!r} [FR408]"
-                )
-    return classes, tables
+    if schema[_LABEL].name == "int64":
+        return classes, tables
+    for reader, table in zip(readers, tables, strict=True):
+        if table is None:
+            continue
+        if not np.array_equal(table, np.arange(len(table))):
+            raise SchemaError(
+                f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
+                f"int64 can be renumbered, not {schema[_LABEL]!r} [FR408]"
+            )
+        if holds_classes(schema[_LABEL]):
+            map_labels(as_labels(reader.column(_LABEL)), table, reader.path)
+    return classes, none

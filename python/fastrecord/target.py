@@ -157,7 +157,7 @@ def open_target(
         return _append(part, listing, schema, settings, facts or {})
     if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
         return _resume(part, listing, schema, labels, classes, settings)
-    kept = _with_facts({}, facts or {})
+    kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
     target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
     create = "w" if mode == "w" else "x"
     target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)

@@ -55,7 +55,8 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, at the end, when all is packed: until then the old file stays, so both need room.",
+    help="Replace OUT, or all its shards, at the end, when all is packed: until then the old ones stay, so both need "
+    "room.",
 )
 @click.option(
     "--list",
@@ -85,7 +86,8 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     "--shards",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. Default: one file OUT.",
+    help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. Together they are one data "
+    "set, of which none may be missing. Default: one file OUT.",
 )
 @click.option(
     "--shard-size",

@@ -29,7 +29,8 @@ def _shared(command: _Command) -> _Command:
         click.option(
             "--allow-incomplete",
             is_flag=True,
-            help="Take a file whose own import was stopped, or is under way, as it is. Default: refuse.",
+            help="Take what is there: a file whose own import was stopped, or is under way; shards of which some are "
+            "missing. Default: refuse.",
         ),
         click.option(
             "--verify",

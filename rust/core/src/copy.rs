@@ -266,19 +266,36 @@ impl Copier {
         Ok(())
     }
 
+    /// Makes the copy durable. Of several copies, all are before the first takes its place by [`Copier::close`].
+    ///
+    /// # Errors
+    /// Failed writes.
+    pub fn commit(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
+        self.settle()?;
+        self.writer.set_metadata(user)?;
+        self.writer.set_complete(complete);
+        self.writer.finish()
+    }
+
+    /// Gives a committed copy its name. Closing twice is allowed.
+    ///
+    /// # Errors
+    /// The system does not let it replace the other file.
+    pub fn close(&mut self) -> Result<()> {
+        self.writer.close()
+    }
+
     /// Makes the copy durable, and gives it its name.
     ///
     /// # Errors
     /// Failed writes; the file is removed then.
     pub fn finish(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
-        self.settle()?;
-        self.writer.set_metadata(user)?;
-        self.writer.set_complete(complete);
-        self.writer.close()
+        self.commit(user, complete)?;
+        self.close()
     }
 
-    /// Removes what was written.
+    /// Removes what was written, unless it is closed.
     pub fn abort(&mut self) {
-        self.writer.abort();
+        self.writer.discard();
     }
 }

@@ -239,9 +239,25 @@ impl Writer {
         closed
     }
 
-    fn commit_and_take_place(&mut self) -> Result<()> {
+    /// Commits for the last time, and leaves [`Writer::close`] nothing to write: of several writers that are to replace files
+    /// together, all have what they need of the disk before the first takes its place.
+    ///
+    /// # Errors
+    /// As [`Writer::commit`].
+    pub fn finish(&mut self) -> Result<()> {
+        self.check_usable()?;
+        let committed = self.commit_durably();
+        self.buffer = Vec::new();
+        self.guard(committed)
+    }
+
+    fn commit_durably(&mut self) -> Result<()> {
         self.commit_changes(true)?;
-        self.sync()?;
+        self.sync()
+    }
+
+    fn commit_and_take_place(&mut self) -> Result<()> {
+        self.commit_durably()?;
         if let Some(temporary) = self.temporary.take() {
             // If this fails the file is whole, under its temporary name: what took hours is not thrown away.
             let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(&self.path));
@@ -269,6 +285,15 @@ impl Writer {
             }
         }
         self.release();
+    }
+
+    /// [`Writer::abort`] of a new file, which is removed though it was committed.
+    pub(crate) fn discard(&mut self) {
+        let committed = self.temporary.is_none() && self.footer.is_some() && !self.under_way;
+        if committed && self.process == std::process::id() && self.fd.is_some() {
+            self.remove(&self.path);
+        }
+        self.abort();
     }
 
     /// Removes the file that this writer made, if the path still leads to it.

@@ -18,10 +18,10 @@ use crate::turn::Turns;
 /// Write a new file of records of others: payloads as they are stored, never decoded.
 ///
 /// Args:
-///     path: The file to write. Nothing can be read of it before `finish`; leaving a `with` block without that removes it.
+///     path: The file to write. Nothing can be read of it before `commit`; leaving a `with` block without that removes it.
 ///     like: An open Reader: its fields are the new file's.
 ///     records: How many will be copied: room is left for their entries.
-///     overwrite: Take the place of an existing file, at `finish`; else one is refused.
+///     overwrite: Take the place of an existing file, at `close`; else one is refused.
 ///     verify: Compare the checksum of each payload on the way.
 ///
 /// Raises:
@@ -115,7 +115,7 @@ impl Copier {
         self.copy(py, progress, |copier, progress| copier.copy_rows(&state.reader, &rows, &[], progress))
     }
 
-    /// Write the columns: no record can be added any more, and little is left to do for `finish`.
+    /// Write the columns: no record can be added any more, and little is left to do for `commit`.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
@@ -124,18 +124,27 @@ impl Copier {
         delivered(py, settled)
     }
 
-    /// Make the file durable with these key/values, and give it its name.
+    /// Make the file durable with these key/values; `close` gives it its name.
     #[pyo3(signature = (metadata, *, complete = true))]
-    fn finish(&self, py: Python<'_>, metadata: &Bound<'_, PyAny>, complete: bool) -> PyResult<()> {
+    fn commit(&self, py: Python<'_>, metadata: &Bound<'_, PyAny>, complete: bool) -> PyResult<()> {
         let metadata = to_json(metadata)?;
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
-        let finished = py.detach(|| copier.finish(metadata, complete)).map_err(to_py);
+        let committed = py.detach(|| copier.commit(metadata, complete)).map_err(to_py);
         drop(guard);
-        delivered(py, finished)
+        delivered(py, committed)
     }
 
-    /// Remove what was written, unless it is finished.
+    /// Give the committed file its name, in the place of the one that it replaces.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let mut guard = self.core.take(py, &self.path)?;
+        let copier = &mut *guard;
+        let closed = py.detach(|| copier.close()).map_err(to_py);
+        drop(guard);
+        delivered(py, closed)
+    }
+
+    /// Remove what was written, unless it is closed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         if self.core.is_from_another_process() {
             return Ok(());

@@ -280,6 +280,16 @@ impl Writer {
         delivered(py, committed)
     }
 
+    /// Commit for the last time: `close` then only takes the place of the file that this one replaces.
+    #[pyo3(name = "_finish")]
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let mut guard = self.lock_to_tell(py)?;
+        let writer = &mut *guard;
+        let finished = py.detach(|| writer.finish()).map_err(to_py);
+        drop(guard);
+        delivered(py, finished)
+    }
+
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
     ///
     /// Raises:

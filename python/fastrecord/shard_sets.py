@@ -1,0 +1,147 @@
+"""Which files belong together as shards of one set, and which hold the records of others: what their metadata says."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from fastrecord._core import FastRecordError, Reader
+
+# Keys of the metadata: docs/format.md, section 5.
+SHARD, MADE_OF = "shard", "made_of"
+
+_NAME = re.compile(r"-\d{5,}-of-\d{5,}\.frec$")
+_NAMED = 3
+_WAY_OUT = "or take what is there: allow_incomplete=True (`--allow-incomplete`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a file says of its place in a set.
+
+    Attributes:
+        set: The same random text in all shards of a set, and in no other.
+        number: Of the shard, from 0 on.
+        count: Shards of the set.
+    """
+
+    set: str
+    number: int
+    count: int
+
+    @classmethod
+    def of(cls, metadata: dict[str, Any]) -> Self | None:
+        """Return what metadata say; None if they have no such entry, or something of the user's own under its name."""
+        match metadata.get(SHARD):
+            case {"set": str(name), "number": int(number), "count": int(count)} if 0 <= number < count:
+                return cls(name, number, count)
+        return None
+
+    def entry(self) -> dict[str, Any]:
+        """Return the metadata that say it."""
+        return {SHARD: asdict(self)}
+
+
+def new_set(count: int) -> list[Shard]:
+    """Return the shards of a new set, in order."""
+    name = secrets.token_hex(16)
+    return [Shard(name, number, count) for number in range(count)]
+
+
+def shard_path(out: str, number: int, count: int) -> str:
+    """Return the name of shard `number` of `count`: `train.frec` gives `train-00000-of-00004.frec`."""
+    return f"{out.removesuffix('.frec')}-{number:05d}-of-{count:05d}.frec"
+
+
+def without_origin(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata without what they say of shards and of the files that theirs was made of."""
+    return {key: value for key, value in metadata.items() if key not in (SHARD, MADE_OF)}
+
+
+def made_of(readers: Iterable[Reader]) -> dict[str, Any]:
+    """Return the metadata of a file made of others: their ids, and the ids of all that they were made of."""
+    origins = (origin for reader in readers for origin in (reader.file_id, *_origins(reader.metadata)))
+    return {MADE_OF: list(dict.fromkeys(origins))}
+
+
+def check_together(readers: Sequence[Reader]) -> None:
+    """Refuse files that together lack records of a set of shards, or hold records twice.
+
+    Raises:
+        FastRecordError: a shard of a set is missing, or there twice; or a file was made of another one.
+    """
+    about = [(reader, reader.metadata) for reader in readers]
+    _check_origins(about)
+    sets: dict[str, list[tuple[Shard, str]]] = {}
+    for reader, metadata in about:
+        shard = Shard.of(metadata)
+        if shard is not None:
+            sets.setdefault(shard.set, []).append((shard, os.fspath(reader.path)))
+    paths = {os.path.realpath(reader.path) for reader in readers}
+    for shards in sets.values():
+        _check_set(shards, paths)
+
+
+def _origins(metadata: dict[str, Any]) -> list[str]:
+    found = metadata.get(MADE_OF)
+    return [origin for origin in found if isinstance(origin, str)] if isinstance(found, list) else []
+
+
+def _check_origins(about: Sequence[tuple[Reader, dict[str, Any]]]) -> None:
+    by_id = {reader.file_id: reader for reader, _ in about}
+    for reader, metadata in about:
+        for origin in _origins(metadata):
+            if origin in by_id:
+                raise FastRecordError(
+                    f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: name "
+                    "one of them, or move one to another folder; allow_incomplete=True (`--allow-incomplete`) takes "
+                    "both [FR209]"
+                )
+
+
+def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str]) -> None:
+    first, where = shards[0]
+    by_number: dict[int, str] = {}
+    for shard, path in shards:
+        if shard.count != first.count:
+            raise FastRecordError(
+                f"{path}: has {shard.count:,} shards in its set, where {where} has {first.count:,} [FR209]"
+            )
+        other = by_number.setdefault(shard.number, path)
+        if os.path.realpath(other) != os.path.realpath(path):
+            raise FastRecordError(
+                f"{path}: is the same shard as {other}, {shard.number} of {first.count:,}, counted from 0: remove one "
+                f"of them, {_WAY_OUT} [FR209]"
+            )
+    lacking = first.count - len(by_number)
+    if lacking == 0:
+        return
+    missing = []
+    for number in range(first.count):
+        if number not in by_number:
+            missing.append(_sibling(where, number, first.count))
+            if len(missing) == _NAMED:
+                break
+    more = f" and {lacking - len(missing):,} more" if lacking > len(missing) else ""
+    names = ", ".join(missing) + more
+    if any(os.path.realpath(path) in paths for path in missing):
+        raise FastRecordError(
+            f"{names}: not of the same set as {where}: shards of two packs lie together, as after an `--overwrite` "
+            f"that was stopped: pack again with `--overwrite`, {_WAY_OUT} [FR209]"
+        )
+    verb = "is" if lacking == 1 else "are"
+    raise FastRecordError(
+        f"{names}: {verb} missing: {where} is one of {first.count:,} shards that are one data set: name all of them, "
+        f"or their folder; finish a pack that was stopped with `fastrecord pack --resume`; {_WAY_OUT} [FR208]"
+    )
+
+
+def _sibling(path: str, number: int, count: int) -> str:
+    """Return what another shard of the same set is called: its path, or its number if names do not say it."""
+    if not _NAME.search(path):
+        return f"shard {number} of {count:,}, counted from 0"
+    return shard_path(_NAME.sub("", path), number, count)
