@@ -167,7 +167,8 @@ def test_ctrl_c_ends_an_extraction_between_two_records(tmp_path: Path) -> None:
     [
         (["--records", "12"], "record 12 is out of range: the file has 12 records"),
         (["--records", "0-99999999999999"], "record 12 is out of range"),
-        (["--class", "cow"], "no class 'cow' among its 3"),
+        (["--class", "cot"], "no class 'cot' among its 3; near ones are 'cat' [FR421]"),
+        (["--class", "nope"], "no class 'nope' among its 3; they are 'cat', 'dog', 'owl' [FR421]"),
         (["--field", "key"], "no field 'key' of type image or bytes"),
     ],
 )

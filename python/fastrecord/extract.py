@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 import unicodedata
@@ -17,6 +18,7 @@ from fastrecord._core import FastRecordError, Reader, SchemaError
 from fastrecord.classes import class_names
 from fastrecord.interrupt import HeldInterrupt
 from fastrecord.leftovers import create, remove_leftovers, temporary_name
+from fastrecord.listing import name_some
 
 # Records read by one call: their bytes stay in the page cache, only views of them are held.
 _BATCH = 64
@@ -146,7 +148,9 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
         raise SchemaError(f"{reader.path}: the file names no classes to choose from [FR420]")
     for name in classes:
         if name not in known:
-            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,} [FR421]")
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"near ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
+            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint} [FR421]")
     labels = reader.column("label")[numbers]
     return numbers[np.isin(labels, [known.index(name) for name in classes])]
 
