@@ -97,6 +97,16 @@ def test_labels_of_another_type_are_refused_only_if_they_had_to_be_renumbered(tm
         fr.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
 
 
+def test_labels_that_are_names_stay_whatever_numbers_classes_have(tmp_path: Path) -> None:
+    schema = fr.Schema({"label": fr.string()})
+    for name, classes in (("a", ["x", "y"]), ("b", ["y", "x"])):
+        with fr.Writer(tmp_path / name, schema, metadata={"classes": classes}) as writer:
+            writer.append({"label": name.replace("a", "x").replace("b", "y")})
+    assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["x", "y"]
+    with fr.Reader(tmp_path / "out") as reader:
+        assert [record["label"] for record in reader] == ["x", "y"]
+
+
 def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
     one: Path, two: Path, tmp_path: Path
 ) -> None:

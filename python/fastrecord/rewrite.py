@@ -17,7 +17,7 @@ from fastrecord._core import FastRecordError, Reader, SchemaError, permute
 from fastrecord.classes import class_names, map_labels, merge_classes
 from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
 from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_files, name_parts, sizes_of
-from fastrecord.fields import as_labels, holds_classes
+from fastrecord.fields import holds_classes
 from fastrecord.parts import as_set
 from fastrecord.shard_sets import check_together, without_origin
 
@@ -287,7 +287,7 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
         return None, none
     classes, tables = merge_classes(readers)
     schema = readers[0].schema
-    if _LABEL not in schema:
+    if _LABEL not in schema or schema[_LABEL].name == "string":  # a name means the same in all files
         return classes, none
     if schema[_LABEL].name == "int64":
         return classes, tables
@@ -300,5 +300,5 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
                 f"int64 can be renumbered, not {schema[_LABEL]!r} [FR408]"
             )
         if holds_classes(schema[_LABEL]):
-            map_labels(as_labels(reader.column(_LABEL)), table, reader.path)
+            map_labels(reader.column(_LABEL).astype(np.int64), table, reader.path)
     return classes, none
