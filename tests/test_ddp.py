@@ -166,7 +166,7 @@ def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained:
 def test_the_steps_of_two_ranks_equal_those_of_one_with_the_whole_batch(trained: Path) -> None:
     weights, metrics = take_steps(ALONE, batch_size=24, accumulate=1)
     two = report(trained, 0)
-    torch.testing.assert_close(torch.tensor(two["weights"]), weights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(two["weights"]), weights, rtol=1e-4, atol=1e-5)
     assert two["counts"][0] == pytest.approx(metrics.loss)
     assert two["counts"][1:] == [metrics.correct1, 72]
 
