@@ -118,6 +118,15 @@ def test_an_image_size_that_a_model_can_not_take_is_refused() -> None:
 
 FAMILIES = [
     "alexnet",
+def test_residual_blocks_begin_as_the_identity_only_where_a_model_has_them() -> None:
+    for zero, ends in ((True, 0.0), (False, 1.0)):
+        model = build_classifier("resnet18", classes=4, image_size=32, zero_init_residual=zero)
+        scales = [module.weight for name, module in model.named_modules() if name.endswith("bn2")]
+        assert [float(scale.detach().mean()) for scale in scales] == [ends] * 8
+    with pytest.raises(TrainError, match=r"--zero-init-residual is for .*resnet, .*not for squeezenet1_1"):
+        build_classifier("squeezenet1_1", classes=4, image_size=32, zero_init_residual=True)
+
+
     "convnext_tiny",
     "densenet121",
     "efficientnet_b0",

@@ -39,6 +39,8 @@ class TrainConfig:
         train: Packed file, glob, or several files, to train on.
         val: The same, to evaluate on after every epoch; None evaluates nothing.
         model: Name of a torchvision classifier.
+        zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide ResNet): the last scale
+            of its normalisation starts at 0, which makes the first steps gentler.
         epochs: Passes over the training records.
         batch_size: Images per process in one forward and backward pass.
         accumulate: Passes per optimizer step; the global batch is `batch_size * accumulate * processes`.
@@ -88,6 +90,7 @@ class TrainConfig:
     train: str | Sequence[str]
     val: str | Sequence[str] | None = None
     model: str = "resnet50"
+    zero_init_residual: bool = False
     epochs: int = 90
     batch_size: int = 256
     accumulate: int = 1

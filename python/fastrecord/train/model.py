@@ -13,6 +13,7 @@ from torchvision import models
 
 from fastrecord.train.config import TrainConfig, TrainError
 
+_RESIDUAL = ("resnet", "resnext", "wide_resnet")
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
@@ -22,16 +23,18 @@ def classifier_names() -> list[str]:
     return names
 
 
-def build_classifier(name: str, *, classes: int, image_size: int) -> nn.Module:
+def build_classifier(name: str, *, classes: int, image_size: int, zero_init_residual: bool = False) -> nn.Module:
     """Build an untrained torchvision classifier, its weights drawn from torch's global generator.
 
     Args:
         name: As torchvision.models.list_models() spells it.
         classes: Outputs.
         image_size: Height and width of the images to come; models that depend on it are built for it.
+        zero_init_residual: Let each residual block begin as the identity.
 
     Raises:
-        TrainError: torchvision has no such classifier, or it can not take images of that size.
+        TrainError: torchvision has no such classifier, it can not take images of that size, or it has no residual
+            blocks that begin as the identity.
     """
     names = classifier_names()
     if name not in names:
@@ -48,6 +51,12 @@ def build_classifier(name: str, *, classes: int, image_size: int) -> nn.Module:
         extra = {"image_size": image_size}
     elif name.startswith("maxvit_"):
         extra = {"input_size": (image_size, image_size)}
+    if zero_init_residual:
+        if not name.startswith(_RESIDUAL):
+            raise TrainError(
+                f"--zero-init-residual is for models whose names begin with {', '.join(_RESIDUAL)}, not for {name}"
+            )
+        extra = {"zero_init_residual": True}
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
         with torch.no_grad():
@@ -64,7 +73,12 @@ def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
     Raises:
         TrainError: torchvision has none of that name, or it can not take such images, or so few a pass.
     """
-    module = build_classifier(config.model, classes=len(classes), image_size=config.image_size)
+    module = build_classifier(
+        config.model,
+        classes=len(classes),
+        image_size=config.image_size,
+        zero_init_residual=config.zero_init_residual,
+    )
     if config.batch_size == 1 and has_batch_norm(module):
         raise TrainError(
             f"{config.model} has batch normalisation, and --batch-size 1 leaves it one image to normalise over: "
