@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TextIO, get_args
 
 import click
 
@@ -170,9 +171,33 @@ def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
     context.exit(_run(config, ladder=ladder))
 
 
+class _LogHandler(logging.StreamHandler[TextIO]):
+    """Writes to standard output; a run outlives it, as it outlives its terminal, and one line says so."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Tell once that nothing more can be written; other errors as usual."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            with suppress(OSError):
+                click.echo(f"the log ends here ({error.strerror}); the run goes on, see metrics.jsonl", err=True)
+
+
+def _occupy_streams() -> None:
+    """Let closed standard streams lead nowhere: the next file to be opened would get what C libraries print."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
 def _run(config: TrainConfig, *, ladder: bool) -> int:
     """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
-    handler = logging.StreamHandler(sys.stdout)
+    _occupy_streams()
+    handler = _LogHandler(sys.stdout)
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("fastrecord.train").setLevel(logging.INFO)

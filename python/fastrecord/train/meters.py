@@ -273,14 +273,24 @@ class MetricsFile:
         temporary = path.with_name(f".{path.name}.tmp")
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         os.replace(temporary, path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        self._file = path.open("ab", buffering=0)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one object; numbers that JSON does not have (nan, infinity) become null."""
+        """Append one object; numbers that JSON does not have (nan, infinity) become null.
+
+        Raises:
+            OSError: it can not be written (a full disk).
+        """
         finite = {
             key: None if value != value or value in (_INFINITY, -_INFINITY) else value for key, value in row.items()
         }
-        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+        line = json.dumps(finite, allow_nan=False).encode() + b"\n"
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -15,7 +15,7 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
     """Draw a metrics file as a PNG; needs matplotlib, which the extra `plot` installs.
 
     Returns:
-        Whether it was drawn. Without matplotlib one log line says so.
+        Whether it was drawn. Without matplotlib, or room for the picture, one log line says so.
     """
     try:
         from matplotlib.figure import Figure
@@ -52,11 +52,17 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
         axes.set(title=title, xlabel="optimizer step", ylabel=unit)
         axes.grid(alpha=0.3)
     # One evaluation early in a run can be a hundred times off: on a linear axis it would hide all others.
-    loss.set_yscale("log")
+    if any(row["loss"] for row in rows if row["event"] in ("train", "val")):
+        loss.set_yscale("log")
     loss.legend()
     error.legend(loc="lower right")
     temporary = picture.with_name(f".{picture.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    os.replace(temporary, picture)
+    try:
+        figure.savefig(temporary, format="png", dpi=110)
+        os.replace(temporary, picture)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        _log.warning(f"no plot: {picture}: {error.strerror}")
+        return False
     _log.info(f"plot: {picture}")
     return True
