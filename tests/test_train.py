@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.checkpoint import load_checkpoint, save_checkpoint
 from fastrecord.train.config import Augment
 from fastrecord.train.data import check_classes, open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
@@ -34,9 +36,9 @@ from fastrecord.train.torch_batches import make_transform
 from tests.training import (
     CLASSES,
     SCHEMA,
+    assert_learnt,
     losses,
     read_rest,
-    assert_learnt,
     running,
     small_config,
     write_colours,
@@ -116,8 +118,6 @@ def test_an_image_size_that_a_model_can_not_take_is_refused() -> None:
         build_classifier("alexnet", classes=10, image_size=16)
 
 
-FAMILIES = [
-    "alexnet",
 def test_residual_blocks_begin_as_the_identity_only_where_a_model_has_them() -> None:
     for zero, ends in ((True, 0.0), (False, 1.0)):
         model = build_classifier("resnet18", classes=4, image_size=32, zero_init_residual=zero)
@@ -127,6 +127,8 @@ def test_residual_blocks_begin_as_the_identity_only_where_a_model_has_them() -> 
         build_classifier("squeezenet1_1", classes=4, image_size=32, zero_init_residual=True)
 
 
+FAMILIES = [
+    "alexnet",
     "convnext_tiny",
     "densenet121",
     "efficientnet_b0",
@@ -207,11 +209,73 @@ def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_p
         train(small_config(path, tmp_path / "out"))
 
 
-def test_a_file_that_names_no_classes_is_refused_with_the_code_of_that(colours: Path, tmp_path: Path) -> None:
+def write_unnamed(path: Path, labels: list[int], kind: fr.FieldType | None = None) -> Path:
+    """Write images with numbers of classes, as a loop of one's own does, and no names."""
+    schema = fr.Schema({"image": fr.image(), "label": kind or fr.int64()})
+    with fr.Writer(path, schema) as writer:
+        for number, label in enumerate(labels):
+            pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8).tobytes()
+            writer.append({"image": b"P6\n8 8\n255\n" + pixels, "label": label})
+    return path
+
+
+def test_a_file_that_names_no_classes_trains_on_the_numbers_of_its_labels(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    path = write_unnamed(tmp_path / "loop.frec", [0, 2, 6, 2])
+    # A class of the training set may be missing in evaluation.
+    val = write_unnamed(tmp_path / "val.frec", [0, 1, 5])
+    options: dict[str, Any] = {"val": str(val), "epochs": 1, "batch_size": 2}
+    result = train(small_config(path, tmp_path / "out", **options, max_steps=1))
+    assert [*result.module.parameters()][-1].shape == (7,)
+    assert result.val is not None
+    assert result.val.count == 3
+    assert (
+        f"{path} names no classes: 7 are taken from its labels, 0 to 6; fr.set_metadata(path, classes=[...]) names them"
+        in caplog.messages
+    )
+    assert train(small_config(path, tmp_path / "out", **options, resume="auto")).step == 2
+
+
+def test_a_run_goes_on_when_its_classes_have_got_names(colours: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train(small_config(colours, out, epochs=1, max_steps=1))
+    last = out / "checkpoints" / "last.pt"
+    state = load_checkpoint(last)
+    assert state["classes"] == list(CLASSES)
+    save_checkpoint({**state, "classes": [str(label) for label in range(len(CLASSES))]}, last)
+    assert train(small_config(colours, out, epochs=1, max_steps=2, resume="auto")).step == 2
+
+
+def test_labels_that_can_not_be_numbers_of_classes_are_refused(colours: Path, tmp_path: Path) -> None:
+    def refused(code: str, train_file: Path, **options: Any) -> str:
+        with pytest.raises(TrainError, match=rf" \[{code}\]$") as caught:
+            train(small_config(train_file, tmp_path / "out", **options))
+        return str(caught.value)
+
+    large = write_unnamed(tmp_path / "large.frec", [0, 2_000_000_000])
+    assert "large.frec names no classes, and has the label 2000000000 in 2 records: number the" in refused(
+        "FR420", large
+    )
+    assert "record 1 has label -1, but the 1 classes" in refused(
+        "FR424", write_unnamed(tmp_path / "minus.frec", [0, -1])
+    )
+    two, four = write_unnamed(tmp_path / "two.frec", [0, 1]), write_unnamed(tmp_path / "four.frec", [0, 3])
+    assert "four.frec: record 1 has label 3, but the 2 classes" in refused("FR424", two, val=str(four))
+    # Which of their numbers are the same classes is not known.
+    for first, second in ((colours, two), (two, colours)):
+        assert f"{colours} names classes and {two} does not: " in refused("FR420", first, val=str(second))
+    floats = write_unnamed(tmp_path / "floats.frec", [0, 1], fr.float64())
+    assert "floats.frec: its labels are float64, not numbers" in refused("FR424", floats)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_labels_is_refused_with_the_field_that_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "bare.frec"
-    with fr.Writer(path, SCHEMA) as writer:
-        writer.append({"image": bytes(fr.Reader(colours)[0]["image"]), "label": 0, "key": ""})
-    with pytest.raises(TrainError, match=r"bare\.frec names no classes: .* \[FR420\]$"):
+    with fr.Writer(path, fr.Schema({"image": fr.image()})) as writer:
+        writer.append({"image": b"P6\n1 1\n255\nabc"})
+    with pytest.raises(TrainError, match=r"bare\.frec has no field 'label', which holds the numbers of the classes$"):
         train(small_config(path, tmp_path / "out"))
 
 

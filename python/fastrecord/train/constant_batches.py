@@ -16,6 +16,7 @@ from fastrecord import FastRecordDataset
 from fastrecord.train.batches import Batch, SampledBatches, derive_seed
 from fastrecord.train.config import DataKind, TrainConfig
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.labels import class_names
 from fastrecord.train.torch_batches import worker_loader
 
 # Batches that wait in the queue.
@@ -42,7 +43,7 @@ class ConstantBatches(SampledBatches):
         generator = torch.Generator().manual_seed(derive_seed(config.seed, ranks.rank))
         shape = (config.batch_size, 3, config.image_size, config.image_size)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-        labels = torch.randint(0, len(dataset.classes), (config.batch_size,), generator=generator)
+        labels = torch.randint(0, len(class_names(dataset)), (config.batch_size,), generator=generator)
         self._running: Generator[Batch] | None = None
         self._loader: DataLoader[Any] | None = None
         if self._kind == "dataset":

@@ -6,14 +6,13 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fastrecord import FastRecordDataset, FastRecordError
 from fastrecord.train.batches import Batches
 from fastrecord.train.checkpoint import find_snapshots
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.constant_batches import ConstantBatches
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.labels import check_labels, class_names
 from fastrecord.train.native_batches import NativeBatches
 from fastrecord.train.torch_batches import TorchBatches, make_transform
 
@@ -32,6 +31,15 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     if config.val is None or config.data != "real":
         return train, None
     val = _open(config.val, config, training=False)
+    if bool(train.classes) != bool(val.classes):
+        named, other = (config.train, config.val) if train.classes else (config.val, config.train)
+        raise TrainError(
+            f"{_name(named)} names classes and {_name(other)} does not: pack the second with --classes-from, or name "
+            "them by fr.set_metadata(path, classes=[...]) [FR420]"
+        )
+    if not train.classes:
+        check_labels(val, len(class_names(train)), name=_name(config.val))
+        return train, val
     check_classes(train.classes, val.classes, train=_name(config.train), val=_name(config.val))
     if train.classes != val.classes:
         # The same names in another order: classes are one by name, not by number.
@@ -116,19 +124,15 @@ def _open(
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
         dataset = FastRecordDataset(files, transform=transform, classes=classes, snapshots=snapshots)
-        # A file without labels has no such attribute.
         targets = dataset.targets
-    except (FastRecordError, ValueError, AttributeError) as error:
+    except (FastRecordError, ValueError) as error:
         raise TrainError(str(error)) from error
+    except AttributeError as error:
+        raise TrainError(f"{_name(files)} has no field 'label', which holds the numbers of the classes") from error
     if not len(dataset):
         raise TrainError(f"{_name(files)} holds no record")
-    if not dataset.classes or targets.ndim != 1 or targets.dtype.kind != "i":
-        raise TrainError(f"{_name(files)} names no classes: pack it from class folders, or with --classes-from [FR420]")
-    outside = np.flatnonzero((targets < 0) | (targets >= len(dataset.classes)))
-    if outside.size:
-        record = int(outside[0])
-        raise TrainError(
-            f"{_name(files)}: record {record} has label {int(targets[record])}, but the {len(dataset.classes)} classes "
-            f"are numbered 0 to {len(dataset.classes) - 1}; it is so with {outside.size} record(s) in all [FR424]"
-        )
+    if targets.ndim != 1 or targets.dtype.kind not in "iub":
+        of = f"{targets.dtype}{'' if targets.ndim == 1 else ' arrays'}"
+        raise TrainError(f"{_name(files)}: its labels are {of}, not numbers of classes [FR424]")
+    check_labels(dataset, len(class_names(dataset)), name=_name(files))
     return dataset

@@ -23,6 +23,7 @@ from fastrecord.train.config import TrainConfig, TrainError, one_line
 from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import (
     Metrics,
@@ -159,7 +160,7 @@ class _Run:
         self.best_error1: float | None = None
         self.checkpoint: Path | None = None
         train_set, val_set = open_on_all_ranks(config, ranks)
-        self.classes = train_set.classes
+        self.classes = class_names(train_set)
         self.snapshots = train_set.snapshots
         self.batches: Batches = ranks.each(lambda: open_batches(train_set, config, ranks, training=True))
         stack.callback(self.batches.close)
@@ -208,6 +209,11 @@ class _Run:
         return Result(
             self.step,
             self.epoch,
+        if not train_set.classes:
+            self._say(
+                f"{train_set.root} names no classes: {len(self.classes)} are taken from its labels, 0 to "
+                f"{len(self.classes) - 1}; fr.set_metadata(path, classes=[...]) names them"
+            )
             train_metrics,
             self.val,
             self.best_error1,
@@ -398,6 +404,9 @@ def _claim_folder(config: TrainConfig) -> Path | None:
     found = find_checkpoint(config.resume, folder)
     if found is None:
         kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
+        if then["classes"] == [str(number) for number in range(len(self.classes))]:
+            # Its files named none then.
+            then["classes"] = ours["classes"]
         there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
         # A run that ended before its first checkpoint is begun anew.
         begun = config.resume == "auto" and not any(path.suffix == ".pt" for path in there)

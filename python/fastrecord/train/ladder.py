@@ -24,6 +24,7 @@ from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
 from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
@@ -171,7 +172,7 @@ class _Measurement:
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        module = ranks.each(lambda: build_model(config, self.dataset.classes))
+        module = ranks.each(lambda: build_model(config, class_names(self.dataset)))
         self.learner = Learner(module, config, ranks)
         self.meter = TrainMeter(ranks)
         self.steps = config.max_steps or _STEPS

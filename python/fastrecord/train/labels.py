@@ -1,0 +1,44 @@
+"""The classes that labels are numbers of, also where files do not name them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastrecord import FastRecordDataset
+from fastrecord.train.config import TrainError
+
+# So many classes may files have without naming them, however few records they hold.
+_UNNAMED = 1000
+
+
+def class_names(dataset: FastRecordDataset) -> list[str]:
+    """Return the names of a data set's classes, position = label; 0 to the largest label where its files name none.
+
+    Raises:
+        TrainError: the labels are not numbers of classes.
+    """
+    if dataset.classes:
+        return dataset.classes
+    largest = int(dataset.targets.max())
+    if largest >= max(_UNNAMED, len(dataset)):
+        raise TrainError(
+            f"{dataset.root} names no classes, and has the label {largest} in {len(dataset)} records: number the "
+            "classes from 0, or name them by fr.set_metadata(path, classes=[...]) [FR420]"
+        )
+    return [str(label) for label in range(largest + 1)]
+
+
+def check_labels(dataset: FastRecordDataset, classes: int, *, name: str) -> None:
+    """Refuse labels that have no class.
+
+    Raises:
+        TrainError: names the first record with such a label.
+    """
+    targets = dataset.targets
+    outside = np.flatnonzero((targets < 0) | (targets >= classes))
+    if outside.size:
+        record = int(outside[0])
+        raise TrainError(
+            f"{name}: record {record} has label {int(targets[record])}, but the {classes} classes are numbered 0 to "
+            f"{classes - 1}; it is so with {outside.size} record(s) in all [FR424]"
+        )
