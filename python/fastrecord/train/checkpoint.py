@@ -1,10 +1,16 @@
-"""Checkpoints: written so that a run killed at any moment leaves the one before whole."""
+"""Checkpoints: written so that a run killed at any moment leaves the one before whole, and checked when read.
+
+A checkpoint is what `torch.save` writes, a ZIP archive, with a SHA-256 of all bytes before it as the archive's comment.
+`torch.load` reads it as any other.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +19,11 @@ import torch
 
 from fastrecord.train.config import TrainError
 
-_FORMAT = "fastrecord.train 1"
+_FORMAT = "fastrecord.train 2"
+# Without a checksum.
+_FIRST_FORMAT = "fastrecord.train 1"
+_LABEL = b"fastrecord.train sha256 "
+_DIGEST = hashlib.sha256().digest_size * 2
 _TEMPORARY = ".{}.tmp"
 
 
@@ -27,6 +37,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     # Through memory: torch turns a full disk into an error without the path, and it leaves the reason out.
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, **state}, buffer)
+    _add_checksum(buffer)
     temporary = path.with_name(_TEMPORARY.format(path.name))
     try:
         with temporary.open("wb") as file:
@@ -59,17 +70,65 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint into the host's memory. Only tensors and plain values are unpickled.
 
     Raises:
-        TrainError: the file is not there, or is not a checkpoint of this trainer.
+        TrainError: the file is not there, is damaged, or is not a checkpoint of this trainer.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        content = path.read_bytes()
     except OSError as error:
         raise TrainError(f"{path}: {error.strerror}") from error
-    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
-        raise TrainError(f"{path}: not a checkpoint of fastrecord.train, or damaged ({error})") from error
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise TrainError(f"{path}: not a checkpoint of fastrecord.train ({_FORMAT!r})")
+    sound = _is_sound(content)
+    if sound is False:
+        raise TrainError(f"{path}: the checkpoint is damaged: its checksum is not that of its content; {_others(path)}")
+    failure: Exception | None = None
+    state: Any = None
+    if content.startswith(b"PK"):
+        try:
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except _UNREADABLE as error:
+            failure = error
+    if not isinstance(state, dict) or state.get("format") != (_FORMAT if sound else _FIRST_FORMAT):
+        what = "an empty file" if not content else "not a checkpoint of fastrecord.train, or cut short"
+        raise TrainError(f"{path}: {what}; {_others(path)}") from failure
     return state
+
+
+# What torch raises at bytes that are no archive of its own, or a damaged one.
+_UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, pickle.UnpicklingError)
+
+
+def _add_checksum(archive: io.BytesIO) -> None:
+    """Give a ZIP archive without a comment, which ends in the comment's length, its checksum as the comment."""
+    archive.seek(-2, os.SEEK_END)
+    archive.write(struct.pack("<H", len(_LABEL) + _DIGEST) + _LABEL)
+    with archive.getbuffer() as content:
+        digest = hashlib.sha256(content).hexdigest()
+    archive.write(digest.encode())
+
+
+def _is_sound(content: bytes) -> bool | None:
+    """Return whether a checkpoint has the checksum that was written with it; None if there is none."""
+    body = memoryview(content)[:-_DIGEST]
+    if bytes(body[-len(_LABEL) :]) != _LABEL:
+        return None
+    return hashlib.sha256(body).hexdigest().encode() == content[-_DIGEST:]
+
+
+def _is_sound_file(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_LABEL) - _DIGEST, os.SEEK_END)
+            # Others may have files of many gigabytes there.
+            return file.read(len(_LABEL)) == _LABEL and bool(_is_sound(path.read_bytes()))
+    except OSError:
+        return False
+
+
+def _others(path: Path) -> str:
+    """Say which checkpoints beside one that can not be used can be."""
+    sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound_file(other)]
+    if sound:
+        return f"go on from {' or '.join(sound)} (--resume PATH)"
+    return "there is no other checkpoint beside it: begin anew (--overwrite), or restore a copy of it"
 
 
 def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:
@@ -103,7 +162,8 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
         newest = (folder / "checkpoints" / name for name in ("last.pt", "best.pt"))
         return next((path for path in newest if path.exists()), None)
     path = Path(resume)
-    for candidate in (path, path / "last.pt", path / "checkpoints" / "last.pt"):
+    names = ("last.pt", "checkpoints/last.pt", "best.pt", "checkpoints/best.pt")
+    for candidate in (path, *(path / name for name in names)):
         if candidate.is_file():
             return candidate
-    raise TrainError(f"{path}: no checkpoint there (a file, or a folder with checkpoints/last.pt)")
+    raise TrainError(f"--resume {path}: no checkpoint there (a file, or a folder with checkpoints/last.pt)")

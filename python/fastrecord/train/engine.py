@@ -45,6 +45,20 @@ _log = logging.getLogger("fastrecord.train")
 _LOSS_UNIT = 2.0**-20
 _LOSS_LIMIT = 2.0**20  # of one image; keeps the sum over 8 million images within 64 bits
 
+# What a checkpoint holds at least.
+_NEEDED = (
+    "config",
+    "classes",
+    "step",
+    "epoch",
+    "done",
+    "best_error1",
+    "meter",
+    "batches",
+    "model",
+    "optimizer",
+    "scaler",
+)
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -383,11 +397,18 @@ class _Run:
         ours["classes"] = list(self.classes)
         for name, value in ours.items():
             if then[name] != value:
+        absent = [name for name in _NEEDED if name not in state]
+        if absent:
+            raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} can not be resumed")
                 raise TrainError(
                     f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
                 )
         self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
-        self.learner.load_state_dict(state)
+        try:
+            self.learner.load_state_dict(state)
+        except ValueError as error:
+            # On all ranks alike.
+            raise TrainError(f"{path} can not be resumed so: {error}") from error
         self.meter.load_state_dict(state["meter"])
         self.skips.load_state_dict(state.get("skips", self.skips.state_dict()))
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]

@@ -107,8 +107,24 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Take over what `state_dict` returned; momentum and weight decay stay those of this run.
+
+        Raises:
+            ValueError: the state is that of another model, or of an optimizer with other groups of parameters.
+        """
+        ours = [{name: group[name] for name in group.keys() - {"params"}} for group in self.optimizer.param_groups]
+        try:
+            self.module.load_state_dict(state["model"])
+        except RuntimeError as error:
+            first = next(filter(None, map(str.strip, str(error).splitlines()[1:])), str(error))
+            raise ValueError(f"its weights do not fit the model: {first:.200}") from error
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except ValueError as error:
+            raise ValueError(
+                "its optimizer has other groups of parameters: was it made with or without --no-decay-norm-bias?"
+            ) from error
+        for group, options in zip(self.optimizer.param_groups, ours, strict=True):
+            group.update(options)
         if state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
