@@ -66,8 +66,8 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     "--val", multiple=True, metavar="FILE", help="File or glob to evaluate on after every epoch; may be repeated."
 )
 @_option("--model", "Any classifier of torchvision, by its name.", metavar="NAME")
-@_option("--epochs", "Passes over the training records.", kind=int)
 @_option("--zero-init-residual", "Let each residual block of a ResNet begin as the identity: a gentler start.")
+@_option("--epochs", "Passes over the training records.", kind=int)
 @_option("--batch-size", "Images per process in one forward and backward pass.", kind=int, also=("-b",))
 @_option("--accumulate", "Passes per optimizer step. Global batch: batch size x this x processes.", kind=int)
 @_option("--image-size", "Height and width of the images the model sees, in pixels.", kind=int)

@@ -36,6 +36,7 @@ from fastrecord.train.meters import (
 )
 from fastrecord.train.model import build_model
 from fastrecord.train.plot import plot_metrics
+from fastrecord.train.run_folder import check_folder, hold_folder
 from fastrecord.train.schedule import LearningRate
 from fastrecord.train.skips import Skips
 
@@ -44,7 +45,6 @@ _log = logging.getLogger("fastrecord.train")
 # Losses are summed as integers of this resolution: such a sum does not depend on the order, so not on the ranks.
 _LOSS_UNIT = 2.0**-20
 _LOSS_LIMIT = 2.0**20  # of one image; keeps the sum over 8 million images within 64 bits
-
 # What a checkpoint holds at least.
 _NEEDED = (
     "config",
@@ -59,6 +59,7 @@ _NEEDED = (
     "optimizer",
     "scaler",
 )
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -173,6 +174,7 @@ class _Run:
         self.val: Metrics | None = None
         self.best_error1: float | None = None
         self.checkpoint: Path | None = None
+        ranks.first(lambda: check_folder(config.folder))
         train_set, val_set = open_on_all_ranks(config, ranks)
         self.classes = class_names(train_set)
         self.snapshots = train_set.snapshots
@@ -195,7 +197,7 @@ class _Run:
         self.learner = Learner(ranks.each(lambda: build_model(config, self.classes)), config, ranks)
         self.meter = TrainMeter(ranks, self.batches.stats)
         self.skips = Skips(ranks)
-        found = ranks.first(lambda: _claim_folder(config))
+        found = ranks.first(lambda: _claim_folder(config, stack))
         if found is not None:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
         self.metrics: MetricsFile | None = None
@@ -207,6 +209,11 @@ class _Run:
             f"global batch {global_batch_size} = {config.batch_size} x {config.accumulate} x {ranks.world_size}; "
             f"{config.epochs} epochs of {self.steps_per_epoch} steps; peak learning rate {self.learning_rate.peak:.5g}"
         )
+        if not train_set.classes:
+            self._say(
+                f"{train_set.root} names no classes: {len(self.classes)} are taken from its labels, 0 to "
+                f"{len(self.classes) - 1}; fr.set_metadata(path, classes=[...]) names them"
+            )
         if config.data != "real":
             self._say(f"--data {config.data}: every batch is the same noise; nothing is learnt, nothing is evaluated")
         if found is not None:
@@ -223,11 +230,6 @@ class _Run:
         return Result(
             self.step,
             self.epoch,
-        if not train_set.classes:
-            self._say(
-                f"{train_set.root} names no classes: {len(self.classes)} are taken from its labels, 0 to "
-                f"{len(self.classes) - 1}; fr.set_metadata(path, classes=[...]) names them"
-            )
             train_metrics,
             self.val,
             self.best_error1,
@@ -264,7 +266,7 @@ class _Run:
                 self._save("last")
             if self.done == self.steps_per_epoch:
                 self.skips.collect(self.batches.take_skipped())
-                self.skips.report("training", epoch=self.epoch, step=self.step, metrics=self.metrics)
+                self._report_skips("training", self.skips)
         return 0
 
     def _evaluate_epoch(self) -> int:
@@ -280,7 +282,7 @@ class _Run:
                 return self.ranks.agree(self.signals.number)
             self._report_val(metrics, time.perf_counter() - start)
             skips.collect(self.val_batches.take_skipped())
-            skips.report("evaluation", epoch=self.epoch, step=self.step, metrics=self.metrics)
+            self._report_skips("evaluation", skips)
             self.val = metrics
             improved = self.best_error1 is None or metrics.error1 < self.best_error1
             self.best_error1 = metrics.error1 if improved else self.best_error1
@@ -351,10 +353,14 @@ class _Run:
         counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
         self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
 
+    def _report_skips(self, of: str, skips: Skips) -> None:
+        self.ranks.first(lambda: skips.report(of, epoch=self.epoch, step=self.step, metrics=self.metrics))
+
     def _record(self, event: str, metrics: Metrics, **more: float) -> None:
-        if self.metrics is not None:
-            means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
-            self.metrics.write({"event": event, "epoch": self.epoch, "step": self.step, **means, **more})
+        means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
+        row = {"event": event, "epoch": self.epoch, "step": self.step, **means, **more}
+        # A full disk ends all ranks, not this one alone.
+        self.ranks.first(lambda: self.metrics.write(row) if self.metrics is not None else None)
 
     def _say(self, line: str) -> None:
         if self.ranks.is_first:
@@ -391,15 +397,18 @@ class _Run:
         }
 
     def _resume(self, state: dict[str, Any], path: Path) -> None:
+        absent = [name for name in _NEEDED if name not in state]
+        if absent:
+            raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} can not be resumed")
         # What older versions did not write down, they had no choice of.
         then = {"data": "real", "shuffle": "full", **state["config"], "classes": state["classes"]}
         ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
         ours["classes"] = list(self.classes)
+        if then["classes"] == [str(number) for number in range(len(self.classes))]:
+            # Its files named none then.
+            then["classes"] = ours["classes"]
         for name, value in ours.items():
             if then[name] != value:
-        absent = [name for name in _NEEDED if name not in state]
-        if absent:
-            raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} can not be resumed")
                 raise TrainError(
                     f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
                 )
@@ -419,15 +428,16 @@ class _Run:
         self.metrics = stack.enter_context(MetricsFile(path, keep_steps=self.step if resumed else None))
 
 
-def _claim_folder(config: TrainConfig) -> Path | None:
-    """Make the folder of the run and return the checkpoint to start from; no run is written over unasked."""
+def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:
+    """Make the folder of the run and return the checkpoint to start from; no run is written over unasked.
+
+    The folder is locked until `stack` is closed.
+    """
     folder = config.folder
+    stack.enter_context(hold_folder(folder))
     found = find_checkpoint(config.resume, folder)
     if found is None:
         kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
-        if then["classes"] == [str(number) for number in range(len(self.classes))]:
-            # Its files named none then.
-            then["classes"] = ours["classes"]
         there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
         # A run that ended before its first checkpoint is begun anew.
         begun = config.resume == "auto" and not any(path.suffix == ".pt" for path in there)
@@ -438,6 +448,6 @@ def _claim_folder(config: TrainConfig) -> Path | None:
             )
         for path in there:
             path.unlink()
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoints").mkdir(exist_ok=True)
     remove_leftovers(folder)
     return found

@@ -28,6 +28,7 @@ from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
+from fastrecord.train.run_folder import check_folder
 from fastrecord.train.torch_batches import default_workers
 
 _log = logging.getLogger("fastrecord.train")
@@ -168,6 +169,7 @@ class _Measurement:
 
     def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal) -> None:
         self.config, self.ranks, self.signals = dataclasses.replace(config, data="real", val=None), ranks, signals
+        ranks.first(lambda: check_folder(config.folder))
         self.dataset, _ = open_on_all_ranks(self.config, ranks)
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
