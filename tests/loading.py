@@ -61,7 +61,9 @@ def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **option
     dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data)
     if "images" not in options:
         options = {"image": RandomResizedCrop(24), "flip": True, **options}
-    return FastRecordLoader(dataset, batch_size, **{"threads": 2, **options})
+    return FastRecordLoader(
+        dataset, batch_size, **{"threads": 2, "shuffle": None if batch_size is None else False, **options}
+    )
 
 
 def epoch(loader: FastRecordLoader) -> torch.Tensor:

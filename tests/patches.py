@@ -71,7 +71,9 @@ def opened(*paths: Path, **options: Any) -> fr.FastRecordDataset:
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
     """Return a loader of two threads."""
     dataset = data if isinstance(data, fr.FastRecordDataset) else opened(data)
-    return FastRecordLoader(dataset, batch_size, **{"threads": 2, **options})
+    return FastRecordLoader(
+        dataset, batch_size, **{"threads": 2, "shuffle": None if batch_size is None else False, **options}
+    )
 
 
 def numbers(batches: Iterable[Any]) -> list[list[int]]:

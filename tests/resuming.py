@@ -113,7 +113,7 @@ class Files:
 
 def make_ranks(case: Case, data: fr.FastRecordDataset, world_size: int, **other: Any) -> list[FastRecordBatchSampler]:
     """Return the samplers of all ranks."""
-    options = {**case.options, **other}
+    options = {"shuffle": None if case.draw else True, **case.options, **other}
     if case.draw == "weights":
         options["weights"] = np.arange(len(data)) % 4 + (np.arange(len(data)) == 0)
     if case.draw == "balance":

@@ -122,7 +122,9 @@ def test_a_memory_mapped_array_and_a_tensor_are_values(path: Path, tmp_path: Pat
 def test_embeddings_go_in_batches_into_the_file_that_a_loader_reads(images: Path) -> None:
     with fr.Writer(images, mode="a") as writer, writer.add_field("mean", fr.array("float32", (3,))) as filler:
         dataset = fr.FastRecordDataset(images)
-        loader = fr.FastRecordLoader(dataset, batch_size=5, image=fr.transforms.CenterCrop(32, resize=32))
+        loader = fr.FastRecordLoader(
+            dataset, batch_size=5, shuffle=False, image=fr.transforms.CenterCrop(32, resize=32)
+        )
         for batch, _ in loader:
             filler.extend(batch.float().mean(dim=(2, 3)))
         assert len(filler) == len(dataset)

@@ -65,7 +65,7 @@ def test_batches_are_those_of_the_sampler(
     dataset = fr.FastRecordDataset(patches, fields=("number",))
     if tail == "drop" and batch_size > COUNT // 2:
         batch_size = COUNT // 2
-    options = {"rank": rank, "world_size": world_size, "tail": tail, "seed": 7}
+    options = {"rank": rank, "world_size": world_size, "tail": tail, "seed": 7, "shuffle": True}
     sampler = FastRecordBatchSampler(dataset, batch_size, **options)
     loader = make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, batch_size, **options))
     for _ in range(2):

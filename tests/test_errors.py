@@ -125,11 +125,11 @@ def test_errors_of_the_loader_have_codes_behind_the_key(tmp_path: Path) -> None:
     dataset, unchecked = (fr.FastRecordDataset(tmp_path / "a.frec", verify=verify) for verify in (True, False))
     image = fr.transforms.CenterCrop(16, resize=16)
     with pytest.raises(fr.CorruptFileError, match=r", key 'a/1' \[FR302\]$") as caught:
-        list(fr.FastRecordLoader(dataset, batch_size=4, image=image))
+        list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image))
     assert caught.value.code == "FR302"
     with pytest.raises(fr.DecodeError, match=r", key 'a/1' \[FR501\]$"):
-        list(fr.FastRecordLoader(unchecked, batch_size=4, image=image))
-    loader = fr.FastRecordLoader(dataset, batch_size=4, image=image, on_error="skip")
+        list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, image=image))
+    loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image, on_error="skip")
     assert [len(labels) for _, labels in loader] == [3]
     assert [codes_of([record.reason]) for record in loader.skipped] == [["FR302"]]
     assert torch.tensor(loader.dataset.targets).tolist() == [0, 1, 0, 1]

@@ -158,7 +158,9 @@ def test_lightning_trains_on_the_order_of_each_epoch_whole_or_cut_short(
     recorder: Callable[[], Any], trainer: Callable[..., Any], workers: int, batches: int
 ) -> None:
     module = recorder()
-    trainer(max_epochs=3, limit_train_batches=batches).fit(module, loader(FastRecordBatchSampler(RECORDS, 8), workers))
+    trainer(max_epochs=3, limit_train_batches=batches).fit(
+        module, loader(FastRecordBatchSampler(RECORDS, 8, shuffle=True), workers)
+    )
     for epoch in range(3):
         seen = records(batch for number, batch in module.seen if number == epoch)
         assert seen == permuted(50, 0, epoch)[: batches * 8]
@@ -187,7 +189,9 @@ def test_lightning_resumes_the_loader_of_the_docs_with_the_batches_that_were_lef
     callback = lightning.pytorch.callbacks.LambdaCallback(**{hook: save})
 
     def loader() -> Any:
-        return resumable(RECORDS, batch_sampler=FastRecordBatchSampler(RECORDS, 8, seed=4), num_workers=workers)
+        return resumable(
+            RECORDS, batch_sampler=FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4), num_workers=workers
+        )
 
     whole, rest = recorder(), recorder()
     trainer(max_epochs=3, callbacks=[callback]).fit(whole, loader())
@@ -246,7 +250,7 @@ class Recorder(L.LightningModule):
         self.layer, self.seen = torch.nn.Linear(1, 1), []
     def train_dataloader(self):
         data = list(range(50))
-        return DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4))
+        return DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4, shuffle=True))
     def training_step(self, batch):
         self.seen.append((self.current_epoch, batch.tolist()))
         return self.layer(batch.float()[:, None]).mean()
@@ -295,13 +299,13 @@ data = list(range(50))
 splits = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
 
 def loader(**options):
-    sampler = FastRecordBatchSampler(data, 8, rank=0, world_size=1, **options)
+    sampler = FastRecordBatchSampler(data, 8, rank=0, world_size=1, **{"shuffle": True, **options})
     return sampler, splits.prepare(DataLoader(data, batch_sampler=sampler, num_workers=2))
 
 def epoch(loader):
     return [batch.tolist() for batch in loader]
 
-sampler, prepared = loader(seed=4, tail="pad")
+sampler, prepared = loader(shuffle=True, seed=4, tail="pad")
 found = {"epochs": [epoch(prepared), epoch(prepared)], "length": len(prepared)}
 batches = iter(prepared)
 for _ in range(3):
@@ -317,8 +321,9 @@ found["resumed"] = epoch(prepared) + epoch(prepared)
 _, prepared = loader(shuffle=False)
 found["evaluated"] = [record for batch in prepared for record in splits.gather_for_metrics(batch).tolist()]
 
-found["unprepared"] = epoch(DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4)))
-found["twice"] = epoch(Accelerator(cpu=True).prepare(DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4))))
+found["unprepared"] = epoch(DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4, shuffle=True)))
+sampler = FastRecordBatchSampler(data, 4, shuffle=True)
+found["twice"] = epoch(Accelerator(cpu=True).prepare(DataLoader(data, batch_sampler=sampler)))
 
 processes = gather_object([found])
 if splits.is_main_process:
@@ -337,7 +342,7 @@ def accelerate(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]
 
 @pytest.mark.ddp
 def test_accelerate_splits_each_global_batch_of_a_sampler_that_is_alone(accelerate: list[dict[str, Any]]) -> None:
-    sampler = FastRecordBatchSampler(RECORDS, 8, seed=4, tail="pad")
+    sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4, tail="pad")
     for epoch in range(2):
         halves = zip(*(process["epochs"][epoch] for process in accelerate), strict=True)
         assert [first + second for first, second in halves] == list(sampler)

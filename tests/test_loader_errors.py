@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import SequentialSampler
+from torch.utils.data import SequentialSampler, Subset
 
 import fastrecord as fr
 from fastrecord.loader import FastRecordLoader
@@ -297,6 +297,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ({"batch_size": None, "batch_sampler": [[0]], "seed": -1}, ValueError, "seed is from 0 to"),
         ({"shuffle": "block"}, (TypeError, ValueError), "shuffle is"),
+        ({"shuffle": None}, TypeError, "say shuffle=True to train .* or shuffle=False to evaluate"),
         ({"seed": -1}, ValueError, "seed is from 0 to"),
         ({"image": None}, ValueError, "one of image= .* and images="),
         ({"images": {"image": Resize(4)}}, ValueError, "one of image= .* and images="),
@@ -323,7 +324,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_bad_argument_is_refused_by_its_name(
     photos: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    arguments = {"batch_size": 4, "image": RandomResizedCrop(24), **options}
+    arguments: dict[str, Any] = {"batch_size": 4, "image": RandomResizedCrop(24), **options}
+    arguments.setdefault("shuffle", False if arguments["batch_size"] else None)
     with pytest.raises(error, match=message):
         FastRecordLoader(fr.FastRecordDataset(photos), **arguments)
 
@@ -336,8 +338,8 @@ def test_without_cuda_pinned_memory_and_cuda_devices_are_refused(photos: Path, o
 
 
 def test_data_sets_that_are_none_or_transform_in_python_are_refused(photos: Path) -> None:
-    with pytest.raises(TypeError, match="dataset is a FastRecordDataset, not str"):
-        FastRecordLoader(str(photos), 4, image=Resize(4))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"dataset is a FastRecordDataset or a path, not Subset: say dataset\.subset"):
+        FastRecordLoader(Subset(fr.FastRecordDataset(photos), [1]), 4, image=Resize(4))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the data set has a transform, which runs in Python: say image="):
         make(fr.FastRecordDataset(photos, transform=lambda image: image))
 
@@ -345,9 +347,9 @@ def test_data_sets_that_are_none_or_transform_in_python_are_refused(photos: Path
 def test_a_sampler_of_other_data_or_with_its_own_seed_is_refused(photos: Path) -> None:
     dataset = fr.FastRecordDataset(photos)
     with pytest.raises(ValueError, match="the batch sampler is for 9 records, the data set has 10"):
-        make(dataset, None, batch_sampler=FastRecordBatchSampler(range(9), 4))
+        make(dataset, None, batch_sampler=FastRecordBatchSampler(range(9), 4, shuffle=True))
     with pytest.raises(ValueError, match="the batch sampler has a seed"):
-        make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, 4), seed=3)
+        make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, 4, shuffle=True), seed=3)
     # A sampler of single records, where a batch sampler is wanted.
     with pytest.raises(TypeError, match="record numbers are a 1-D sequence of integers"):
         list(make(dataset, None, batch_sampler=SequentialSampler(dataset)))

@@ -123,7 +123,9 @@ def test_set_epoch_keeps_the_place_of_a_loaded_state_in_its_own_epoch_only(
 def test_ranks_share_an_epoch_and_another_number_of_them_goes_on_with_it(data: fr.FastRecordDataset) -> None:
     def rank(number: int, world_size: int) -> Any:
         size = 12 // world_size
-        sampler = FastRecordBatchSampler(data, size, seed=5, rank=number, world_size=world_size, tail="exact")
+        sampler = FastRecordBatchSampler(
+            data, size, shuffle=True, seed=5, rank=number, world_size=world_size, tail="exact"
+        )
         return make(data, None, batch_sampler=sampler)
 
     (one,) = (list(rank(0, 1)) for _ in range(1))
@@ -164,7 +166,7 @@ def test_batch_size_makes_the_sampler_that_the_documentation_says(data: fr.FastR
     assert (loader.batch_sampler.seed, loader.batch_sampler.shuffle, loader.batch_sampler.tail) == (5, True, "drop")
     assert loader.sampler is loader.batch_sampler
     assert (len(loader), loader.batch_size) == (5, 4)
-    sampler = FastRecordBatchSampler(data, 4, seed=5)
+    sampler = FastRecordBatchSampler(data, 4, shuffle=True, seed=5)
     assert numbers(loader) == [row for batch in itertools.islice(sampler, 5) for row in batch]
     assert numbers(make(data, 4)) == list(range(COUNT))
 

@@ -140,7 +140,7 @@ def test_events_of_a_loaders_threads_have_their_names(tmp_path: Path, caplog: py
         content[content.index(image) + 20] ^= 0xFF
     (tmp_path / "a.frec").write_bytes(content)
     loader = fr.FastRecordLoader(
-        fr.FastRecordDataset(tmp_path / "a.frec"), batch_size=8, image=IMAGE, threads=2, on_error="skip"
+        fr.FastRecordDataset(tmp_path / "a.frec"), batch_size=8, shuffle=False, image=IMAGE, threads=2, on_error="skip"
     )
     with caplog.at_level(logging.DEBUG, CORE):
         assert sum(len(labels) for _, labels in loader) == 12
@@ -255,7 +255,9 @@ def test_more_events_than_the_queue_holds_are_counted(tmp_path: Path, handled: l
     # So many that the queue overflows before the wait for the batch or during it, whenever that begins.
     path = write_bytes(tmp_path / "a.frec", [encode(0), *[b"text"] * 2100])
     dataset = fr.FastRecordDataset(path, image_field="data")
-    loader = fr.FastRecordLoader(dataset, batch_size=2101, image=IMAGE, on_error="skip", max_skipped=None)
+    loader = fr.FastRecordLoader(
+        dataset, batch_size=2101, shuffle=False, image=IMAGE, on_error="skip", max_skipped=None
+    )
     seen: list[str] = []
     handled.setLevel(logging.DEBUG)
     handled.addHandler(Calls(lambda record: seen.append(record.getMessage())))
@@ -367,7 +369,7 @@ def test_skipped_files_and_records_are_told_and_after_some_only_counted(
     caplog.clear()
     path = write_bytes(tmp_path / "b.frec", [encode(0), *[b"text"] * 25])
     dataset = fr.FastRecordDataset(path, image_field="data")
-    loader = fr.FastRecordLoader(dataset, batch_size=26, image=IMAGE, on_error="skip", max_skipped=None)
+    loader = fr.FastRecordLoader(dataset, batch_size=26, shuffle=False, image=IMAGE, on_error="skip", max_skipped=None)
     assert len(list(loader)) == 1
     lines = [record.getMessage() for record in caplog.records if record.name == "fastrecord.loader"]
     assert len(lines) == 21

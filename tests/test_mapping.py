@@ -173,7 +173,7 @@ def test_a_disk_that_fails_amid_an_epoch_ends_the_loaders_with_an_error_and_not_
         for access in ("mmap", "pread"):
             data = fr.FastRecordDataset(path, access=access, decode=None)
             images = fr.FastRecordDataset(path, access=access)
-            broken(fr.FastRecordLoader(images, batch_size=2, image=fr.transforms.CenterCrop(16)))
+            broken(fr.FastRecordLoader(images, batch_size=2, shuffle=False, image=fr.transforms.CenterCrop(16)))
             for start in ("fork", "spawn"):
                 broken(DataLoader(data, batch_size=2, num_workers=1, prefetch_factor=1, multiprocessing_context=start))
         print("done")
@@ -341,7 +341,7 @@ def test_a_file_cut_short_amid_an_epoch_ends_the_loaders_with_an_error_and_not_t
         return shutil.copyfile({str(source)!r}, "a.frec")
     for access in ("mmap", "pread"):
         data = fr.FastRecordDataset(copied(), access=access)
-        broken(fr.FastRecordLoader(data, batch_size=2, image=fr.transforms.CenterCrop(16)), "a.frec")
+        broken(fr.FastRecordLoader(data, batch_size=2, shuffle=False, image=fr.transforms.CenterCrop(16)), "a.frec")
         for start in ("fork", "spawn"):
             for decode in (None, "native"):
                 data = fr.FastRecordDataset(copied(), access=access, decode=decode)

@@ -64,7 +64,9 @@ def open_ranks(files: list[Path], world_size: int, options: dict[str, Any], **lo
         else:
             dataset = fr.FastRecordDataset(files, extra_fields=("key",))
             loading |= {"image": RandomResizedCrop(16), "flip": True}
-        sampler = FastRecordBatchSampler(dataset, 6 // world_size, rank=rank, world_size=world_size, **options)
+        sampler = FastRecordBatchSampler(
+            dataset, 6 // world_size, rank=rank, world_size=world_size, **{"shuffle": True, **options}
+        )
         made.append(Keyed(FastRecordLoader(dataset, batch_sampler=sampler, **loading)))
     return made
 

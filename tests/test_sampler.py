@@ -64,7 +64,7 @@ def permuted(n: int, seed: int, epoch: int) -> list[int]:
 def ranks(n: int, batch_size: int, world_size: int, **options: Any) -> list[FastRecordBatchSampler]:
     data = range(n)
     return [
-        FastRecordBatchSampler(data, batch_size, rank=rank, world_size=world_size, **options)
+        FastRecordBatchSampler(data, batch_size, rank=rank, world_size=world_size, **{"shuffle": True, **options})
         for rank in range(world_size)
     ]
 
@@ -108,7 +108,7 @@ def test_an_epoch_holds_each_record_once(n: int) -> None:
 
 def test_records_come_to_a_batch_as_if_drawn_at_random() -> None:
     # How often each record comes in the first batches of 200 epochs is binomial: 200 draws of probability 64 / 1000.
-    batches = [FastRecordBatchSampler(range(1000), 64).rows(0, epoch=epoch) for epoch in range(200)]
+    batches = [FastRecordBatchSampler(range(1000), 64, shuffle=True).rows(0, epoch=epoch) for epoch in range(200)]
     hits = np.bincount(np.concatenate(batches), minlength=1000)
     mean, variance = 200 * 0.064, 200 * 0.064 * (1 - 0.064)
     assert abs(hits.var() - variance) < 4 * variance * np.sqrt(2 / 1000)
@@ -188,10 +188,10 @@ def test_batches_are_counted_without_making_them(shape: tuple[int, int, int], ta
 
 
 def test_by_default_only_shuffling_over_several_ranks_pads() -> None:
-    assert FastRecordBatchSampler(range(10), 4).tail == "exact"
-    assert FastRecordBatchSampler(range(10), 4, rank=0, world_size=2).tail == "pad"
+    assert FastRecordBatchSampler(range(10), 4, shuffle=True).tail == "exact"
+    assert FastRecordBatchSampler(range(10), 4, shuffle=True, rank=0, world_size=2).tail == "pad"
     assert FastRecordBatchSampler(range(10), 4, rank=0, world_size=2, shuffle=False).tail == "exact"
-    assert FastRecordBatchSampler(range(10), 4, rank=0, world_size=2, drop_last=True).tail == "drop"
+    assert FastRecordBatchSampler(range(10), 4, shuffle=True, rank=0, world_size=2, drop_last=True).tail == "drop"
 
 
 def test_unshuffled_batches_are_the_records_in_order() -> None:
@@ -201,7 +201,7 @@ def test_unshuffled_batches_are_the_records_in_order() -> None:
 
 
 def test_a_batch_is_computed_without_those_before_it() -> None:
-    sampler = FastRecordBatchSampler(range(1000), 16, seed=3, rank=1, world_size=3, tail="pad")
+    sampler = FastRecordBatchSampler(range(1000), 16, shuffle=True, seed=3, rank=1, world_size=3, tail="pad")
     batches = list(sampler)
     assert all(type(record) is int for batch in batches for record in batch)
     assert [sampler.rows(batch, epoch=0).tolist() for batch in range(len(sampler))] == batches
@@ -212,22 +212,22 @@ def test_a_batch_is_computed_without_those_before_it() -> None:
 
 
 def test_each_whole_iteration_is_the_next_epoch() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     epochs = [list(sampler) for _ in range(3)]
     assert [records(epoch) for epoch in epochs] == [permuted(50, 0, epoch) for epoch in range(3)]
     assert sampler.epoch == 3
 
 
 def test_an_epoch_is_over_with_its_last_batch_even_if_no_more_are_asked_for() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     first = list(itertools.islice(sampler, len(sampler)))
-    assert first == list(FastRecordBatchSampler(range(50), 8))
+    assert first == list(FastRecordBatchSampler(range(50), 8, shuffle=True))
     assert sampler.epoch == 1
     assert records(sampler) == permuted(50, 0, 1)
 
 
 def test_an_epoch_that_was_broken_off_begins_again() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     broken = list(itertools.islice(sampler, 3))
     assert sampler.epoch == 0
     again = list(sampler)
@@ -236,7 +236,7 @@ def test_an_epoch_that_was_broken_off_begins_again() -> None:
 
 
 def test_set_epoch_names_the_next_iteration_whatever_came_before() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     for epoch in (0, 1, 2, 2, 7, 0):
         sampler.sampler.set_epoch(epoch)
         assert records(sampler) == permuted(50, 0, epoch)
@@ -247,7 +247,7 @@ def test_set_epoch_names_the_next_iteration_whatever_came_before() -> None:
 
 
 def test_an_iteration_that_goes_on_after_another_has_begun_keeps_to_its_own_place() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     old = iter(sampler)
     begun = [next(old)]
     new = iter(sampler)
@@ -259,7 +259,7 @@ def test_an_iteration_that_goes_on_after_another_has_begun_keeps_to_its_own_plac
 def test_a_hundred_million_records_take_no_memory() -> None:
     tracemalloc.start()
     try:
-        sampler = FastRecordBatchSampler(range(100_000_000), 256, rank=3, world_size=8)
+        sampler = FastRecordBatchSampler(range(100_000_000), 256, shuffle=True, rank=3, world_size=8)
         sampler.load_state_dict(sampler.state_dict(batches_done=len(sampler) - 100))
         assert sum(map(len, sampler)) == 100 * 256
         peak = tracemalloc.get_traced_memory()[1]
@@ -277,6 +277,7 @@ def test_a_hundred_million_records_take_no_memory() -> None:
         ({"batch_size": 0}, ValueError, "batch_size is at least 1, not 0"),
         ({"batch_size": 2.0}, TypeError, "batch_size is an int, not float: 2.0"),
         ({"batch_size": True}, TypeError, "batch_size is an int, not a bool"),
+        ({"shuffle": None}, TypeError, "say shuffle=True to train .* or shuffle=False to evaluate"),
         ({"shuffle": 1}, TypeError, "shuffle is True, False or 'blocks', not 1"),
         ({"seed": -1}, ValueError, "seed is from 0 to 18446744073709551615, not -1"),
         ({"seed": 1 << 64}, ValueError, "seed is from 0 to"),
@@ -289,7 +290,7 @@ def test_a_hundred_million_records_take_no_memory() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    arguments = {"data": range(50), "batch_size": 4, **options}
+    arguments = {"data": range(50), "batch_size": 4, "shuffle": True, **options}
     with pytest.raises(error, match=message):
         FastRecordBatchSampler(**arguments)
 
@@ -297,13 +298,13 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Except
 @pytest.mark.parametrize("epoch", [-1, 1 << 64])
 def test_an_epoch_out_of_range_is_refused(epoch: int) -> None:
     with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
-        FastRecordBatchSampler(range(50), 4).set_epoch(epoch)
+        FastRecordBatchSampler(range(50), 4, shuffle=True).set_epoch(epoch)
     with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
-        FastRecordBatchSampler(range(50), 4).rows(0, epoch=epoch)
+        FastRecordBatchSampler(range(50), 4, shuffle=True).rows(0, epoch=epoch)
 
 
 def test_numpy_integers_are_integers() -> None:
-    sampler = FastRecordBatchSampler(np.zeros(50), np.int64(8), seed=np.uint64(MASK))  # type: ignore[arg-type]
+    sampler = FastRecordBatchSampler(np.zeros(50), np.int64(8), shuffle=True, seed=np.uint64(MASK))  # type: ignore[arg-type]
     assert json.loads(json.dumps(sampler.state_dict())) == sampler.state_dict()
     assert records(sampler) == permuted(50, MASK, 0)
 
@@ -313,13 +314,13 @@ import json, sys
 import torch.distributed as dist
 from fastrecord.sampler import FastRecordBatchSampler
 
-early = FastRecordBatchSampler(range(50), 4)
+early = FastRecordBatchSampler(range(50), 4, shuffle=True)
 dist.init_process_group("gloo")
 try:
     next(iter(early))
 except RuntimeError as error:
     refusal = str(error)
-sampler = FastRecordBatchSampler(range(50), 4)
+sampler = FastRecordBatchSampler(range(50), 4, shuffle=True)
 out = [None] * dist.get_world_size()
 dist.all_gather_object(out, {"batches": list(sampler), "tail": sampler.tail, "refusal": refusal})
 if dist.get_rank() == 0:

@@ -235,7 +235,7 @@ def altered(**changes: Any) -> dict[str, Any]:
         (altered(version=1), TypeError, "state: shuffle is True or False, not 'blocks'"),
         (altered(version=True), ValueError, "the state has version True"),
         (
-            FastRecordBatchSampler(range(50), 4).state_dict(),
+            FastRecordBatchSampler(range(50), 4, shuffle=True).state_dict(),
             ValueError,
             "the state has shuffle=True, this sampler shuffle='blocks': make them equal",
         ),
@@ -253,7 +253,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
 
 def test_a_full_shuffle_refuses_a_state_of_blocks() -> None:
     with pytest.raises(ValueError, match="the state has shuffle='blocks', this sampler shuffle=True: make them equal"):
-        FastRecordBatchSampler(range(50), 4).load_state_dict(STATE)
+        FastRecordBatchSampler(range(50), 4, shuffle=True).load_state_dict(STATE)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -271,7 +271,7 @@ def test_states_of_version_1_are_read(shuffle: bool) -> None:
     ("options", "error", "message"),
     [
         ({"shuffle": "block"}, ValueError, "shuffle is True, False or 'blocks', not 'block'"),
-        ({"shuffle": None}, TypeError, "shuffle is True, False or 'blocks', not None"),
+        ({"shuffle": None}, TypeError, "say shuffle=True to train"),
         ({"block_records": 0}, ValueError, "block_records is from 1 to"),
         ({"window_blocks": 1 << 63}, ValueError, "window_blocks is from 1 to"),
         ({"window_blocks": 2.0}, TypeError, "window_blocks is an int, not float: 2.0"),

@@ -40,7 +40,7 @@ def test_a_resumed_run_goes_on_as_if_undisturbed(
     epochs = [global_batches(whole) for _ in range(2)]
 
     done = data.draw(st.integers(0, len(whole[0]) - 1))
-    broken = FastRecordBatchSampler(range(n), 12 // first, seed=seed, tail=tail, rank=0, world_size=first)
+    broken = FastRecordBatchSampler(range(n), 12 // first, shuffle=True, seed=seed, tail=tail, rank=0, world_size=first)
     broken.set_epoch(epoch)
     for _ in itertools.islice(broken, done):
         pass
@@ -52,7 +52,7 @@ def test_a_resumed_run_goes_on_as_if_undisturbed(
 
 
 def test_a_state_with_all_batches_done_is_the_start_of_the_next_epoch() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     list(sampler)
     assert sampler.state_dict() == sampler.state_dict(batches_done=7)
     assert sampler.state_dict()["epoch"] == 1
@@ -61,8 +61,8 @@ def test_a_state_with_all_batches_done_is_the_start_of_the_next_epoch() -> None:
 
 
 def test_batches_done_counts_from_the_start_of_the_epoch_after_a_resume_too() -> None:
-    whole = list(FastRecordBatchSampler(range(50), 8))
-    sampler = FastRecordBatchSampler(range(50), 8)
+    whole = list(FastRecordBatchSampler(range(50), 8, shuffle=True))
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     (sampler,) = resumed(sampler.state_dict(batches_done=2), 50, 8, 1)
     assert list(itertools.islice(sampler, 3)) == whole[2:5]
     assert sampler.state_dict()["batches_done"] == 5
@@ -71,7 +71,7 @@ def test_batches_done_counts_from_the_start_of_the_epoch_after_a_resume_too() ->
 
 
 def test_set_epoch_keeps_the_place_of_a_state_in_its_epoch_and_drops_it_in_another() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     sampler.set_epoch(3)
     state = sampler.state_dict(batches_done=5)
     for epoch, batches in ((3, 2), (4, 7)):
@@ -92,8 +92,8 @@ def test_ranks_stay_in_step_where_the_rest_of_an_exact_epoch_has_no_batch_for_so
 
 
 def test_the_seed_and_a_default_tail_come_with_the_state() -> None:
-    state = FastRecordBatchSampler(range(50), 4, seed=9, rank=0, world_size=2).state_dict()
-    sampler = FastRecordBatchSampler(range(50), 8)
+    state = FastRecordBatchSampler(range(50), 4, shuffle=True, seed=9, rank=0, world_size=2).state_dict()
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     sampler.load_state_dict(state)
     assert (sampler.seed, sampler.tail) == (9, "pad")
     assert records(sampler)[:50] == permuted(50, 9, 0)
@@ -118,7 +118,9 @@ class Files:
         return self._records
 
 
-STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, rank=0, world_size=2).state_dict(batches_done=3)
+STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, shuffle=True, rank=0, world_size=2).state_dict(
+    batches_done=3
+)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, rank=0, w
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
     state: Any, error: type[Exception], message: str
 ) -> None:
-    sampler = FastRecordBatchSampler(range(50), 4, seed=1, rank=0, world_size=2, tail="pad")
+    sampler = FastRecordBatchSampler(range(50), 4, shuffle=True, seed=1, rank=0, world_size=2, tail="pad")
     before = sampler.state_dict()
     with pytest.raises(error, match=message):
         sampler.load_state_dict(state)
@@ -164,15 +166,15 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
     ],
 )
 def test_a_state_of_other_files_is_refused(data: Files, message: str) -> None:
-    sampler = FastRecordBatchSampler(data, 4, rank=0, world_size=2)
+    sampler = FastRecordBatchSampler(data, 4, shuffle=True, rank=0, world_size=2)
     with pytest.raises(ValueError, match=message):
         sampler.load_state_dict(STATE)
 
 
 def test_a_state_of_a_file_is_refused_when_records_have_been_appended(packed: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(packed, tmp_path / "train.frec"))
-    state = FastRecordBatchSampler(fr.FastRecordDataset(path), 4).state_dict(batches_done=1)
-    sampler = FastRecordBatchSampler(fr.FastRecordDataset(path), 4)
+    state = FastRecordBatchSampler(fr.FastRecordDataset(path), 4, shuffle=True).state_dict(batches_done=1)
+    sampler = FastRecordBatchSampler(fr.FastRecordDataset(path), 4, shuffle=True)
     sampler.load_state_dict(json.loads(json.dumps(state)))
     assert len(list(sampler)) == 2
     with fr.Writer(path, mode="a") as writer:
@@ -180,11 +182,11 @@ def test_a_state_of_a_file_is_refused_when_records_have_been_appended(packed: Pa
     with pytest.raises(
         ValueError, match=r"train\.frec.* at commit 2 with 13 records, but the state .* with 12 records"
     ):
-        FastRecordBatchSampler(fr.FastRecordDataset(path), 4).load_state_dict(state)
+        FastRecordBatchSampler(fr.FastRecordDataset(path), 4, shuffle=True).load_state_dict(state)
 
 
 def test_data_that_do_not_name_their_files_are_compared_by_length() -> None:
-    sampler = FastRecordBatchSampler(Subset(range(80), range(50)), 8)  # type: ignore[arg-type]
+    sampler = FastRecordBatchSampler(Subset(range(80), range(50)), 8, shuffle=True)  # type: ignore[arg-type]
     sampler.load_state_dict(STATE)
     assert len(list(sampler)) == 4
 
@@ -192,7 +194,8 @@ def test_data_that_do_not_name_their_files_are_compared_by_length() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_takes_its_batches_from_the_sampler(workers: int) -> None:
     data = list(range(100, 150))
-    loader: DataLoader[int] = DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 8), num_workers=workers)  # type: ignore[arg-type]
+    sampler = FastRecordBatchSampler(data, 8, shuffle=True)
+    loader: DataLoader[int] = DataLoader(data, batch_sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
     assert len(loader) == 7
     for epoch in range(2):
         batches = [batch.tolist() for batch in loader]
@@ -201,7 +204,7 @@ def test_a_data_loader_takes_its_batches_from_the_sampler(workers: int) -> None:
 
 def test_what_the_consumer_has_done_counts_however_far_the_workers_are_ahead() -> None:
     data = list(range(50))
-    sampler = FastRecordBatchSampler(data, 8)
+    sampler = FastRecordBatchSampler(data, 8, shuffle=True)
     loader: DataLoader[int] = DataLoader(data, batch_sampler=sampler, num_workers=2, prefetch_factor=8)  # type: ignore[arg-type]
     batches: Iterator[Any] = iter(loader)
     whole = [next(batches).tolist(), next(batches).tolist()]
@@ -213,7 +216,7 @@ def test_what_the_consumer_has_done_counts_however_far_the_workers_are_ahead() -
 
 
 def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     whole = [list(sampler), list(sampler)]
     sampler.set_epoch(0)
     run = sampler._begin()
@@ -230,6 +233,6 @@ def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out
 
 
 def test_a_pickled_sampler_goes_on_at_the_same_place() -> None:
-    sampler = FastRecordBatchSampler(range(50), 8)
+    sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     sampler.load_state_dict(altered(sampler.state_dict(batches_done=3), epoch=2))
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)

@@ -363,7 +363,7 @@ def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, hel
     if loader == "torch":
         images = torch.stack([dataset[record][0] for record in range(37)])
     else:
-        ((images, _),) = fr.FastRecordLoader(dataset, 37, image=fr.transforms.CenterCrop(32, resize=32))
+        ((images, _),) = fr.FastRecordLoader(dataset, 37, shuffle=False, image=fr.transforms.CenterCrop(32, resize=32))
     labels = torch.tensor(dataset.targets.tolist())
     logits = learner.predict(images)
     assert metrics.count == 37

@@ -156,7 +156,8 @@ def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tm
 
 def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, bytes]]:
     """Return number, label and pixels of each record that the loader makes, in order."""
-    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), fields=["key"], **options)
+    order = {"shuffle": False, **options}
+    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), fields=["key"], **order)
     return [
         (int(key), label, image.numpy().tobytes())
         for images, labels, keys in loader
@@ -171,7 +172,7 @@ def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> 
     view = composed(data)
     assert loaded(view) == [every[number] for number in numbers(view)]
     assert sorted(loaded(view, shuffle=True)) == sorted(every[number] for number in numbers(view))
-    again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)))))
+    again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, image=fr.transforms.Resize((8, 8)))))
     assert [label for _, labels in again for label in labels.tolist()] == view.targets.tolist()
 
 
@@ -200,14 +201,14 @@ def test_a_record_of_a_view_that_is_skipped_is_named_by_its_place_in_the_file(tm
         for number in range(6):
             writer.append({"data": b"no image" if number == 4 else encode(number), "key": f"{number}.jpg"})
     view = fr.FastRecordDataset(path).subset([5, 4, 3])
-    loader = fr.FastRecordLoader(view, 3, image=fr.transforms.Resize(8), on_error="skip")
+    loader = fr.FastRecordLoader(view, 3, shuffle=False, image=fr.transforms.Resize(8), on_error="skip")
     assert [len(batch) for batch in loader] == [2]
     assert [(record.record, record.key) for record in loader.skipped] == [(4, "4.jpg")]
 
 
 def test_a_state_is_of_the_view_it_was_saved_with(data: fr.FastRecordDataset) -> None:
     def sampler(view: fr.FastRecordDataset) -> fr.FastRecordBatchSampler:
-        return fr.FastRecordBatchSampler(view, 4, seed=3)
+        return fr.FastRecordBatchSampler(view, 4, shuffle=True, seed=3)
 
     state = sampler(data.split(2, seed=1)[0]).state_dict(batches_done=2)
     same = sampler(data.split(2, seed=1)[0])
@@ -223,16 +224,16 @@ def test_a_state_is_of_the_view_it_was_saved_with(data: fr.FastRecordDataset) ->
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_state_from_before_there_were_views_is_of_all_records(data: fr.FastRecordDataset, version: int) -> None:
-    state = fr.FastRecordBatchSampler(data, 4).state_dict(batches_done=3)
+    state = fr.FastRecordBatchSampler(data, 4, shuffle=True).state_dict(batches_done=3)
     for name in ("view", "draw", "samples") + (("block_records", "window_blocks") if version == 1 else ()):
         del state[name]
     state["version"] = version
-    sampler = fr.FastRecordBatchSampler(data, 4, seed=9)
+    sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True, seed=9)
     sampler.load_state_dict(state)
     assert len(list(sampler)) == 7
     view = data.subset(list(range(COUNT))[::-1])
     with pytest.raises(ValueError, match="the state is of all records of the files, the data are view"):
-        fr.FastRecordBatchSampler(view, 4).load_state_dict(state)
+        fr.FastRecordBatchSampler(view, 4, shuffle=True).load_state_dict(state)
 
 
 def test_spans_of_spans_stay_spans(data: fr.FastRecordDataset) -> None:
@@ -252,11 +253,11 @@ def test_neighbours_of_a_split_are_unrelated(data: fr.FastRecordDataset) -> None
 
 def test_the_loader_refuses_a_sampler_of_another_view(numbered: Path) -> None:
     train, val = fr.FastRecordDataset(numbered).split(2)
-    sampler = fr.FastRecordBatchSampler(train, 4)
+    sampler = fr.FastRecordBatchSampler(train, 4, shuffle=True)
     crop = fr.transforms.Resize(8)
     with pytest.raises(ValueError, match="the batch sampler is for other records of the files than the data set has"):
         fr.FastRecordLoader(val, batch_sampler=sampler, image=crop)
     same, _ = fr.FastRecordDataset(numbered).split(2)
     assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, image=crop))) == 5
-    plain = fr.FastRecordBatchSampler(range(20), 4)
+    plain = fr.FastRecordBatchSampler(range(20), 4, shuffle=True)
     assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, image=crop))) == 5

@@ -265,14 +265,14 @@ def test_an_epoch_has_num_samples_positions() -> None:
     sampler = by_weight([1, 2, 3], 4, num_samples=10)
     assert (len(sampler), sampler.num_samples, sampler.records) == (3, 10, 3)
     assert [len(batch) for batch in sampler] == [4, 4, 2]
-    assert (by_weight([1, 2, 3]).num_samples, FastRecordBatchSampler(range(3), 2).num_samples) == (3, 3)
+    assert (by_weight([1, 2, 3]).num_samples, FastRecordBatchSampler(range(3), 2, shuffle=True).num_samples) == (3, 3)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"weights": [1, 2, 3, 5]}, "the state was saved with other weights than this sampler has"),
-        ({}, "the state was saved with weights, this sampler neither weights nor balance"),
+        ({"shuffle": True}, "the state was saved with weights, this sampler neither weights nor balance"),
         ({"balance": [0, 1, 0, 1]}, "the state was saved with weights, this sampler balance"),
         ({"weights": [1, 2, 3, 4], "num_samples": 9}, "the state has num_samples=4, this sampler 9"),
     ],
@@ -323,7 +323,7 @@ def test_weights_are_taken_when_the_sampler_is_made() -> None:
         ({"balance": [0, 1, 0, 1], "weights": [1] * 4}, ValueError, "two ways to draw records: give one"),
         ({"balance": [0, 1, 0, 1], "shuffle": False}, ValueError, "leave out shuffle=False"),
         ({"weights": [1] * 4, "shuffle": "blocks"}, ValueError, "leave out shuffle='blocks'"),
-        ({"num_samples": 3}, ValueError, "give weights or balance too"),
+        ({"num_samples": 3, "shuffle": True}, ValueError, "give weights or balance too"),
         ({"weights": [1] * 4, "num_samples": 0}, ValueError, "num_samples is at least 1|num_samples is from 1"),
         ({"weights": [1] * 4, "num_samples": 2.0}, TypeError, "num_samples is an int, not float"),
         ({"weights": [1] * 4, "num_samples": 1, "tail": "drop"}, ValueError, "an epoch has 1 records"),

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from fastrecord.stats import LoaderStats
     from fastrecord.views import concat
 
+    BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
+
 # What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
 _LAZY = {
     "FastRecordBatchSampler": "fastrecord.sampler",
@@ -79,12 +81,20 @@ _LAZY = {
     "shuffle": "fastrecord.rewrite",
     "split": "fastrecord.rewrite",
 }
+# Short names of the same classes.
+_SHORT = {
+    "BatchSampler": "FastRecordBatchSampler",
+    "Dataset": "FastRecordDataset",
+    "Loader": "FastRecordLoader",
+}
 
 __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "Arrays",
     "Batch",
+    "BatchSampler",
     "Compression",
     "CorruptFileError",
+    "Dataset",
     "DecodeError",
     "FastRecordBatchSampler",
     "FastRecordDataset",
@@ -93,6 +103,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "FieldType",
     "Filler",
     "LIMITS",
+    "Loader",
     "LoaderStats",
     "LockedError",
     "NoCommitError",
@@ -144,6 +155,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "transforms":
         return importlib.import_module("fastrecord.transforms")
+    if name in _SHORT:
+        return getattr(importlib.import_module("fastrecord"), _SHORT[name])
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value

@@ -24,6 +24,8 @@ from fastrecord.values import read_values
 from fastrecord.views import Views
 
 _CHUNK = 4096
+# So many neighbours, at as many places, tell whether labels lie in runs.
+_WINDOW = 64
 
 
 class FastRecordDataset(Views):
@@ -289,6 +291,28 @@ class FastRecordDataset(Views):
             self._targets = targets
         return self._targets
 
+    def labels_lie_in_runs(self) -> bool:
+        """Return whether neighbours mostly have one label, as in a folder packed class by class; looks at a few only.
+
+        False if the labels are not classes, or can not be read.
+        """
+        starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
+        places = starts[:, None] + np.arange(min(_WINDOW, len(self)))
+        try:
+            if self._label_field is None or self._labels.are_arrays:
+                return False
+            labels = self.labels(self.rows(places.ravel()))
+        except (FastRecordError, OSError):
+            return False
+        if labels.dtype.kind != "i":
+            return False
+        _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        by_place = inverse.reshape(places.shape)
+        alike = float((by_place[:, 1:] == by_place[:, :-1]).mean()) if places.shape[1] > 1 else 0.0
+        # Of neighbours in a random order so many are alike.
+        expected = float(np.square(counts / counts.sum()).sum())
+        return len(counts) > 1 and alike > (1 + expected) / 2
+
     @property
     def samples(self) -> Samples:
         """A sequence of `(key, label)`, read from the files when asked for; ImageFolder has a list of `(path, label)`.
@@ -373,6 +397,10 @@ class FastRecordDataset(Views):
             lines.append(f"    Number of files: {len(self.paths)}")
         if self._fields is not None:
             lines.append(f"    Fields: {', '.join(self._fields)}")
+        else:
+            names = [self.image_field, *filter(None, [self._label_field]), *self._extra_fields]
+            kinds = self._shards.schema
+            lines.append(f"    Sample: {', '.join(f'{name} ({kinds[name]})' for name in names)}")
         if self.classes:
             lines.append(f"    Number of classes: {len(self.classes)}")
         for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):

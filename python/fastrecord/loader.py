@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
+import numpy as np
 import torch
 
 from fastrecord import _core
 from fastrecord._core import SchemaError
+from fastrecord.answers import instead_of_transform, refuse_arguments
 from fastrecord.array_batches import ArrayBatches
 from fastrecord.batch_info import BatchInfo
 from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery
 from fastrecord.fields import check_fields
+from fastrecord.fixed import Fixed
 from fastrecord.image_batches import ImageBatches
 from fastrecord.listed import ListedFields, Ragged
 from fastrecord.requests import make_requests
 from fastrecord.sampler import FastRecordBatchSampler
 from fastrecord.sampler_state import WORD, Shuffle, flag, integer
+from fastrecord.shards import Paths
 from fastrecord.skipping import MAX_SKIPPED, OnError, SkippedRecord, Skipper
 from fastrecord.stats import Clock, LoaderStats
-from fastrecord.transforms import Geometry
+from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
 
 # More threads or batches than this are a mistake.
 _MANY = 1 << 16
+# How many numbers a plan counts.
+_COUNTERS = 7
 
 
-class FastRecordLoader(Iterable[Any]):
+class FastRecordLoader(Fixed, Iterable[Any]):
     """Iterates over batches of a data set, made by threads of the core.
 
     In the place of torch's DataLoader: there are no worker processes; threads read, check, decode, crop, resize and
@@ -53,16 +61,21 @@ class FastRecordLoader(Iterable[Any]):
     the next iteration goes on behind them, with the same images. With a FastRecordBatchSampler it is that sampler's
     state.
 
+    **Changes.** `image`, `images`, `flip` and `batch_transform` may be set, and take effect from the next iteration on.
+    No other attribute can be set.
+
     **Processes.** May be forked and pickled (to spawned processes) between iterations; an iteration itself belongs to
     its process. An iteration that is broken off, fails or is garbage-collected ends its threads.
 
     Args:
         dataset: Says files, fields and whether payloads are verified. It may not have a `transform`; a
-            `target_transform` is called with each label.
+            `target_transform` is called with each label. Paths stand for `FastRecordDataset(paths)`.
         batch_size: Records in a batch of this rank: makes a FastRecordBatchSampler.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches of record numbers
             (whose states then go on by asking it again for the batches that were done).
-        shuffle, drop_last: For the sampler that `batch_size` makes; see there.
+        shuffle: With `batch_size`, where it has no default: True to train, False to evaluate, "blocks" for slow disks;
+            see FastRecordBatchSampler.
+        drop_last: Of the sampler that `batch_size` makes; see there.
         seed: Of order and augmentation, default 0; a FastRecordBatchSampler that is given brings its own.
         image: What is done to the images: a geometry of `fastrecord.transforms`.
         images: Instead of `image`, where records hold several images: field name -> geometry. All show the same part of
@@ -105,11 +118,11 @@ class FastRecordLoader(Iterable[Any]):
 
     def __init__(
         self,
-        dataset: FastRecordDataset,
+        dataset: FastRecordDataset | Paths,
         batch_size: int | None = None,
         *,
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
-        shuffle: Shuffle = False,
+        shuffle: Shuffle | None = None,
         drop_last: bool = False,
         seed: int | None = None,
         image: Geometry | None = None,
@@ -128,63 +141,74 @@ class FastRecordLoader(Iterable[Any]):
         truncated: Literal["reject", "accept"] = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
+        **others: Never,
     ) -> None:
-        if not isinstance(dataset, FastRecordDataset):
-            raise TypeError(f"dataset is a FastRecordDataset, not {type(dataset).__name__}")
+        if others:
+            refuse_arguments(type(self).__name__, others, list(inspect.signature(FastRecordLoader).parameters)[:-1])
+        self._dataset = dataset = _as_dataset(dataset)
         if dataset.transform is not None:
             raise ValueError(
                 "the data set has a transform, which runs in Python: say image= or batch_transform= instead"
             )
-        self.dataset = dataset
         self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
-        if batch_transform is not None and not callable(batch_transform):
-            raise TypeError(f"batch_transform is a callable, not {type(batch_transform).__name__}")
-        self._batch_transform = batch_transform
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._prefetch = integer("prefetch", prefetch, 0, _MANY)
         self._delivery = Delivery(device, pin_memory, dtype)
         self._skipper = Skipper(on_error, max_skipped, dataset)
-        self._maker: ArrayBatches | ImageBatches
-        if dataset.fields is not None and images is None:
-            decoding = {
-                "image": image,
-                "flip": flip or None,
-                "fields": fields,
-                "dtype": dtype,
-                "max_pixels": max_pixels,
-            }
-            _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
-            listed = ListedFields(dataset, ragged)
-            self._maker = ArrayBatches(dataset, listed, self._delivery, self._prefetch)
-        else:
-            if ragged is not None:
-                raise ValueError(
-                    "ragged is for batches of arrays: select their fields in the data set, without images="
-                )
-            outputs = _outputs(dataset, image, images)
-            options = {
-                "flip": flag("flip", flip),
-                "verify": dataset.verify,
-                "truncated": truncated,
-                "exif_orientation": flag("exif_orientation", exif_orientation),
-                "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
-            }
-            self._maker = ImageBatches(
-                dataset,
-                outputs,
-                images is None,
-                _further_fields(dataset, outputs, fields),
-                options,
-                self._delivery,
-                self._prefetch,
-            )
+        self._image, self._images, self._flip, self._fields = image, images, flag("flip", flip), fields
+        self._ragged = ragged
+        self._decoding = {"dtype": dtype, "max_pixels": max_pixels}
+        self._options = {
+            "truncated": truncated,
+            "exif_orientation": flag("exif_orientation", exif_orientation),
+            "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
+        }
+        self.batch_transform = batch_transform
+        self._maker = self._make()
         self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
         self._clock = Clock()
-        self._iterations: list[Any] = []
+        self._warned = False
+        # Of iterations under way, with what they go by; and what plans that are replaced had counted.
+        self._iterations: list[tuple[Any, _core.ArrayPlan | _core.ImagePlan]] = []
+        self._counted = np.zeros(_COUNTERS, np.int64)
+
+    def _make(self) -> ArrayBatches | ImageBatches:
+        """Return what makes batches by the arguments as they are now."""
+        dataset, image, images = self._dataset, self._image, self._images
+        if dataset.fields is not None and images is None:
+            decoding = {"image": image, "flip": self._flip or None, "fields": self._fields, **self._decoding}
+            _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
+            listed = ListedFields(dataset, self._ragged)
+            return ArrayBatches(dataset, listed, self._delivery, self._prefetch)
+        if self._ragged is not None:
+            raise ValueError("ragged is for batches of arrays: select their fields in the data set, without images=")
+        outputs = _outputs(dataset, image, images)
+        further = _further_fields(dataset, outputs, self._fields)
+        options = {"flip": self._flip, "verify": dataset.verify, **self._options}
+        return ImageBatches(dataset, outputs, images is None, further, options, self._delivery, self._prefetch)
+
+    def _change(self, **changed: Any) -> None:
+        """Make batches by other arguments from the next iteration on; nothing changes if they are refused."""
+        before = dict(self.__dict__)
+        self.__dict__.update(changed)
+        try:
+            maker = self._make()
+            plan = maker.plan()
+        except BaseException:
+            self.__dict__.update({name: before[name] for name in changed})
+            raise
+        old, self._maker, self._plan = self._plan, maker, plan
+        self._retire(old)
+
+    def _retire(self, plan: _core.ArrayPlan | _core.ImagePlan | None) -> None:
+        """Keep what a plan has counted once nothing goes by it any more."""
+        if plan is not None and plan is not self._plan and all(plan is not other for _, other in self._iterations):
+            self._counted = self._counted + np.array(plan.counters(), np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
+        fresh["_counted"] = np.zeros(_COUNTERS, np.int64)
         return {**self.__dict__, **fresh}
 
     def __len__(self) -> int:
@@ -199,18 +223,24 @@ class FastRecordLoader(Iterable[Any]):
         """Iterate over an epoch, or over what is left of it after `load_state_dict`; see the class."""
         if self._plan is None:
             self._plan = self._maker.plan()
-        return self._iterate(self._plan)
+        self._warn_of_runs()
+        return self._iterate(self._maker, self._plan, self._batch_transform)
 
-    def _iterate(self, plan: _core.ArrayPlan | _core.ImagePlan) -> Iterator[Any]:
+    def _iterate(
+        self,
+        maker: ArrayBatches | ImageBatches,
+        plan: _core.ArrayPlan | _core.ImagePlan,
+        transform: Callable[[Any, BatchInfo], Any] | None,
+    ) -> Iterator[Any]:
         process = os.getpid()
-        transform = self._batch_transform
         loading = plan.start(self._threads)
-        self._iterations.append(loading)
+        under_way = (loading, plan)
+        self._iterations.append(under_way)
         self._clock.start()
         requests = self._requests
         skips = self._skipper.begin(requests.epoch_records, may_fall_short=requests.may_fall_short)
         try:
-            for group in self._maker.groups(loading, requests, self._clock, skips):
+            for group in maker.groups(loading, requests, self._clock, skips):
                 for request, part, made in group:
                     if made is None:
                         # Nothing is left of it. A state counts it all the same.
@@ -232,8 +262,74 @@ class FastRecordLoader(Iterable[Any]):
             skips.end()
         finally:
             loading.close()
-            self._iterations.remove(loading)
+            self._iterations.remove(under_way)
+            self._retire(plan)
             self._clock.stop()
+
+    def _warn_of_runs(self) -> None:
+        """Warn once if the loader augments, as if to train, and its order has few classes in a batch."""
+        geometries = [self._image] if self._images is None else list(self._images.values())
+        random = self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
+        sampler = self._requests.sampler
+        if (
+            self._warned
+            or not random
+            or not isinstance(sampler, FastRecordBatchSampler)
+            or sampler.shuffle is not False
+        ):
+            return
+        if len(self._dataset) <= sampler.global_batch_size:
+            return
+        self._warned = True
+        if self._dataset.labels_lie_in_runs():
+            warnings.warn(
+                "the loader augments at random, as to train, but takes the records as they lie in the files, where "
+                "neighbours are mostly of one class: say shuffle=True",
+                stacklevel=3,
+            )
+
+    @property
+    def dataset(self) -> FastRecordDataset:
+        """The data set."""
+        return self._dataset
+
+    @property
+    def image(self) -> Geometry | None:
+        """What is done to the images. Set it, say for progressive resizing, and the next iteration goes by it."""
+        return self._image
+
+    @image.setter
+    def image(self, geometry: Geometry) -> None:
+        self._change(_image=geometry)
+
+    @property
+    def images(self) -> Mapping[str, Geometry] | None:
+        """What is done to the images of each field. Set it, and the next iteration goes by it."""
+        return self._images
+
+    @images.setter
+    def images(self, geometries: Mapping[str, Geometry]) -> None:
+        self._change(_images=geometries)
+
+    @property
+    def flip(self) -> bool:
+        """Whether images are mirrored at random. Set it, and the next iteration goes by it."""
+        return self._flip
+
+    @flip.setter
+    def flip(self, flip: bool) -> None:
+        self._change(_flip=flag("flip", flip))
+
+    @property
+    def batch_transform(self) -> Callable[[Any, BatchInfo], Any] | None:
+        """What is called with each batch. Set it, and the next iteration goes by it."""
+        return self._batch_transform
+
+    @batch_transform.setter
+    def batch_transform(self, transform: Callable[[Any, BatchInfo], Any] | None) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"batch_transform is a callable, not {type(transform).__name__}")
+        self._batch_transform = transform
 
     @property
     def batch_sampler(self) -> Any:
@@ -278,7 +374,9 @@ class FastRecordLoader(Iterable[Any]):
 
     def stats(self) -> LoaderStats:
         """Return what was done since the loader was made (or unpickled); may be called at any time."""
-        records, _, reads, size, read, decode, resize = self._plan.counters() if self._plan else (0,) * 7
+        plans = {id(plan): plan for plan in (self._plan, *(plan for _, plan in self._iterations)) if plan is not None}
+        counted = sum((np.array(plan.counters(), np.int64) for plan in plans.values()), start=self._counted)
+        records, _, reads, size, read, decode, resize = counted.tolist()
         return LoaderStats(
             records=records,
             images=records if isinstance(self._maker, ImageBatches) else 0,
@@ -294,9 +392,27 @@ class FastRecordLoader(Iterable[Any]):
             wait_seconds=self._clock.waited,
         )
 
+    def __repr__(self) -> str:
+        """Describe what it makes batches of, and how."""
+        made = {
+            "image": self._image,
+            "images": self._images,
+            "flip": self._flip or None,
+            "batch_transform": self._batch_transform,
+            "device": self._delivery.device,
+        }
+        lines = [
+            type(self).__name__,
+            "    " + repr(self._dataset).replace("\n", "\n    "),
+            f"    Batches: {self._requests.sampler!r}",
+            *(f"    {name}: {value}" for name, value in made.items() if value is not None),
+            f"    threads: {self._threads}, prefetch: {self._prefetch}",
+        ]
+        return "\n".join(lines)
+
     def close(self) -> None:
         """End the threads of iterations that are not over; they can not go on. New ones may begin."""
-        for loading in list(self._iterations):
+        for loading, _ in list(self._iterations):
             loading.close()
 
     def __enter__(self) -> Self:
@@ -306,6 +422,21 @@ class FastRecordLoader(Iterable[Any]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_dataset(dataset: Any) -> FastRecordDataset:
+    """Return the data set, or that of paths.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(dataset, FastRecordDataset):
+        return dataset
+    paths = [dataset] if isinstance(dataset, (str, os.PathLike)) else dataset
+    if isinstance(paths, (list, tuple)) and all(isinstance(path, (str, os.PathLike)) for path in paths):
+        return FastRecordDataset(dataset)
+    way_out = ": say dataset.subset(indices) instead" if type(dataset).__name__ == "Subset" else ""
+    raise TypeError(f"dataset is a FastRecordDataset or a path, not {type(dataset).__name__}{way_out}")
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
@@ -356,9 +487,10 @@ def _outputs(
         raise ValueError("images= names no field")
     for name, geometry in outputs.items():
         if not isinstance(geometry, Geometry):
+            instead = instead_of_transform(geometry)
             raise TypeError(
                 f"field {name!r}: a geometry of fastrecord.transforms is wanted, such as RandomResizedCrop(224), not "
-                f"{type(geometry).__name__}"
+                f"{type(geometry).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
             )
     return outputs  # type: ignore[return-value]  # all are geometries
 

@@ -256,14 +256,14 @@ def make_requests(
     dataset: FastRecordDataset,
     batch_size: int | None,
     batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
-    shuffle: Shuffle,
+    shuffle: Shuffle | None,
     drop_last: bool,
     seed: int | None,
 ) -> OwnRequests | ForeignRequests:
     """Return where the batches of a loader come from; the arguments are those of FastRecordLoader.
 
     Raises:
-        TypeError, ValueError: they contradict each other, or the sampler is for other records.
+        TypeError, ValueError: they contradict each other, one is missing, or the sampler is for other records.
     """
     if (batch_size is None) == (batch_sampler is None):
         raise ValueError("give one of batch_size and batch_sampler")

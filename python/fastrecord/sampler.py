@@ -14,8 +14,12 @@ from torch.utils.data import Sampler
 from fastrecord import _core
 from fastrecord.ahead import ReadAhead, default_block_records
 from fastrecord.draws import make_draw
+from fastrecord.fixed import Fixed
 from fastrecord.sampler_state import MOST, STATE_VERSION, TAILS, WORD, Shuffle, State, Tail, flag, integer, shuffle_kind
 
+SAY_SHUFFLE = (
+    "say shuffle=True to train (each epoch in another order), or shuffle=False to evaluate (the order of the records)"
+)
 # Of 2 to 4 MiB each: at most 512 MiB are mixed, and as much again is read ahead.
 _WINDOW_BLOCKS = 128
 
@@ -43,7 +47,7 @@ def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int
             return full + (rest > rank)
 
 
-class FastRecordBatchSampler(Sampler[list[int]]):
+class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     """Yields this rank's share of each global batch as a list of record numbers: a `batch_sampler` for DataLoader.
 
     Global batch g of an epoch is positions [g * B, (g + 1) * B) of the epoch order, where B is `batch_size *
@@ -63,10 +67,11 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         data: Anything with a length, which is taken once, here. If it has `snapshots`, as FastRecordDataset does,
             states name its files.
         batch_size: Records in a batch of this rank, at least 1.
-        shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False: the order of the records.
-            "blocks": for disks and mounts that hate random reads. Blocks of neighbouring records come in random order,
-            and records are mixed within a window of blocks, both drawn from (seed, epoch); docs/order.md says what that
-            does to randomness and to reads.
+        shuffle: It has no default, except with weights or balance, which draw at random. True, to train: the epoch
+            order is a permutation drawn from (seed, epoch). False, to evaluate: the order of the records. "blocks": for
+            disks and mounts that hate random reads. Blocks of neighbouring records come in random order, and records
+            are mixed within a window of blocks, both drawn from (seed, epoch); docs/order.md says what that does to
+            randomness and to reads.
         block_records: With "blocks": neighbouring records in a block. Default: a power of two that makes blocks of 2 to
             4 MiB, at least 1; 64 for data that do not say their size.
         window_blocks: With "blocks": blocks that are mixed with each other. Default: 128.
@@ -89,7 +94,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         num_samples: With weights or balance: positions of an epoch. Default: `len(data)`.
 
     Raises:
-        TypeError: an argument has another type; `data` has no length.
+        TypeError: an argument has another type; `data` has no length; `shuffle` is missing.
         ValueError: a number is out of range; `data` is empty, or `"drop"` leaves none of it; only one of rank and
             world_size is given; `drop_last` contradicts `tail`; blocks are described without `shuffle="blocks"`;
             weights are negative, not finite or all 0. SchemaError: `balance` names no field of classes.
@@ -100,7 +105,7 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         data: Sized,
         batch_size: int,
         *,
-        shuffle: Shuffle = True,
+        shuffle: Shuffle | None = None,
         block_records: int | None = None,
         window_blocks: int | None = None,
         seed: int = 0,
@@ -123,8 +128,10 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         if self._records == 0:
             raise ValueError("data is empty: there is no record to make batches of")
         self._batch_size = integer("batch_size", batch_size, 1)
-        self._shuffle = shuffle_kind("shuffle", shuffle)
         self._draw = make_draw(data, weights, balance)
+        if shuffle is None and self._draw is None:
+            raise TypeError(SAY_SHUFFLE)
+        self._shuffle = shuffle_kind("shuffle", True if shuffle is None else shuffle)
         if self._draw is not None and self._shuffle is not True:
             raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
@@ -399,6 +406,15 @@ class FastRecordBatchSampler(Sampler[list[int]]):
         self._block_records = loaded.block_records or self._block_records
         self._window_blocks = loaded.window_blocks or self._window_blocks
         self._run = _Run(epoch=loaded.epoch, done=loaded.batches_done)
+
+    def __repr__(self) -> str:
+        """Describe what it makes batches of, and how."""
+        draw = "" if self._draw is None else f", {self._draw.recipe()['kind']}"
+        ranks = f", rank={self._rank}, world_size={self._world_size}" if self._world_size > 1 else ""
+        return (
+            f"{type(self).__name__}({self._records:,} records, {len(self):,} batches of {self._batch_size}, "
+            f"shuffle={self._shuffle!r}{draw}, seed={self._seed}{ranks}, tail={self._tail!r}, epoch={self.epoch})"
+        )
 
     def _handed_out_all(self) -> bool:
         return self._run.begun and self._run.done >= len(self)

@@ -97,7 +97,7 @@ class Views(Dataset[Any]):
             array = np.flatnonzero(array)
         return self._of(Numbers(self._view.take(normalized(array, total)).copy()))
 
-    def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any], value: Any = _MISSING) -> Self:
+    def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any] = "", value: Any = _MISSING) -> Self:
         """Return the records whose value of a field meets a condition, in their order.
 
         A comparison is a recipe: looked up when first needed, and again in a process that the view is sent to. What a
@@ -113,6 +113,11 @@ class Views(Dataset[Any]):
             SchemaError: no such field, or it can not be compared. TypeError, ValueError: there is no such operator, the
                 value is of another kind than the field, no class has this name, or a callable returned no mask.
         """
+        if callable(field) or (op == "" and value is _MISSING):
+            raise TypeError(
+                "filter takes a field and a comparison, filter('label', '==', 3), or a field and a callable that takes "
+                "the whole column and returns a mask, filter('score', lambda column: column > 0.5)"
+            )
         if callable(op):
             if value is not _MISSING:
                 raise TypeError("a callable takes the column and nothing else: leave value out")

@@ -46,10 +46,12 @@ def batches(folder: Path, case: dict[str, Any]) -> Iterator[Any]:
     bad = case["ending"] == "exception of a bad record"
     if case["images"] or bad:
         dataset = fr.FastRecordDataset(folder / ("bad images.frec" if bad else "images.frec"))
-        loader = FastRecordLoader(dataset, case["batch"], image=RandomResizedCrop(24), threads=case["threads"])
+        loader = FastRecordLoader(
+            dataset, case["batch"], shuffle=False, image=RandomResizedCrop(24), threads=case["threads"]
+        )
     else:
         dataset = fr.FastRecordDataset(folder / "arrays.frec").select(["array", "label"])
-        loader = FastRecordLoader(dataset, case["batch"], threads=case["threads"])
+        loader = FastRecordLoader(dataset, case["batch"], shuffle=False, threads=case["threads"])
     return iter(loader)
 
 

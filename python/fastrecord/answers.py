@@ -1,0 +1,147 @@
+"""What to write here instead of what other loaders take: arguments of torch's DataLoader, transforms of torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+_NO_WORKERS = "threads of the core make the batches, and there are no worker processes: leave it out"
+_SAMPLERS = "it is the batch sampler's: batch_sampler=FastRecordBatchSampler(dataset, batch_size, {name}=...)"
+_DATASETS = "it is the data set's: FastRecordDataset(path, {name}=...)"
+_MOVE = (
+    "images stay uint8 unless you give dtype=, which normalises by ImageNet's statistics; for others apply "
+    "fastrecord.transforms.Normalize(mean, std) to the batches"
+)
+_IMAGE = "say image= with a geometry of fastrecord.transforms, such as RandomResizedCrop(224), and flip=True"
+
+_ANSWERS: dict[str, str] = {
+    "num_workers": "threads of the core make the batches, and there are no worker processes: say threads=, or nothing",
+    "workers": "threads of the core make the batches: say threads=, or nothing",
+    "num_threads": "say threads=",
+    "persistent_workers": _NO_WORKERS,
+    "worker_init_fn": _NO_WORKERS,
+    "multiprocessing_context": _NO_WORKERS,
+    "timeout": _NO_WORKERS,
+    "prefetch_factor": "say prefetch=, the number of batches under way",
+    "collate_fn": "batches are stacked as they are made: change whole batches by batch_transform=",
+    "sampler": "say batch_sampler=, such as FastRecordBatchSampler(dataset, batch_size, shuffle=True)",
+    "generator": "order and augmentation are drawn from seed=",
+    "pin_memory_device": "say device=",
+    "in_order": "batches always come in order: leave it out",
+    "mean": _MOVE,
+    "std": _MOVE,
+    "normalize": _MOVE,
+    "transform": f"{_IMAGE}; for whole batches batch_transform=",
+    "transforms": f"{_IMAGE}; for whole batches batch_transform=",
+    "augment": f"{_IMAGE}; for whole batches batch_transform=",
+    "size": _IMAGE,
+    "image_size": _IMAGE,
+    "hflip": "say flip=True",
+    "horizontal_flip": "say flip=True",
+    **dict.fromkeys(
+        ("weights", "balance", "num_samples", "rank", "world_size", "tail", "block_records", "window_blocks"), _SAMPLERS
+    ),
+    **dict.fromkeys(
+        (
+            "target_transform",
+            "decode",
+            "image_field",
+            "label_field",
+            "extra_fields",
+            "classes",
+            "verify",
+            "allow_incomplete",
+            "access",
+            "snapshots",
+        ),
+        _DATASETS,
+    ),
+}
+
+
+def refuse_arguments(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a TypeError for arguments that a loader does not have, which says what to write instead."""
+    for name in given:
+        answer = _ANSWERS.get(name, "").format(name=name)
+        if not answer:
+            near = get_close_matches(name, list(known), 1)
+            answer = f"is {near[0]}= meant?" if near else f"it has {', '.join(known)}"
+        raise TypeError(f"{kind} has no argument {name!r}: {answer}")
+
+
+def instead_of_transform(transform: Any) -> str | None:
+    """Return what to write instead of a transform of torchvision; None for anything else."""
+    if not _is_torchvision(transform):
+        return None
+    answers = []
+    resize: int | None = None
+    for part in _parts(transform):
+        name = type(part).__name__
+        if name == "Resize" and isinstance(_plain(part.size), int) and part is not _parts(transform)[-1]:
+            resize = _plain(part.size)
+            continue
+        answers.append(f"{name}: {_instead(name, part, resize)}")
+        resize = None
+    if resize is not None:
+        answers.append(f"Resize: {_RESIZE.format(size=resize)}")
+    return "; ".join(answers)
+
+
+_RESIZE = "images of a batch have one size, so CenterCrop({size}, resize={size}) or Resize(({size}, {size}))"
+_TENSORS = ("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "ToPureTensor", "Identity")
+
+
+def _instead(name: str, part: Any, resize: int | None) -> str:
+    match name:
+        case "RandomResizedCrop":
+            scale, ratio = tuple(part.scale), tuple(part.ratio)
+            more = "" if scale == (0.08, 1.0) else f", scale={scale}"
+            more += "" if ratio == (3 / 4, 4 / 3) else f", ratio={ratio}"
+            return f"image=fastrecord.transforms.RandomResizedCrop({_plain(part.size)}{more})"
+        case "CenterCrop":
+            more = "" if resize is None else f", resize={resize}"
+            return f"image=fastrecord.transforms.CenterCrop({_plain(part.size)}{more})"
+        case "RandomCrop":
+            padding = getattr(part, "padding", None)
+            more = f", padding={padding}" if isinstance(padding, int) and padding else ""
+            return f"image=fastrecord.transforms.RandomCrop({_plain(part.size)}{more})"
+        case "Resize":
+            size = _plain(part.size)
+            return _RESIZE.format(size=size) if isinstance(size, int) else f"image=fastrecord.transforms.Resize({size})"
+        case "RandomHorizontalFlip":
+            return "flip=True"
+        case "Normalize":
+            return (
+                f"apply fastrecord.transforms.Normalize({list(part.mean)}, {list(part.std)}) to the batches, or dtype="
+            )
+        case _ if name in _TENSORS:
+            return "nothing, as batches are tensors"
+        case _:
+            return (
+                "there is none: change whole batches by batch_transform=, or give it to FastRecordDataset(transform=) "
+                "and use torch's DataLoader"
+            )
+
+
+def _is_torchvision(transform: Any) -> bool:
+    inner = getattr(transform, "transforms", None) or list(getattr(transform, "_modules", {}).values())
+    return type(transform).__module__.startswith("torchvision.") or (
+        type(transform).__module__.startswith("torch.nn") and any(_is_torchvision(part) for part in inner)
+    )
+
+
+def _parts(transform: Any) -> list[Any]:
+    name = type(transform).__name__
+    if name not in ("Compose", "Sequential"):
+        return [transform]
+    inner = transform.transforms if name == "Compose" else transform
+    return [leaf for part in inner for leaf in _parts(part)]
+
+
+def _plain(size: Any) -> Any:
+    """Return a size as an int if it is a square's."""
+    if isinstance(size, int):
+        return size
+    sizes = tuple(size)
+    return sizes[0] if len(sizes) == 1 else sizes

@@ -1,0 +1,25 @@
+"""Objects that refuse attributes that would change nothing: `Fixed`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Fixed:
+    """Refuses to set a public attribute that its class does not offer to be set.
+
+    A subclass that somebody derives from one of fastrecord's classes may have attributes of its own.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = type(self)
+        offered = getattr(kind, name, None)
+        foreign = offered is None and not kind.__module__.startswith("fastrecord.")
+        if not (name.startswith("_") or foreign or getattr(offered, "fset", None)):
+            if hasattr(kind, f"set_{name}"):
+                way_out = f"call set_{name}()"
+            else:
+                settable = [key for key in dir(kind) if getattr(getattr(kind, key), "fset", None)]
+                way_out = "make another one" + (f", or set one of {', '.join(settable)}" if settable else "")
+            raise AttributeError(f"{name!r} of a {kind.__name__} can not be set: {way_out}")
+        super().__setattr__(name, value)
