@@ -29,6 +29,8 @@ export PYO3_PYTHON := $(abspath $(BIN))/python
 # libjpeg-turbo is built with it; it comes from pip, with the rest.
 export CMAKE := $(abspath $(BIN))/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pip calls scripts/build_backend.py, which calls maturin.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 unexport CONDA_PREFIX PYTHONHOME
 
 setup: $(VENV)/.extension ## install the package, in place, with all that demo, check and test need

@@ -1,0 +1,138 @@
+"""What pip calls to build the package: maturin, once all that the C libraries and Rust need is known to be there.
+
+Without this look a missing assembler shows after the dependencies are downloaded, at the end of pages of CMake.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import maturin
+from maturin import build_sdist, get_requires_for_build_sdist
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+Settings = Mapping[str, Any] | None
+
+_COMPILER, _MAKE, _NASM, _CMAKE = "a C compiler", "make", "nasm", "cmake"
+# By package manager: the command, and the packages whose names differ from the tools'.
+_MANAGERS = {
+    "apt-get": ("apt-get update && {0}apt-get install -y", {_COMPILER: "build-essential", _MAKE: "build-essential"}),
+    "dnf": ("dnf install -y", {_COMPILER: "gcc"}),
+    "zypper": ("zypper install -y", {_COMPILER: "gcc"}),
+    "pacman": ("pacman -S --needed", {_COMPILER: "base-devel", _MAKE: "base-devel"}),
+    "apk": ("apk add", {_COMPILER: "build-base", _MAKE: "build-base"}),
+}
+# maturin would say that pip does not use it, as this module is named in pyproject.toml in its place.
+os.environ.setdefault("MATURIN_NO_MISSING_BUILD_BACKEND_WARNING", "1")
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Return what else pip is to install: the first that it asks."""
+    _check()
+    return list(maturin.get_requires_for_build_wheel(config_settings))
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
+    """Write the metadata; the first that is called with --no-build-isolation."""
+    _check()
+    return str(maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings))
+
+
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    """Build the wheel."""
+    _check()
+    return str(maturin.build_wheel(wheel_directory, config_settings, metadata_directory))
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build a wheel that leads to the checkout."""
+    _check()
+    return str(maturin.build_editable(wheel_directory, config_settings, metadata_directory))
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def _check() -> None:
+    """End the process with one sentence about what is missing."""
+    problems = [*_tools(), *_rust()]
+    if problems:
+        sys.exit(f"fastrecord cannot be built: {'; and '.join(problems)}")
+
+
+def _tools() -> list[str]:
+    missing = []
+    if not _compiles():
+        missing.append(_COMPILER)
+    if "CMAKE_GENERATOR" not in os.environ and not (shutil.which("make") or shutil.which("gmake")):
+        missing.append(_MAKE)
+    if not shutil.which(os.environ.get("CMAKE", "cmake")):
+        missing.append(_CMAKE)
+    # libjpeg-turbo's SIMD code; elsewhere the compiler assembles it.
+    if platform.machine().lower() in ("x86_64", "amd64") and not (
+        "ASM_NASM" in os.environ or shutil.which("nasm") or shutil.which("yasm")
+    ):
+        missing.append(_NASM)
+    if not missing:
+        return []
+    names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+    return [f"{names} {'is' if len(missing) == 1 else 'are'} missing: {_way_to_install(missing)}"]
+
+
+def _compiles() -> bool:
+    """Return whether there is a C compiler, and the C library's headers, which some systems install apart from it."""
+    command = [*shlex.split(os.environ.get("CC", "cc")), "-E", "-x", "c", "-"]
+    try:
+        done = subprocess.run(command, input=b"#include <stdlib.h>\n", capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _way_to_install(missing: list[str]) -> str:
+    for manager, (command, packages) in _MANAGERS.items():
+        if shutil.which(manager):
+            names = sorted({packages.get(item, item) for item in missing})
+            sudo = "" if os.geteuid() == 0 else "sudo "
+            return f"install with `{sudo}{command.format(sudo)} {' '.join(names)}`, then try again"
+    return "install with your system's package manager, then try again"
+
+
+def _rust() -> list[str]:
+    with (Path(__file__).parents[1] / "Cargo.toml").open("rb") as file:
+        wanted = tomllib.load(file)["workspace"]["package"]["rust-version"]
+    try:
+        done = subprocess.run(
+            [os.environ.get("RUSTC", "rustc"), "--version"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return []  # without Rust maturin installs one for the build
+    found = re.match(r"rustc (\d+)\.(\d+)\S*", done.stdout)
+    if found is None or (int(found[1]), int(found[2])) >= tuple(map(int, wanted.split(".")[:2])):
+        return []
+    return [
+        f"it needs Rust {wanted} or newer, and {found[0]} is too old: install a newer one with `rustup update stable`"
+    ]
