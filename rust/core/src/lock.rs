@@ -1,6 +1,6 @@
 //! One writer at a time: the exclusive lock of a file, bound to the process that took it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -30,6 +30,14 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
         if !file.metadata().map_err(io)?.is_file() {
             return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
+        let reason = || "it is not a regular file".to_owned();
+        if meta.is_file() { Ok(()) } else { Err(Error::NotFrec { path: path.to_owned(), reason: reason() }) }
+    };
+    loop {
+        regular(path.metadata().map_err(io)?)?; // opening alone makes some devices act
+        let mut options = OpenOptions::new();
+        let file = sys::open(options.read(true).write(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
+        regular(file.metadata().map_err(io)?)?;
         }
         lock(path, &file)?;
         // Between opening and locking another writer may have put a new file in its place.
@@ -45,7 +53,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
 /// As [`lock`], and those of creating: something has the path.
 pub(crate) fn create_locked(path: &Path) -> Result<File> {
     let io = |e| Error::io(path, e);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
+    let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true), path).map_err(io)?;
     lock(path, &file)?;
     // Between creating and locking another writer may have replaced it.
     if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
@@ -107,7 +115,7 @@ pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
         }
         // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
         // Non-blocking: what has the name by now may be a pipe.
-        let open = |write| OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path);
+        let open = |write| sys::open(OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK), path);
         let file = match open(true).or_else(|_| open(false)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             outcome => outcome.map_err(io)?,

@@ -138,7 +138,7 @@ impl Reader {
             }
             Access::Pread => {
                 // Advice belongs to an open file, so batches need one of their own.
-                let random = File::open(path).map_err(io)?;
+                let random = sys::open(OpenOptions::new().read(true), path).map_err(io)?;
                 if !same_file(&file, &random).map_err(io)? {
                     let (expected, found) = (format!("file {}", hex(&id)), "another file".to_owned());
                     return Err(Error::Replaced { path: path.to_owned(), expected, found });
@@ -198,7 +198,7 @@ impl Reader {
 /// Opens a file, and nothing else: to open a pipe would wait for its other end.
 pub(crate) fn open_regular(path: &Path) -> Result<Arc<File>> {
     let io = |e| Error::io(path, e);
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
+    let file = sys::open(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
     let kind = file.metadata().map_err(io)?.file_type();
     if kind.is_dir() {
         return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));

@@ -1,13 +1,21 @@
 //! The system calls that the standard library has no safe name for.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// Opens a file under a descriptor above those of the standard streams. In a process without these a new file gets one of their
+/// numbers, and what any library prints would be written into it.
+pub(crate) fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.open(path)?;
+    // The standard library gives copies numbers from 3 on.
+    if file.as_raw_fd() > libc::STDERR_FILENO { Ok(file) } else { file.try_clone() }
+}
 
 /// Takes the exclusive lock of a file without waiting; false if another open file holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {

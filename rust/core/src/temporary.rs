@@ -24,7 +24,7 @@ pub(crate) fn temporary_name(path: &Path) -> Result<PathBuf> {
 /// Makes a file that will take the place of another, with the permissions of that one from the start: until it has them it is its
 /// owner's alone.
 pub(crate) fn create_temporary(name: &Path, replaced: &Lock) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(name)?;
+    let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), name)?;
     if let Err(error) = replaced.file().and_then(|old| keep_permissions(old, &file)) {
         let _ = std::fs::remove_file(name);
         return Err(error);
