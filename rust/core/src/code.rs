@@ -49,6 +49,7 @@ impl Error {
             Self::WrongProcess { .. } => "FR604",
             Self::Replace { .. } => "FR605",
             Self::WriteFailed { .. } => "FR606",
+            Self::NameLost { .. } => "FR607",
             Self::OutOfRange { .. } => "FR801",
             Self::ReaderClosed { .. } => "FR802",
             Self::BufferTooSmall { .. } => "FR803",

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 use crate::layout::{CheckedRange, Chunk, Footer, PAGE, Slot, slot_offset};
 use crate::limits::check_metadata;
+use crate::lock;
 use crate::sys;
 use crate::writer::Writer;
 
@@ -12,7 +13,8 @@ impl Writer {
     /// Makes all records durable; returns the number of the commit. Does nothing if there is nothing new.
     ///
     /// # Errors
-    /// A failed write or sync: the file then is good up to the commit before, and this writer refuses to go on.
+    /// A failed write or sync: the file then is good up to the commit before. [`Error::NameLost`]: the file was removed, moved or
+    /// replaced; what could be written is in it. This writer refuses to go on after either.
     pub fn commit(&mut self) -> Result<u64> {
         self.check_usable()?;
         let committed = self.commit_changes(false);
@@ -20,6 +22,18 @@ impl Writer {
     }
 
     pub(crate) fn commit_changes(&mut self, last: bool) -> Result<u64> {
+        let commit = self.write_commit(last)?;
+        self.check_name()?;
+        Ok(commit)
+    }
+
+    /// Makes sure that what was written is found by the file's name.
+    fn check_name(&self) -> Result<()> {
+        let path = self.temporary.as_ref().unwrap_or(&self.path);
+        self.identity.map_or(Ok(()), |identity| lock::check_name(path, identity, self.fd, self.records))
+    }
+
+    fn write_commit(&mut self, last: bool) -> Result<u64> {
         self.settle_all()?;
         let committed = self.committed();
         let session_bytes = self.position() - self.session_start;
@@ -64,7 +78,8 @@ impl Writer {
         self.write_at(&footer.encode(&self.id), footer.offset)?;
         self.sync()?;
         if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
-            sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
+            let synced = sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e));
+            synced.or_else(|error| self.check_name().and(Err(error)))?; // the folder may be gone, too
         }
         let Footer { commit, records, .. } = footer;
         let (bytes, seconds) = (footer.end() - self.commit_start, started.elapsed().as_secs_f64());

@@ -121,6 +121,9 @@ pub enum Error {
     #[error("{path}: cannot be replaced ({source}): the finished file is {finished}", path = path.display(), finished = finished.display())]
     Replace { path: PathBuf, finished: PathBuf, source: io::Error },
 
+    #[error("{path}: {what}: {left}", path = path.display())]
+    NameLost { path: PathBuf, what: &'static str, left: String },
+
     #[error("{path}: another writer has it open{holder}", path = path.display())]
     Locked { path: PathBuf, holder: String },
 

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,10 @@ pub(crate) fn lock(path: &Path, file: &File) -> Result<()> {
 /// As [`lock`], and those of opening.
 pub(crate) fn open_locked(path: &Path) -> Result<File> {
     let io = |e| Error::io(path, e);
-    loop {
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
+    let regular = |meta: Metadata| {
+        if meta.is_dir() {
+            return Err(io(io::Error::from_raw_os_error(libc::EISDIR)));
+        }
         let reason = || "it is not a regular file".to_owned();
         if meta.is_file() { Ok(()) } else { Err(Error::NotFrec { path: path.to_owned(), reason: reason() }) }
     };
@@ -38,7 +38,6 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
         let mut options = OpenOptions::new();
         let file = sys::open(options.read(true).write(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
         regular(file.metadata().map_err(io)?)?;
-        }
         lock(path, &file)?;
         // Between opening and locking another writer may have put a new file in its place.
         if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
@@ -85,9 +84,34 @@ pub(crate) fn identity(file: &File) -> io::Result<Identity> {
 pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
     match path.metadata() {
         Ok(meta) => Ok((meta.dev(), meta.ino()) == identity),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Makes sure that the name of an open file still leads to it. A look that fails shows nothing.
+///
+/// # Errors
+/// [`Error::NameLost`] says where the file's `records` are.
+pub(crate) fn check_name(path: &Path, identity: Identity, fd: Option<RawFd>, records: u64) -> Result<()> {
+    if leads_to(path, identity).unwrap_or(true) {
+        return Ok(());
+    }
+    let what = if path.symlink_metadata().is_ok() {
+        "another file has this name by now"
+    } else {
+        "the file was removed, or moved"
+    };
+    let open = fd.map(|fd| PathBuf::from(format!("/proc/self/fd/{fd}")));
+    let links = open.as_ref().and_then(|open| open.metadata().ok()).map(|meta| meta.nlink());
+    let place = open.and_then(|open| open.read_link().ok()).filter(|place| leads_to(place, identity).unwrap_or(false));
+    let records = if records == 1 { "1 record is".to_owned() } else { format!("{records} records are") };
+    let left = match (links, place) {
+        (Some(0), _) => format!("its {records} lost: write them again"),
+        (_, Some(place)) => format!("its {records} in {}: open that to go on", place.display()),
+        _ => format!("its {records} in the file of inode {}: look for its name", identity.1),
+    };
+    Err(Error::NameLost { path: path.to_owned(), what, left })
 }
 
 /// The lock of a file that is to be replaced; gone when it is dropped, and not copied into forked children.

@@ -25,6 +25,8 @@ pub enum Obstacle {
     NoSpace,
     /// The file system or a limit of the process allows no larger file.
     TooLarge,
+    /// The file's name leads elsewhere: nothing that is written there is found.
+    NoName,
     /// Anything else: the disk, perhaps.
     Other,
 }
@@ -41,6 +43,9 @@ impl Obstacle {
 
 impl fmt::Display for Safe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.obstacle == Obstacle::NoName {
+            return f.write_str("it writes nothing more: open another writer");
+        }
         if self.commit > 0 {
             write!(f, "the file is good up to its last commit ({} records)", self.records)?;
             if self.under_way {
@@ -57,7 +62,7 @@ impl fmt::Display for Safe {
             Obstacle::TooLarge => {
                 write!(f, "no file may be larger here (`ulimit -f`, or the file system): once it may, ")?;
             }
-            Obstacle::Other => {}
+            Obstacle::NoName | Obstacle::Other => {}
         }
         f.write_str(if self.commit > 0 { "open it again to go on" } else { "write it again" })
     }

@@ -240,6 +240,7 @@ impl Writer {
 
     fn safe(&self, obstacle: Obstacle) -> Safe {
         // What has no name yet goes with its writer, whatever was committed.
+                error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
         let replaces = self.temporary.is_some();
         let footer = self.footer.filter(|_| !replaces);
         Safe {

@@ -287,6 +287,10 @@ impl Writer {
         let writer = &mut *guard;
         let finished = py.detach(|| writer.finish()).map_err(to_py);
         drop(guard);
+    ///
+    /// Raises:
+    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
+    ///     FastRecordError: the file was removed, moved or replaced meanwhile; says where the records are.
         delivered(py, finished)
     }
 
