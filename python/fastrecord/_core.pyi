@@ -119,7 +119,7 @@ class Writer:
         mode: str = "x",
         metadata: Mapping[str, Any] | None = None,
         *,
-        complete: bool = True,
+        complete: bool | None = None,
         commit_bytes: int = 1 << 30,
     ) -> Self: ...
     @classmethod

@@ -7,7 +7,7 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import Any
 
-from fastrecord._core import Reader, SchemaError, Writer
+from fastrecord._core import SchemaError, Writer
 from fastrecord.schema import FieldType
 
 # Values that are written by one call: enough for its threads, few enough for memory and for progress.
@@ -44,9 +44,7 @@ def add_field(
     """
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise TypeError(f"field {name!r}: values are one for each record, not a single {values.__class__.__name__}")
-    with Reader(path) as reader:
-        complete = reader.complete
-    with Writer(path, mode="a", complete=complete) as writer, writer.add_field(name, type) as filler:
+    with Writer(path, mode="a") as writer, writer.add_field(name, type) as filler:
         records = len(writer)
         if isinstance(values, Sized) and len(values) != records:
             raise SchemaError(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records [FR405]")
@@ -63,9 +61,7 @@ def drop_field(path: str | PathLike[str], name: str) -> None:
         KeyError: the file has no such field. SchemaError: it is the only one.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
     """
-    with Reader(path) as reader:
-        complete = reader.complete
-    with Writer(path, mode="a", complete=complete) as writer:
+    with Writer(path, mode="a") as writer:
         writer.drop_field(name)
 
 

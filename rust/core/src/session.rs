@@ -26,7 +26,7 @@ use crate::writer::{LOG, Mode, Writer, WriterOptions};
 impl Writer {
     /// Opens a file for writing and takes its lock.
     ///
-    /// `schema` may be left out to append.
+    /// `schema` may be left out to append. `user` has key/values of the file's own: those that a file has besides stay.
     ///
     /// # Errors
     /// The file exists (create) or does not (append), is locked by another writer, damaged, or has another schema.
@@ -74,7 +74,7 @@ impl Writer {
         let opened = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
             Mode::Create | Mode::Overwrite => new_schema().and_then(|schema| {
-                let document = Document::new(schema, Map::new(), options.complete);
+                let document = Document::new(schema, Map::new(), options.complete.unwrap_or(true));
                 Self::create_on(path, Box::new(file), document, options)
             }),
         };
@@ -93,7 +93,9 @@ impl Writer {
         writer.identity = Some(identity);
         writer.fd = Some(fd);
         if let Some(user) = user {
-            writer.set_metadata(user)?;
+            let mut all = writer.metadata().clone();
+            all.extend(user);
+            writer.set_metadata(all)?;
         }
         Ok(writer)
     }
@@ -103,7 +105,7 @@ impl Writer {
     /// # Errors
     /// Those of the storage.
     pub fn create_in(path: &Path, storage: Box<dyn Storage>, schema: Schema, options: &WriterOptions) -> Result<Self> {
-        Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete), options)
+        Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete.unwrap_or(true)), options)
     }
 
     fn create_on(
@@ -159,7 +161,6 @@ impl Writer {
             let (path, tail) = (path.display(), file_length - footer.end());
             log::warn!(target: LOG, "{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
         }
-        let changed = document.complete != options.complete;
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
         let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
         for chunk in chunks {
@@ -172,8 +173,10 @@ impl Writer {
         writer.footer = Some(footer);
         writer.metadata = footer.metadata;
         writer.records = footer.records;
-        writer.document.complete = options.complete;
-        writer.document_changed = changed;
+        writer.document_changed = false;
+        if let Some(complete) = options.complete {
+            writer.set_complete(complete);
+        }
         Ok(writer)
     }
 

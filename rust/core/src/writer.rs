@@ -86,13 +86,13 @@ pub struct WriterOptions {
     pub mode: Mode,
     /// Commit by itself after so many bytes, so that memory and what a crash can lose are bounded.
     pub commit_bytes: u64,
-    /// Whether the file is complete after its next commit.
-    pub complete: bool,
+    /// Whether the file is complete after its next commit; `None`: a new one is, others stay what they were.
+    pub complete: Option<bool>,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        Self { mode: Mode::Create, commit_bytes: 1 << 30, complete: true }
+        Self { mode: Mode::Create, commit_bytes: 1 << 30, complete: None }
     }
 }
 

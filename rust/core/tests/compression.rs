@@ -92,7 +92,7 @@ proptest! {
         let mut all = Vec::new();
         for (number, commits) in sessions.iter().enumerate() {
             let mode = if number == 0 { Mode::Create } else { Mode::Append };
-            let options = WriterOptions { mode, commit_bytes, complete: true };
+            let options = WriterOptions { mode, commit_bytes, complete: None };
             let schema = (number == 0).then(|| schema(data, text));
             let mut writer = Writer::open(&path, schema, None, &options).unwrap();
             for (part, &count) in commits.iter().enumerate() {

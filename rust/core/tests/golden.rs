@@ -53,7 +53,7 @@ fn metadata() -> Map<String, serde_json::Value> {
 /// Four commits in two sessions: the first two by commit, one by close, which merges, and one of a later session.
 fn write(path: &Path) {
     let rows = rows();
-    let unfinished = WriterOptions { complete: false, ..options(Mode::Create) };
+    let unfinished = WriterOptions { complete: Some(false), ..options(Mode::Create) };
     let mut writer = Writer::open(path, Some(common::all_types()), Some(metadata()), &unfinished).unwrap();
     for part in [0..3, 3..4] {
         append_all(&mut writer, &rows[part]);

@@ -62,7 +62,7 @@ proptest! {
         let (schema, mut rng, mut rows) = (schema_of(&kinds), Rng(seed), Vec::<Row>::new());
         for (number, commits) in sessions.iter().enumerate() {
             let mode = if number == 0 { Mode::Create } else { Mode::Append };
-            let options = WriterOptions { mode, commit_bytes, complete: true };
+            let options = WriterOptions { mode, commit_bytes, complete: None };
             let given = (number == 0 || rng.chance(50)).then(|| schema.clone());
             let mut writer = Writer::open(&path, given, None, &options).unwrap();
             for &count in commits {
@@ -148,12 +148,18 @@ proptest! {
         let path = folder.path().join("x.frec");
         let user = json!({"floats": floats, "words": words, "text": text, "nested": {key: [null, true, {}]}});
         let user = user.as_object().unwrap().clone();
-        let unfinished = WriterOptions { complete: false, ..options(Mode::Create) };
+        let unfinished = WriterOptions { complete: Some(false), ..options(Mode::Create) };
         let mut writer = Writer::open(&path, Some(two_fields()), Some(user.clone()), &unfinished).unwrap();
         writer.close().unwrap();
         prop_assert!(!open(&path).complete());
         prop_assert_eq!(open(&path).metadata().clone(), user.clone());
-        reopen(&path).close().unwrap(); // completes the file, so its metadata is written anew
+        let newer = json!({"words": [], "more": 1}).as_object().unwrap().clone();
+        Writer::open(&path, None, Some(newer.clone()), &options(Mode::Append)).unwrap().close().unwrap();
+        prop_assert!(!open(&path).complete()); // it is what it was
+        let user: serde_json::Map<_, _> = user.into_iter().chain(newer).collect();
+        let mut writer = reopen(&path);
+        writer.set_complete(true);
+        writer.close().unwrap(); // so its metadata is written anew
         prop_assert!(open(&path).complete());
         prop_assert_eq!(open(&path).metadata().clone(), user.clone());
     }

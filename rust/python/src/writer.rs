@@ -26,8 +26,10 @@ use crate::turn::{InUse, Turns};
 ///     mode: "x" creates the file and refuses an existing one; "a" goes on behind the last commit of an existing one (a torn
 ///         tail is cut off); "w" writes under a temporary name beside it and takes its place at close: until then no commit counts, and
 ///         the old file is there, and stays if an exception leaves the block. Where there is none, as "x".
-///     metadata: The file's own key/values, JSON-able. "classes" (list of class names, position = label) is read by data sets.
-///     complete: False while a bulk import is under way: data sets refuse the file until `writer.complete = True`.
+///     metadata: The file's own key/values, JSON-able; with mode "a" they are added to those that the file has, in place of any
+///         of the same name. "classes" (list of class names, position = label) is read by data sets.
+///     complete: False while a bulk import is under way: data sets refuse the file until `writer.complete = True`. By default a
+///         new file is complete, and a file that is appended to stays what it was.
 ///     commit_bytes: Commit by itself after so many bytes, so that memory and what a crash can lose stay bounded.
 ///
 /// A `with` block commits and closes at its end; if an exception leaves it, what is not committed is dropped, and a new file
@@ -78,14 +80,14 @@ impl Writer {
 #[pymethods]
 impl Writer {
     #[new]
-    #[pyo3(signature = (path, schema = None, mode = "x", metadata = None, *, complete = true, commit_bytes = 1 << 30))]
+    #[pyo3(signature = (path, schema = None, mode = "x", metadata = None, *, complete = None, commit_bytes = 1 << 30))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         schema: Option<&Bound<'_, PyAny>>,
         mode: &str,
         metadata: Option<&Bound<'_, PyAny>>,
-        complete: bool,
+        complete: Option<bool>,
         commit_bytes: u64,
     ) -> PyResult<Self> {
         let mode = match mode {

@@ -153,8 +153,10 @@ impl Story {
     /// What a call failed with, and its writer.
     pub fn session(&mut self, rng: &mut Rng) -> std::result::Result<(), Box<Failure>> {
         let commit_bytes = [1 << 30, 1 << 30, 20_000, 3_000][rng.below(4) as usize];
-        let options = WriterOptions { commit_bytes, complete: rng.chance(70), ..WriterOptions::default() };
+        let complete = rng.chance(80).then(|| rng.chance(70));
+        let options = WriterOptions { commit_bytes, complete, ..WriterOptions::default() };
         let (path, storage) = (Path::new(TAPE), self.storage());
+        let before = self.newest() == 0 || self.now.complete;
         let opened = if self.newest() == 0 {
             Writer::create_in(path, storage, random_schema(rng), &options)
         } else {
@@ -163,7 +165,8 @@ impl Story {
         let mut writer = opened.map_err(|error| Failure { writer: None, error })?;
         assert_eq!((writer.len(), writer.committed()), (self.now.rows.len() as u64, self.now.rows.len() as u64));
         assert_eq!(writer.metadata(), &self.now.user);
-        self.now.complete = options.complete;
+        self.now.complete = complete.unwrap_or(before);
+        assert_eq!(writer.complete(), self.now.complete);
         let steps = rng.below(7);
         let mut done = (0..steps).try_for_each(|_| self.step(&mut writer, rng));
         if rng.chance(75) {
