@@ -1,11 +1,12 @@
 //! `fastrecord.Writer`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fastrecord_core::{Column, Error, Mode, Schema, Value, Writer as CoreWriter, WriterOptions};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple, PyType};
 
@@ -79,6 +80,12 @@ impl Writer {
 
 #[pymethods]
 impl Writer {
+/// `FileExistsError`, with the ways out.
+fn exists_already(path: &Path, source: &io::Error) -> PyErr {
+    let text = "File exists: choose mode=\"a\" (add to it), mode=\"w\" (replace it) or another path";
+    PyOSError::new_err((source.raw_os_error(), text, path.as_os_str().to_owned()))
+}
+
     #[new]
     #[pyo3(signature = (path, schema = None, mode = "x", metadata = None, *, complete = None, commit_bytes = 1 << 30))]
     fn new(
@@ -109,7 +116,10 @@ impl Writer {
         follow(py)?;
         let opened = py.detach(|| CoreWriter::open(&place, schema, metadata, &options));
         let opened = opened.map_err(|error| match error {
-            Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
+            Error::Io { path: named, source } if named == place => match source.kind() {
+                ErrorKind::AlreadyExists if options.mode == Mode::Create => exists_already(&path, &source),
+                _ => to_py(Error::Io { path: path.clone(), source }),
+            },
             error => to_py(error),
         });
         let writer = delivered(py, opened)?;
