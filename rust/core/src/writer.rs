@@ -164,6 +164,16 @@ impl Writer {
         self.records == 0
     }
 
+    /// Records that dropping this writer would lose; `None` if nothing would be lost, or an error has already said so.
+    pub fn unsaved(&self) -> Option<u64> {
+        if self.check_usable().is_err() {
+            return None;
+        }
+        let committed = if self.temporary.is_some() { 0 } else { self.committed() };
+        let saved = self.temporary.is_none() && !self.document_changed && self.fillings.is_empty();
+        (!saved || self.records > committed).then_some(self.records - committed)
+    }
+
     /// Records that are durable.
     pub fn committed(&self) -> u64 {
         self.footer.map_or(0, |footer| footer.records)
@@ -230,6 +240,7 @@ impl Writer {
                     let safe = self.safe(Obstacle::of(&source));
                     (Error::WriteFailed { path, source, safe }, safe)
                 }
+                error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
                 error => (error, self.safe(Obstacle::Other)),
             };
             log::error!("{}: the writer goes no further: {}", self.path.display(), error.coded());
@@ -240,7 +251,6 @@ impl Writer {
 
     fn safe(&self, obstacle: Obstacle) -> Safe {
         // What has no name yet goes with its writer, whatever was committed.
-                error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
         let replaces = self.temporary.is_some();
         let footer = self.footer.filter(|_| !replaces);
         Safe {

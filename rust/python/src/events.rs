@@ -16,6 +16,8 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::unclosed;
+
 /// Events that wait at the most; of those that come while so many do, only their number is told.
 const MOST: usize = 1024;
 /// Where the core's modules are, as `log` names them.
@@ -220,10 +222,18 @@ fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     }
 }
 
+/// Whether the interpreter is on its way out: nothing is handed on any more.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
 /// Hand on what the core has told so far; the last time as the interpreter ends, with `last`.
 #[pyfunction]
 #[pyo3(signature = (*, last = false))]
 pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
+    if last {
+        unclosed::warn_of_all(py);
+    }
     let outcome = deliver(py);
     if last {
         CLOSED.store(true, Ordering::Relaxed);

@@ -31,6 +31,7 @@ mod salvage;
 mod state;
 mod survey;
 mod turn;
+mod unclosed;
 mod writer;
 
 use fastrecord_core::Order;

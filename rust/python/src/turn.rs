@@ -40,6 +40,11 @@ impl<T: Send> Turns<T> {
         Self { process: std::process::id(), user: Mutex::new(None), free: Condvar::new(), value: Mutex::new(value) }
     }
 
+    /// Looks at the value; `None` while a thread uses it.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
+        self.value.try_lock().ok().map(|value| look(&value))
+    }
+
     pub(crate) fn is_from_another_process(&self) -> bool {
         self.process != std::process::id()
     }

@@ -17,7 +17,8 @@ use crate::events::{delivered, follow};
 use crate::filler::Filler;
 use crate::given::beside_files;
 use crate::recode::{on_error_from, recode_from, tally_dict};
-use crate::turn::{InUse, Turns};
+use crate::turn::InUse;
+use crate::unclosed::OpenWriter;
 
 /// The one writer of a file: append records, commit, close.
 ///
@@ -35,6 +36,7 @@ use crate::turn::{InUse, Turns};
 ///
 /// A `with` block commits and closes at its end; if an exception leaves it, what is not committed is dropped, and a new file
 /// without any commit is removed (as is all of one that was to replace another). A writer belongs to the process that opened it.
+/// One that is neither closed nor aborted loses the same, with a ResourceWarning and a line in the log that count the records.
 ///
 /// Raises:
 ///     FileExistsError, FileNotFoundError: by mode. LockedError: another writer has it open; names it.
@@ -48,13 +50,13 @@ pub(crate) struct Writer {
     path: PathBuf,
     /// Fields may be added to it.
     schema: RwLock<Arc<Schema>>,
-    core: Turns<CoreWriter>,
+    open: Arc<OpenWriter>,
 }
 
 impl Writer {
     /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
     pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
-        self.core.take(py, &self.path)
+        self.open.core.take(py, &self.path)
     }
 
     /// The fields of every record.
@@ -68,7 +70,7 @@ impl Writer {
     }
 
     pub(crate) fn is_from_another_process(&self) -> bool {
-        self.core.is_from_another_process()
+        self.open.core.is_from_another_process()
     }
 
     /// The core's writer for a call that begins or ends something, which may have something to tell.
@@ -78,14 +80,14 @@ impl Writer {
     }
 }
 
-#[pymethods]
-impl Writer {
 /// `FileExistsError`, with the ways out.
 fn exists_already(path: &Path, source: &io::Error) -> PyErr {
     let text = "File exists: choose mode=\"a\" (add to it), mode=\"w\" (replace it) or another path";
     PyOSError::new_err((source.raw_os_error(), text, path.as_os_str().to_owned()))
 }
 
+#[pymethods]
+impl Writer {
     #[new]
     #[pyo3(signature = (path, schema = None, mode = "x", metadata = None, *, complete = None, commit_bytes = 1 << 30))]
     fn new(
@@ -124,7 +126,8 @@ fn exists_already(path: &Path, source: &io::Error) -> PyErr {
         });
         let writer = delivered(py, opened)?;
         let schema = RwLock::new(Arc::new(writer.schema().clone()));
-        Ok(Self { path, schema, core: Turns::new(writer) })
+        let open = OpenWriter::new(path.clone(), writer);
+        Ok(Self { path, schema, open })
     }
 
     /// Append one record, a mapping with a value for each field, and return its number.
@@ -284,6 +287,10 @@ fn exists_already(path: &Path, source: &io::Error) -> PyErr {
     }
 
     /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
+    ///
+    /// Raises:
+    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
+    ///     FastRecordError: the file was removed, moved or replaced meanwhile; says where the records are.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
@@ -299,10 +306,6 @@ fn exists_already(path: &Path, source: &io::Error) -> PyErr {
         let writer = &mut *guard;
         let finished = py.detach(|| writer.finish()).map_err(to_py);
         drop(guard);
-    ///
-    /// Raises:
-    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
-    ///     FastRecordError: the file was removed, moved or replaced meanwhile; says where the records are.
         delivered(py, finished)
     }
 
@@ -322,7 +325,7 @@ fn exists_already(path: &Path, source: &io::Error) -> PyErr {
 
     /// Drop what is not committed and release the file; a new file without any commit is removed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        if self.core.is_from_another_process() {
+        if self.is_from_another_process() {
             return Ok(()); // a forked child that leaves the block: the file is its parent's
         }
         let mut guard = self.lock_to_tell(py)?;
