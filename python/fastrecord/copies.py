@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Copier, FastRecordError, Reader
 from fastrecord.interrupt import HeldInterrupt
+from fastrecord.places import refuse_irregular
 from fastrecord.shard_sets import made_of
 
 Progress = Callable[[int, int], None]
@@ -122,6 +123,7 @@ class Job:
 
 def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
     """Refuse a file to write that is one to read from, or that exists and is not to be replaced."""
+    refuse_irregular(path)
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written [FR742]")

@@ -16,6 +16,7 @@ from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.interrupt import HeldInterrupt
 from fastrecord.listing import Listing
 from fastrecord.parts import Part, as_set, as_set_begun, refuse_strays
+from fastrecord.places import refuse_irregular
 from fastrecord.target import Target
 
 _log = logging.getLogger("fastrecord.pack")
@@ -149,6 +150,8 @@ class Packer(ABC):
             opened: Opens the file of a part.
         """
         refuse_strays(out, parts)
+        for part in parts:
+            refuse_irregular(part.path)
         if mode == "x":
             for part in parts:
                 if os.path.lexists(part.path):

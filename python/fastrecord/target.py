@@ -155,12 +155,15 @@ def open_target(
     """
     if mode == "a":
         return _append(part, listing, schema, settings, facts or {})
-    if mode == "resume" and os.path.lexists(part.path) and not _removed_without_commit(part.path):
-        return _resume(part, listing, schema, labels, classes, settings)
+    path = part.path
+    if mode == "resume":
+        path = os.path.realpath(path)  # a link stays, and leads to what is written
+        if os.path.exists(path) and not _removed_without_commit(path):
+            return _resume(part, listing, schema, labels, classes, settings)
     kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
     target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
     create = "w" if mode == "w" else "x"
-    target.writer = Writer(part.path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
+    target.writer = Writer(path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
     return target
 
 
