@@ -23,6 +23,7 @@ from fastrecord._core import (
 )
 from fastrecord.compression import Compression
 from fastrecord.limits import LIMITS
+from fastrecord.metadata import set_metadata
 from fastrecord.new_field import add_field, drop_field
 from fastrecord.schema import (
     FieldType,
@@ -139,6 +140,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "list_",
     "merge",
     "repair",
+    "set_metadata",
     "shuffle",
     "split",
     "string",
