@@ -217,6 +217,12 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
                     f"{listing.other_keys()} [FR730]"
                 )
         records, kept = len(reader), _with_facts(reader.metadata, facts)
+        for name in ("skipped", "packs"):
+            if not isinstance(kept.get(name, []), list):
+                raise FastRecordError(
+                    f"{part.path}: metadata {name!r} is not the list that `fastrecord pack` keeps there: give it "
+                    f"another name, or remove it with fastrecord.set_metadata(path, {name}=None) [FR733]"
+                )
     target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
     target.writer = _reopen(part.path, records)
     return target
