@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fastrecord as fr
@@ -169,7 +170,7 @@ def test_ctrl_c_ends_an_extraction_between_two_records(tmp_path: Path) -> None:
         (["--records", "0-99999999999999"], "record 12 is out of range"),
         (["--class", "cot"], "no class 'cot' among its 3; near ones are 'cat' [FR421]"),
         (["--class", "nope"], "no class 'nope' among its 3; they are 'cat', 'dog', 'owl' [FR421]"),
-        (["--field", "key"], "no field 'key' of type image or bytes"),
+        (["--field", "label"], "no field 'label' of type image, bytes, string, json or array"),
     ],
 )
 def test_extract_names_what_the_file_does_not_have(
@@ -194,3 +195,47 @@ def test_extract_asks_for_the_field_if_there_are_several(tmp_path: Path) -> None
     )
     good("extract", tmp_path / "a.frec", tmp_path / "out", "--field", "right")
     assert files_below(tmp_path / "out") == {"0.jpg": encode(2)}
+
+
+def test_files_of_a_writers_loop_get_endings_by_their_values(tmp_path: Path) -> None:
+    values = {"jpg": encode(0), "png": encode(1, kind="PNG"), "bin": b"anything"}
+    schema = {"data": fr.bytes_(), "text": fr.string(), "meta": fr.json(), "array": fr.array("uint8", (None,))}
+    for name, keyed in (("numbers", False), ("keys", True)):
+        path = tmp_path / f"{name}.frec"
+        with fr.Writer(path, schema | ({"key": fr.string()} if keyed else {})) as writer:
+            for kind, data in values.items():
+                record = {
+                    "data": data,
+                    "text": f"ä {kind}",
+                    "meta": {"kind": kind},
+                    "array": np.arange(3, dtype=np.uint8),
+                }
+                writer.append(record | ({"key": f"folder.v2/{kind}"} if keyed else {}))
+        stems = [f"folder.v2/{kind}" for kind in values] if keyed else ["0", "1", "2"]
+        out = tmp_path / name
+        good("extract", path, out, "--field", "data")
+        for field in ("text", "meta", "array"):
+            good("extract", path, out, "--field", field)
+        expected = {
+            f"{stem}.{end}" for stem, kind in zip(stems, values, strict=True) for end in (kind, "txt", "json", "npy")
+        }
+        assert {str(file.relative_to(out)) for file in out.rglob("*.*") if file.is_file()} == expected
+        assert (out / f"{stems[1]}.png").read_bytes() == values["png"]
+        assert (out / f"{stems[1]}.txt").read_text(encoding="utf-8") == "ä png"
+        assert json.loads((out / f"{stems[2]}.json").read_text()) == {"kind": "bin"}
+        assert np.load(out / f"{stems[0]}.npy").tolist() == [0, 1, 2]
+
+
+def test_an_ending_never_makes_two_records_one_file(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"data": fr.bytes_(), "key": fr.string()}) as writer:
+        writer.extend({"data": [b"one", b"two", b"three"], "key": ["a", "A.BIN", "x" * 253]})
+    good("extract", tmp_path / "a.frec", tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"a", "A.BIN", "x" * 253}
+
+
+def test_keys_of_a_pack_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "src" / "cat").mkdir(parents=True)
+    (tmp_path / "src" / "cat" / "bare").write_bytes(encode(0))
+    good("pack", tmp_path / "src", tmp_path / "a.frec")
+    good("extract", tmp_path / "a.frec", tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out" / "cat").iterdir()] == ["bare"]

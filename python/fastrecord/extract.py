@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import io
+import json
 import os
 import stat
 import unicodedata
@@ -55,8 +57,10 @@ def extract_records(
 ) -> ExtractSummary:
     """Write one payload a record into a folder, byte for byte as it was packed, its checksum verified.
 
-    Files are named by the field `key`; without one by the record's number and an ending that fits the bytes. All keys
-    are checked before the first file is written. A file appears under its name when it is whole. One that takes the
+    Files are named by the field `key`; without one by the record's number and an ending that fits the value: `.jpg`,
+    `.png` and so on by the first bytes, else `.bin`; `.txt` for strings, `.json`, `.npy` for arrays. A key without an
+    ending gets one, too, unless `fastrecord pack` wrote the file: its keys are the paths that it read. All keys are
+    checked before the first file is written. A file appears under its name when it is whole. One that takes the
     place of another has its permissions; others have what the process's umask leaves.
 
     Args:
@@ -64,7 +68,8 @@ def extract_records(
         folder: Where to; made if need be.
         records: Record numbers; each is written once, in ascending order. None: all.
         classes: Only records of these classes; empty: of any.
-        field: Field to write; may be left out if only one is of type image or bytes.
+        field: Field to write, of type image, bytes, string, json or array; may be left out if only one is of type image
+            or bytes.
         numbered: Name files by number although there are keys.
         overwrite: Replace files that exist.
         progress: Called with records done and records in total.
@@ -80,23 +85,21 @@ def extract_records(
     with Reader(path) as reader:
         payload = _payload_field(reader, field)
         numbers = _select(reader, records, classes)
-        names = None if numbered or "key" not in reader.schema else _names(reader, numbers)
+        names = _Names(reader, numbers, numbered=numbered)
+        kind = reader.schema[payload].name
         total = 0
-        alike = set() if names is None else _alike(names)
-        with _Folder(os.fspath(folder), alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
-            width = len(str(max(len(reader) - 1, 0)))
+        with _Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             written = 0
             try:
                 for start in range(0, len(numbers), _BATCH):
                     if interrupt.pending:
                         raise KeyboardInterrupt
                     part = numbers[start : start + _BATCH]
-                    for view in reader.read_batch(part, [payload], verify=True, copy=True)[payload]:
-                        number = numbers[written]
-                        name = f"{number:0{width}d}{_ending(bytes(view[:16]))}" if names is None else names[written]
-                        target.write(name, view)
+                    for value in reader.read_batch(part, [payload], verify=True, copy=True)[payload]:
+                        content, ending = _content(value, kind)
+                        target.write(*names.name(written, ending), content)
                         written += 1
-                        total += len(view)
+                        total += len(content)
                     if progress is not None:
                         progress(written, len(numbers))
             except KeyboardInterrupt as err:
@@ -116,13 +119,16 @@ def _left(folder: str, written: int, total: int) -> str:
 
 
 def _payload_field(reader: Reader, field: str | None) -> str:
-    fields = [name for name, kind in reader.schema.items() if kind.name in ("image", "bytes")]
+    schema = reader.schema
     if field is not None:
+        fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes", "string", "json", "array")]
         if field not in fields:
             raise SchemaError(
-                f"{reader.path}: no field {field!r} of type image or bytes: the file has {fields or 'none'} [FR407]"
+                f"{reader.path}: no field {field!r} of type image, bytes, string, json or array: the file has "
+                f"{fields or 'none'} [FR407]"
             )
         return field
+    fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
     if len(fields) != 1:
         raise SchemaError(
             f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'} [FR412]"
@@ -155,7 +161,44 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
     return numbers[np.isin(labels, [known.index(name) for name in classes])]
 
 
-def _names(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
+class _Names:
+    """The names of the files that records become: keys, or numbers; with endings where there are none.
+
+    Attributes:
+        alike: Keys that some file system could take for another of them.
+    """
+
+    def __init__(self, reader: Reader, numbers: NDArray[np.int64], *, numbered: bool) -> None:
+        self._numbers = numbers
+        self._width = len(str(max(len(reader) - 1, 0)))
+        self._keys = None if numbered or "key" not in reader.schema else _keys(reader, numbers)
+        self.alike = _alike(self._keys or [])
+        # Keys of a pack are the paths of its input, whatever these end with.
+        self._packed = "packs" in reader.metadata
+        bare = self._keys is not None and not self._packed and not all(map(_has_ending, self._keys))
+        self._taken = {_folded(key) for key in self._keys or []} if bare else set()
+
+    def name(self, at: int, ending: str) -> tuple[str, str]:
+        """Return the key of a record (its number, if it has none), and the name of its file."""
+        if self._keys is None:
+            number = f"{self._numbers[at]:0{self._width}d}"
+            return number, f"{number}{ending}"
+        key = self._keys[at]
+        name = f"{key}{ending}"
+        if self._packed or _has_ending(key) or _folded(name) in self._taken or _wrong(name) is not None:
+            return key, key
+        return key, name
+
+
+def _has_ending(key: str) -> bool:
+    return os.path.splitext(key)[1] != ""
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     names: list[str] = []
     for start in range(0, len(numbers), 4096):
         names.extend(reader.read_batch(numbers[start : start + 4096], ["key"])["key"])
@@ -203,7 +246,7 @@ def _shown(key: str) -> str:
 
 def _alike(names: Sequence[str]) -> set[str]:
     """Return the names that some file system could take for another of them: only case or composition differs."""
-    folded = [unicodedata.normalize("NFC", name.casefold()) for name in names]
+    folded = [_folded(name) for name in names]
     counts = Counter(folded)
     if len(counts) == len(names):
         return set()
@@ -230,12 +273,12 @@ class _Folder:
         os.close(self.last[1])
         os.close(self.root)
 
-    def write(self, name: str, data: memoryview) -> None:
+    def write(self, key: str, name: str, data: bytes | memoryview) -> None:
         *folders, file_name = name.split("/")
         at = self._open(tuple(folders))
         full = os.path.join(self.path, name)
         before = _status(file_name, at)
-        if before is not None and name in self.alike and (before.st_dev, before.st_ino) in self.written:
+        if before is not None and key in self.alike and (before.st_dev, before.st_ino) in self.written:
             other = self.written[before.st_dev, before.st_ino]
             raise FastRecordError(
                 f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
@@ -252,14 +295,14 @@ class _Folder:
         try:
             created = create(temporary, at, 0o666 if kept is None else 0o600)
             with os.fdopen(created, "wb", buffering=0) as file:
-                rest = data
+                rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
                 if kept is not None:
                     os.fchmod(created, kept)
-                if name in self.alike:
+                if key in self.alike:
                     status = os.fstat(created)
-                    self.written[status.st_dev, status.st_ino] = name
+                    self.written[status.st_dev, status.st_ino] = key
             os.replace(temporary, file_name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException as err:
             if _status(temporary, at) is not None:
@@ -301,6 +344,7 @@ def _status(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
+_BRANDS = {b"avif": ".avif", b"avis": ".avif", b"heic": ".heic", b"heix": ".heic", b"mif1": ".heif"}
 _MAGIC = (
     (b"\xff\xd8\xff", ".jpg"),
     (b"\x89PNG\r\n\x1a\n", ".png"),
@@ -310,11 +354,28 @@ _MAGIC = (
     (b"MM\0*", ".tif"),
     (b"P5", ".pgm"),
     (b"P6", ".ppm"),
+    (b"\xff\x0a", ".jxl"),
+    (b"\0\0\0\x0cJXL ", ".jxl"),
 )
+
+
+def _content(value: Any, kind: str) -> tuple[bytes | memoryview, str]:
+    """Return what a file holds of a value of a field of some type, and what its name ends with."""
+    if kind == "string":
+        return value.encode(), ".txt"
+    if kind == "json":
+        return json.dumps(value, ensure_ascii=False).encode(), ".json"
+    if kind == "array":
+        file = io.BytesIO()
+        np.save(file, value, allow_pickle=False)
+        return file.getbuffer(), ".npy"
+    return value, _ending(bytes(value[:16]))
 
 
 def _ending(head: bytes) -> str:
     """Return the usual file name ending for the first 16 bytes of an image, `.bin` for anything else."""
+    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
+        return _BRANDS[head[8:12]]
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return ".webp"
     return next((ending for magic, ending in _MAGIC if head.startswith(magic)), ".bin")

@@ -286,11 +286,11 @@ def _explained(path: str, writer: Writer) -> Iterator[None]:
 
 def _explain(path: str, err: BaseException) -> None:
     """Say in a note what an error leaves behind."""
+    if isinstance(err, FastRecordError) and err.code == "FR607":
+        return  # it says where the records are, which the path does not lead to
     if isinstance(err, OSError):
         err.__notes__ = []  # the writer's own, which knows of no `--resume`
     room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    if isinstance(err, FastRecordError) and err.code == "FR607":
-        return  # it says where the records are, which the path does not lead to
     try:
         with Reader(path) as reader:
             records, complete = len(reader), reader.complete
