@@ -211,13 +211,22 @@ def test_any_two_files_of_a_schema_make_one_and_a_copy_without_dead_bytes_holds_
     assert_holds(tmp_path / "merged.frec", schema, rows + rows, rng)
 
 
-def everything(path: Path) -> list[dict[str, Any]]:
+def by_record(path: Path) -> list[dict[str, Any]]:
     with fr.Reader(path) as reader:
-        return [{name: normal(reader.get(i, name, verify=True)) for name in reader.schema} for i in range(len(reader))]
+        return [{name: normal(value) for name, value in record.items()} for record in reader]
 
 
+def by_batch(path: Path) -> dict[str, list[Any]]:
+    with fr.Reader(path) as reader:
+        batch = reader.read_batch(range(len(reader)))
+        return {name: [normal(value) for value in batch[name]] for name in batch}
+
+
+@pytest.mark.parametrize("everything", [by_record, by_batch])
 @pytest.mark.parametrize("seed", range(60, 80))
-def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(tmp_path: Path, seed: int) -> None:
+def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(
+    tmp_path: Path, seed: int, everything: Callable[[Path], Any]
+) -> None:
     rng = np.random.default_rng(seed)
     path = tmp_path / "x.frec"
     for _ in write(path, rng):

@@ -280,6 +280,10 @@ def test_a_flipped_bit_in_a_payload_is_found_by_every_read_that_checks(path: Pat
     reader = fr.Reader(path, access)
     out = bytearray(1 << 20)
     calls: list[Callable[[], Any]] = [
+        lambda: reader[17],
+        lambda: list(reader),
+        lambda: reader.get(17, "image"),
+        lambda: reader.read_batch([3, 17]),
         lambda: reader.get(17, "image", verify=True),
         lambda: reader.read_batch([3, 17], verify=True),
         lambda: reader.read_batch_into([3, 17], "image", out),
@@ -295,7 +299,9 @@ def test_a_flipped_bit_in_a_payload_is_found_by_every_read_that_checks(path: Pat
     # Without the check the bytes come as they are, and the other records are sound.
     wrong = bytearray(image_of(17))
     wrong[length // 2] ^= 1
-    assert reader[17]["image"] == reader.get(17, "image") == reader.read_batch([17])["image"][0] == wrong
+    unchecked = fr.Reader(path, access, verify=False)
+    assert unchecked[17]["image"] == reader.get(17, "image", verify=False) == wrong
+    assert reader.read_batch([17], verify=False)["image"][0] == unchecked.read_batch([17])["image"][0] == wrong
     end = int(reader.read_batch_into([17], "image", out, verify=False)[-1])
     assert out[:end] == wrong
     assert reader.read_batch([16, 18], verify=True)["image"].tolist() == [image_of(16), image_of(18)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, TypeAlias, final, overload
+from typing import Any, Literal, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
 import torch
@@ -73,6 +73,7 @@ class UnsupportedVersionError(FastRecordError): ...
 def error_code(error: object) -> str | None: ...
 def deliver_events(*, last: bool = False) -> None: ...
 
+_Verify: TypeAlias = Literal["once"] | bool
 _Indices: TypeAlias = Sequence[SupportsIndex] | NDArray[np.integer[Any]] | torch.Tensor
 
 def default_threads() -> int: ...
@@ -89,7 +90,7 @@ def decode_image(
     data: Buffer, *, truncated: str = "reject", exif_orientation: bool = False, max_pixels: int | None = None
 ) -> NDArray[np.uint8]: ...
 def decode_records(
-    reader: Reader, records: _Indices, field: str, *, verify: bool = True, threads: int | None = None
+    reader: Reader, records: _Indices, field: str, *, verify: _Verify = ..., threads: int | None = None
 ) -> list[NDArray[np.uint8]]: ...
 def crop_image(
     data: Buffer,
@@ -101,7 +102,13 @@ def draw_crops(
     image: tuple[int, int], n: int, seed: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]: ...
 def open_snapshot(
-    path: str | PathLike[str], access: str, threads: int | None, file_id: str, commit: int, footer: int
+    path: str | PathLike[str],
+    access: str,
+    threads: int | None,
+    file_id: str,
+    commit: int,
+    footer: int,
+    verify: _Verify,
 ) -> Reader: ...
 
 @final
@@ -246,19 +253,30 @@ def side_lengths(reader: Reader, field: str, records: Sequence[int]) -> NDArray[
 
 @final
 class Reader:
-    def __new__(cls, path: str | PathLike[str], access: str = "mmap", *, threads: int | None = None) -> Self: ...
+    def __new__(
+        cls, path: str | PathLike[str], access: str = "mmap", *, threads: int | None = None, verify: _Verify = "once"
+    ) -> Self: ...
     def __len__(self) -> int: ...
     def __getitem__(self, record: SupportsIndex, /) -> dict[str, Any]: ...
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
-    def get(self, record: SupportsIndex, field: str, *, verify: bool = False, copy: bool = False) -> Any: ...
+    def get(self, record: SupportsIndex, field: str, *, verify: _Verify | None = None, copy: bool = False) -> Any: ...
     def column(self, name: str, *, copy: bool = False) -> NDArray[Any]: ...
     def compression(self) -> dict[str, dict[str, Any]]: ...
     def lengths(self, field: str, indices: _Indices | None = None) -> NDArray[np.int64]: ...
     def read_batch(
-        self, indices: _Indices, fields: Sequence[str] | None = None, verify: bool = False, *, copy: bool = False
+        self,
+        indices: _Indices,
+        fields: Sequence[str] | None = None,
+        verify: _Verify | None = None,
+        *,
+        copy: bool = False,
     ) -> Batch: ...
     def read_batch_into(
-        self, indices: _Indices, field: str, out: Buffer | NDArray[Any] | torch.Tensor, verify: bool = True
+        self,
+        indices: _Indices,
+        field: str,
+        out: Buffer | NDArray[Any] | torch.Tensor,
+        verify: _Verify | None = None,
     ) -> NDArray[np.int64]: ...
     def prefetch(self, indices: _Indices, field: str) -> int: ...
     def refresh(self) -> bool: ...
@@ -338,7 +356,7 @@ class ImagePlan:
         outputs: Sequence[tuple[Any, ...]],
         *,
         flip: bool = False,
-        verify: bool = True,
+        verify: _Verify = ...,
         truncated: str = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
@@ -354,7 +372,7 @@ class ArrayPlan:
         cls,
         files: Sequence[tuple[Reader, Sequence[str]]],
         *,
-        verify: bool = True,
+        verify: _Verify = ...,
         spares: int = 4,
     ) -> Self: ...
     def start(self, threads: int) -> Loading: ...

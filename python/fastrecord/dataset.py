@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -62,7 +62,9 @@ class FastRecordDataset(Views):
         fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
         classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
             numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
-        verify: Check the CRC of every payload that is read.
+        verify: When payloads are checked against their CRCs, as of `Reader`: "once", when a record's payload is first
+            taken from the mapping, and each time that a system call reads it, as for images that are decoded; True,
+            each time; False, never.
         allow_incomplete: Accept files whose packing has not been finished, shards of which some are missing, and files
             that together hold records twice.
         access: "mmap", or "pread" to map nothing.
@@ -97,7 +99,7 @@ class FastRecordDataset(Views):
         extra_fields: Sequence[str] = (),
         fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
-        verify: bool = True,
+        verify: bool | Literal["once"] = "once",
         allow_incomplete: bool = False,
         access: str = "mmap",
         snapshots: Sequence[Mapping[str, Any]] | None = None,
@@ -116,7 +118,7 @@ class FastRecordDataset(Views):
         self.verify = verify
         self.paths = find_files(path)
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
-        readers = open_files(self.paths, access, snapshots)
+        readers = open_files(self.paths, access, snapshots, verify)
         for reader in readers:
             if not (reader.complete or allow_incomplete):
                 raise FastRecordError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from typing import Literal
 
 import numpy as np
 import torch
@@ -51,7 +52,9 @@ def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image
     raise DecodeError(f"{place(reader, record, field)}: {reason} [FR512]")
 
 
-def decode_native(reader: Reader, records: NDArray[np.int64], field: str, *, verify: bool) -> list[torch.Tensor]:
+def decode_native(
+    reader: Reader, records: NDArray[np.int64], field: str, *, verify: bool | Literal["once"]
+) -> list[torch.Tensor]:
     """Return the images of some records of one file, decoded by the core, uint8 (3, H, W) in RGB.
 
     Raises:

@@ -6,7 +6,7 @@ Reads labels only; which records a data set has, and what samples look like, is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ class Labels:
                 self._classes = self._found
         return self._classes
 
-    def of(self, rows: NDArray[np.int64], *, verify: bool) -> NDArray[Any]:
+    def of(self, rows: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:
         """Return the labels of records, (N,) or (N, *shape).
 
         Args:
@@ -117,7 +117,7 @@ class Labels:
             labels[positions] = self.of_file(shard, records, verify=verify)
         return labels
 
-    def of_file(self, shard: int, records: NDArray[np.int64], *, verify: bool) -> NDArray[Any]:
+    def of_file(self, shard: int, records: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:
         """Return the labels of records of one file; as `of`."""
         reader, field = self._shards.readers[shard], str(self.field)
         if self.are_names and self._numbers is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import warnings
@@ -110,6 +111,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         truncated: "reject": an image that ends early is an error. "accept": what is there is decoded.
         exif_orientation: Turn images as their EXIF data says; torchvision does not.
         max_pixels: Larger images are errors. Default: where Pillow refuses them.
+        verify: When payloads are checked against their CRCs: "once", True or False. Default: as the data set says.
 
     Raises:
         TypeError, ValueError: an argument is of another type, out of range, or contradicts another.
@@ -141,6 +143,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         truncated: Literal["reject", "accept"] = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
+        verify: bool | Literal["once"] | None = None,
         **others: Never,
     ) -> None:
         if others:
@@ -157,7 +160,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._delivery = Delivery(device, pin_memory, dtype)
         self._skipper = Skipper(on_error, max_skipped, dataset)
         self._image, self._images, self._flip, self._fields = image, images, flag("flip", flip), fields
-        self._ragged = ragged
+        self._ragged, self._verify = ragged, verify
         self._decoding = {"dtype": dtype, "max_pixels": max_pixels}
         self._options = {
             "truncated": truncated,
@@ -176,6 +179,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def _make(self) -> ArrayBatches | ImageBatches:
         """Return what makes batches by the arguments as they are now."""
         dataset, image, images = self._dataset, self._image, self._images
+        if self._verify is not None:
+            dataset = copy.copy(dataset)
+            dataset.verify = self._verify
         if dataset.fields is not None and images is None:
             decoding = {"image": image, "flip": self._flip or None, "fields": self._fields, **self._decoding}
             _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])

@@ -6,7 +6,7 @@ import glob
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,26 +38,32 @@ def find_files(paths: Paths) -> list[str]:
     return files
 
 
-def open_files(paths: Sequence[str], access: str, snapshots: Sequence[Mapping[str, Any]] | None = None) -> list[Reader]:
+def open_files(
+    paths: Sequence[str],
+    access: str,
+    snapshots: Sequence[Mapping[str, Any]] | None = None,
+    verify: bool | Literal["once"] = "once",
+) -> list[Reader]:
     """Open files, at their newest commits or at those that snapshots name.
 
     Args:
         paths: By `find_files`.
         access: "mmap" or "pread".
         snapshots: What `Shards.snapshots` of the same files was, in their order.
+        verify: When payloads are checked, unless a call says so itself.
 
     Raises:
         FastRecordError: a file is another one than that of its snapshot. ValueError: there is not one for each file.
     """
     if snapshots is None:
-        return [Reader(path, access) for path in paths]
+        return [Reader(path, access, verify=verify) for path in paths]
     if len(snapshots) != len(paths):
         raise ValueError(f"snapshots of {len(snapshots)} files, and {len(paths)} files: give one for each, in order")
     if lacking := [key for key in ("file_id", "commit", "bytes") for file in snapshots if key not in file]:
         raise ValueError(f"a snapshot is what `snapshots` of a data set holds: this one has no {lacking[0]!r}")
     # A commit ends with its footer, of one page.
     ends = [(file["file_id"], file["commit"], file["bytes"] - _PAGE) for file in snapshots]
-    return [open_snapshot(path, access, None, *end) for path, end in zip(paths, ends, strict=True)]
+    return [open_snapshot(path, access, None, *end, verify) for path, end in zip(paths, ends, strict=True)]
 
 
 def _find(path: str | os.PathLike[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ def is_number(kind: FieldType) -> bool:
     return kind.dtype == kind.name
 
 
-def read_values(shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool) -> dict[str, Any]:
+def read_values(
+    shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool | Literal["once"]
+) -> dict[str, Any]:
     """Return fields of records: arrays (N, ...) of numbers and of arrays of one shape, else lists of N values.
 
     Arrays own their memory and may be written. bfloat16 comes as uint16 bits.
@@ -98,7 +100,7 @@ def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
     return torch.from_numpy(tensor.numpy()[places])
 
 
-def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool) -> Any:
+def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool | Literal["once"]) -> Any:
     """Return one field of one record as a sample has it: numbers as Python has them, arrays as tensors.
 
     Raises:

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +31,7 @@ class Views(Dataset[Any]):
     transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
     decode: str | None
-    verify: bool
+    verify: bool | Literal["once"]
     paths: list[str]
     _shards: Shards
     _view: Rows

@@ -7,7 +7,7 @@ use crate::extent::Extent;
 use crate::field_type::FieldType;
 use crate::pool::Pool;
 use crate::reader::Reader;
-use crate::snapshot::Access;
+use crate::seen::{Verify, is_set};
 
 /// Below this, waking another thread costs more than it saves.
 const ALONE: u64 = 512 << 10;
@@ -63,24 +63,41 @@ impl Reader {
     }
 
     /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping; none at all if a value of the
-    /// batch is compressed: [`Reader::read_batch_owned`] then.
+    /// batch is compressed: [`Reader::read_batch_owned`] then. Those that `verify` says are checked where they lie, on all threads.
     ///
     /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
     /// would be read page by page.
     ///
     /// # Errors
-    /// A damaged index, a field without payloads, or a file that has been truncated.
+    /// A damaged index, a field without payloads, a file that has been truncated, or the first damaged payload.
     pub fn view_batch(
         &self,
         field: usize,
         records: &[u64],
+        verify: impl Into<Verify>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<Option<Ranges>> {
-        let extents = self.extents(field, records)?;
+        let (verify, extents) = (verify.into(), self.extents(field, records)?);
         if !extents.iter().all(Extent::is_plain) {
             return Ok(None);
         }
-        if self.disk_was_read() {
+        let cold = self.disk_was_read();
+        let bits = self.inner.seen.bits(field);
+        // Not `all`: without a branch a record takes a nanosecond.
+        let known = match verify {
+            Verify::Never => true,
+            Verify::Once => records.iter().fold(true, |known, &record| known & is_set(bits, record)),
+            Verify::Always => false,
+        };
+        let (due, found): (Vec<u64>, Vec<Extent>) = if known {
+            Default::default()
+        } else {
+            let due = records.iter().zip(&extents);
+            due.filter(|(record, extent)| !extent.missing && Self::is_due_in(bits, **record, verify)).unzip()
+        };
+        if !due.is_empty() {
+            self.check_all(field, due, found, verify, cold, interrupted)?;
+        } else if cold {
             self.ask_unless(&extents, interrupted)?;
         }
         Ok(Some(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect()))
@@ -96,7 +113,7 @@ impl Reader {
         field: usize,
         records: &[u64],
         out: &mut [u8],
-        verify: bool,
+        verify: impl Into<Verify>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<u64>> {
         if let FieldType::Array(array) = &self.field_at(field)?.kind
@@ -108,7 +125,7 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
         self.all_there(field, records, &extents)?;
-        self.copy(field, records, extents, &starts, out, verify, interrupted)?;
+        self.copy(field, records, extents, &starts, out, verify.into(), interrupted)?;
         Ok(starts)
     }
 
@@ -120,12 +137,12 @@ impl Reader {
         &self,
         field: usize,
         records: &[u64],
-        verify: bool,
+        verify: impl Into<Verify>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let extents = self.extents(field, records)?;
         self.all_there(field, records, &extents)?;
-        self.copy_to_new(field, records, extents, verify, interrupted)
+        self.copy_to_new(field, records, extents, verify.into(), interrupted)
     }
 
     /// As [`Reader::read_batch_copy`], but where a value is missing it is `None`: offset and length of each in the buffer.
@@ -136,12 +153,12 @@ impl Reader {
         &self,
         field: usize,
         records: &[u64],
-        verify: bool,
+        verify: impl Into<Verify>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<(Vec<u8>, Ranges)> {
         let extents = self.extents(field, records)?;
         let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
-        let (bytes, starts) = self.copy_to_new(field, records, extents, verify, interrupted)?;
+        let (bytes, starts) = self.copy_to_new(field, records, extents, verify.into(), interrupted)?;
         let ranges = starts.windows(2).zip(missing);
         let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
         Ok((bytes, ranges))
@@ -152,7 +169,7 @@ impl Reader {
         field: usize,
         records: &[u64],
         extents: Vec<Extent>,
-        verify: bool,
+        verify: Verify,
         interrupted: impl FnMut() -> bool,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
@@ -193,7 +210,7 @@ impl Reader {
         extents: Vec<Extent>,
         starts: &[u64],
         out: &mut [u8],
-        verify: bool,
+        verify: Verify,
         interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
         let total = starts.last().copied().unwrap_or_default();
@@ -225,7 +242,7 @@ impl Reader {
         extents: &[Extent],
         starts: &[u64],
         out: &mut [u8],
-        (verify, ahead): (bool, bool),
+        (verify, ahead): (Verify, bool),
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
         let mut asked = 0;
@@ -248,22 +265,35 @@ impl Reader {
     }
 
     /// Checks the checksums of records' payloads where they lie in the mapping, on all threads.
-    ///
-    /// # Errors
-    /// The first damaged payload; interrupts. Files read by system calls are checked when they are copied instead.
-    pub fn verify_mapped(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<()> {
-        let extents = self.extents(field, records)?;
+    fn check_all(
+        &self,
+        field: usize,
+        records: Vec<u64>,
+        extents: Vec<Extent>,
+        verify: Verify,
+        cold: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
-        if self.access() != Access::Mmap {
-            return Ok(());
-        }
+        let total = starts.last().copied().unwrap_or_default();
+        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || cold;
+        let threads = if total < ALONE { 1 } else { self.threads() };
         let groups = groups_of(&starts);
-        self.ask_first(&extents, &groups);
-        let (this, records) = (self.clone(), records.to_vec());
-        Pool::current().run(groups.len(), self.threads(), interrupted, move |item| {
-            this.ask_ahead_of(item, &extents, &groups);
+        if ahead {
+            self.ask_first(&extents, &groups);
+        } else {
+            self.with_mapped(field, &records, &extents, |mapped| {
+                touch(mapped, &extents);
+                Ok(())
+            })?;
+        }
+        let this = self.clone();
+        Pool::current().run(groups.len(), threads, interrupted, move |item| {
+            if ahead {
+                this.ask_ahead_of(item, &extents, &groups);
+            }
             let group = groups[item].clone();
-            this.check_mapped(field, &records[group.clone()], &extents[group])
+            this.check_mapped(field, &records[group.clone()], &extents[group], verify)
         })
     }
 }

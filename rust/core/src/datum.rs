@@ -8,6 +8,7 @@ use crate::extent::Extent;
 use crate::field_type::FieldType;
 use crate::payload::resized;
 use crate::reader::Reader;
+use crate::seen::Verify;
 
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +34,8 @@ impl Reader {
     ///
     /// # Errors
     /// Damage; with `verify`, a payload's too.
-    pub fn datum(&self, field: usize, record: u64, verify: bool) -> Result<Datum> {
+    pub fn datum(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Datum> {
+        let verify = verify.into();
         match &self.field_at(field)?.kind {
             FieldType::String | FieldType::Json => {
                 Ok(self.strings(field, &[record])?.pop().flatten().map_or(Datum::Missing, Datum::Str))
@@ -46,8 +48,8 @@ impl Reader {
                 if !extent.is_plain() || matches!(kind, FieldType::List(_)) {
                     return Ok(Datum::Decompressed(self.read_checked(field, record, &extent)?));
                 }
-                if verify {
-                    self.check_mapped(field, &[record], &[extent])?;
+                if self.is_due(field, record, verify) {
+                    self.check_mapped(field, &[record], &[extent], verify)?;
                 }
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }
@@ -91,7 +93,7 @@ impl Reader {
     ///
     /// # Errors
     /// A failed read, damage, or a record without a value.
-    pub fn payload(&self, field: usize, record: u64, verify: bool) -> Result<Vec<u8>> {
+    pub fn payload(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Vec<u8>> {
         let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
         if extent.missing {
             return Err(self.missing(field, record));
@@ -100,10 +102,10 @@ impl Reader {
             return self.decompressed(field, record, &extent);
         }
         let mut bytes = self.pread(field, record, &extent)?;
-        if verify {
-            self.check_crc(field, record, &extent, &bytes)?;
-        } else {
+        if verify.into() == Verify::Never {
             self.inner.seal.check_after(&self.inner.file)?;
+        } else {
+            self.check_crc(field, record, &extent, &bytes)?;
         }
         bytes.truncate(extent.length() as usize);
         Ok(bytes)
@@ -113,7 +115,7 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer of another size, a failed read, damage, or a record without a value.
-    pub fn value_into(&self, field: usize, record: u64, out: &mut [u8], verify: bool) -> Result<()> {
+    pub fn value_into(&self, field: usize, record: u64, out: &mut [u8], verify: impl Into<Verify>) -> Result<()> {
         let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
         if extent.missing {
             return Err(self.missing(field, record));
@@ -122,13 +124,13 @@ impl Reader {
         if needed != given {
             return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
         }
-        self.copy_one(field, record, &extent, out, verify)
+        self.copy_one(field, record, &extent, out, verify.into())
     }
 
     fn read_checked(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         resized(&mut bytes, extent.length())?;
-        self.copy_one(field, record, extent, &mut bytes, true)?;
+        self.copy_one(field, record, extent, &mut bytes, Verify::Always)?;
         Ok(bytes)
     }
 

@@ -10,6 +10,7 @@ use crate::image::{Decoder, Random, raw_pixels};
 use crate::loader::{LoadCounters, Making, Recipe, add};
 use crate::payload::resized;
 use crate::plan::{Lead, LoadPlan, Place, follow};
+use crate::seen::Verify;
 
 /// Payloads of up to so many bytes leave their memory to the next one.
 const KEEP: usize = 16 << 20;
@@ -157,8 +158,8 @@ impl LoadPlan {
         let source = &self.sources[place.source];
         let (reader, field, extent) = (&source.reader, source.fields[output], &place.extents[output]);
         let (record, length, plain) = (place.record, extent.stored as usize, extent.is_plain());
-        let check = |bytes: &[u8]| {
-            if plain && self.verify {
+        let check = |bytes: &[u8], due: bool| {
+            if plain && due {
                 reader.check_crc(field, record, extent, bytes)?;
             }
             add(&counters.reads, 1);
@@ -173,7 +174,8 @@ impl LoadPlan {
                 if !stored.starts_with(RAW) {
                     return Ok(None);
                 }
-                check(stored)?;
+                check(stored, reader.is_due(field, record, self.verify))?;
+                reader.remember(field, record, self.verify);
                 Ok(work.take().map(|work| work(stored)))
             })?;
             if let Some(made) = made {
@@ -191,8 +193,8 @@ impl LoadPlan {
         if plain && bytes.starts_with(RAW) {
             self.raw.store(true, Ordering::Relaxed);
         }
-        check(bytes)?;
-        if plain && !self.verify {
+        check(bytes, self.verify != Verify::Never)?;
+        if plain && self.verify == Verify::Never {
             reader.inner.seal.check_after(&reader.inner.file)?;
         }
         let bytes = if plain {

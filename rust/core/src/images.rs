@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::image::{DecodeError, DecodeOptions, Decoder, Image};
 use crate::pool::Pool;
 use crate::reader::Reader;
+use crate::seen::Verify;
 
 thread_local! {
     static DECODER: RefCell<Option<(DecodeOptions, Decoder)>> = const { RefCell::new(None) };
@@ -60,12 +61,12 @@ impl Reader {
         &self,
         field: usize,
         records: &[u64],
-        verify: bool,
+        verify: impl Into<Verify>,
         options: DecodeOptions,
         threads: Option<usize>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<Pixels>> {
-        let name = self.field_at(field)?.name.clone();
+        let (name, verify) = (self.field_at(field)?.name.clone(), verify.into());
         // The pool's threads may hold the job for an instant after its end: images are taken out of what they share.
         let images: Arc<Vec<Mutex<Option<Pixels>>>> = Arc::new(records.iter().map(|_| Mutex::default()).collect());
         let body = {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
 
 use crate::chunk::Source;
 use crate::codec;
@@ -9,6 +10,7 @@ use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::reader::Reader;
+use crate::seen::{Verify, is_set};
 
 /// Larger buffers are not kept.
 const KEEP: usize = 4 << 20;
@@ -50,7 +52,7 @@ impl Reader {
         record: u64,
         extent: &Extent,
         out: &mut [u8],
-        verify: bool,
+        verify: Verify,
     ) -> Result<()> {
         self.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
             self.copy_from(mapped, field, record, extent, out, verify)
@@ -66,7 +68,7 @@ impl Reader {
         record: u64,
         extent: &Extent,
         out: &mut [u8],
-        verify: bool,
+        verify: Verify,
     ) -> Result<()> {
         if !extent.is_plain() {
             return self.decompress_one(field, record, extent, out);
@@ -75,7 +77,7 @@ impl Reader {
             (_, Some(mapped)) => {
                 let stored = self.stored_in(extent, mapped)?;
                 let (bytes, side) = stored.split_at(out.len());
-                if !verify {
+                if !Self::is_due_in(self.inner.seen.bits(field), record, verify) {
                     out.copy_from_slice(bytes);
                     return Ok(());
                 }
@@ -84,12 +86,14 @@ impl Reader {
                     to.copy_from_slice(from);
                     crc = crate::crc::crc32c_append(crc, to);
                 }
-                self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))
+                self.compare_crc(field, record, extent.crc, crate::crc::crc32c_append(crc, side))?;
+                self.remember(field, record, verify);
+                Ok(())
             }
             (Source::Mapped(_), None) => self.copy_one(field, record, extent, out, verify),
             (Source::File(file), None) => {
                 file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
-                if !verify {
+                if verify == Verify::Never {
                     return self.inner.seal.check_after(file);
                 }
                 let crc = self.read_crc(extent, extent.length(), crate::crc::crc32c(out), &mut Vec::new())?;
@@ -98,12 +102,35 @@ impl Reader {
         }
     }
 
+    /// Whether a payload in the mapping is to be compared with its CRC, by what is known of its field.
+    #[inline]
+    pub(crate) fn is_due_in(bits: &[AtomicU64], record: u64, verify: Verify) -> bool {
+        match verify {
+            Verify::Never => false,
+            Verify::Once => !is_set(bits, record),
+            Verify::Always => true,
+        }
+    }
+
+    /// Whether a payload that is read from the mapping as it lies there is to be compared with its CRC, which may take long.
+    pub fn is_due(&self, field: usize, record: u64, verify: Verify) -> bool {
+        Self::is_due_in(self.inner.seen.bits(field), record, verify)
+    }
+
+    /// Remembers that a payload in the mapping is sound.
+    pub(crate) fn remember(&self, field: usize, record: u64, verify: Verify) {
+        if verify == Verify::Once {
+            self.inner.seen.set(field, record);
+        }
+    }
+
     /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
-    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent], verify: Verify) -> Result<()> {
         self.with_mapped(field, records, extents, |mapped| {
             let Some(mapped) = mapped else { return Ok(()) };
             for (&record, extent) in records.iter().zip(extents) {
                 self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
+                self.remember(field, record, verify);
             }
             Ok(())
         })

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::image::{Crop, DecodeError, DecodeOptions, Geometry, Rect};
+use crate::seen::Verify;
 use crate::sources::{LoadSource, Sources};
 
 /// What is made of each record.
@@ -16,7 +17,7 @@ pub struct LoadPlan {
     pub(crate) leader: usize,
     pub(crate) flip: bool,
     pub(crate) decode: DecodeOptions,
-    pub(crate) verify: bool,
+    pub(crate) verify: Verify,
     /// Some payload was pixels as they are: it is worth to look for more of them in the mapping.
     pub(crate) raw: AtomicBool,
 }
@@ -43,8 +44,9 @@ impl LoadPlan {
         outputs: Vec<Geometry>,
         flip: bool,
         decode: DecodeOptions,
-        verify: bool,
+        verify: impl Into<Verify>,
     ) -> Result<Self> {
+        let verify = verify.into();
         let bad = |detail: String| Err(Error::Plan(detail));
         if sources.is_empty() || outputs.is_empty() {
             return bad("there must be a file and an image".to_owned());

@@ -10,6 +10,7 @@ use crate::field_type::FieldType;
 use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
+use crate::seen::Verify;
 
 /// The payloads of a batch, for work that needs each of them as a whole.
 struct PayloadSource {
@@ -21,13 +22,14 @@ struct PayloadSource {
 
 impl PayloadSource {
     /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
-    fn with<T>(&self, i: usize, verify: bool, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
+    fn with<T>(&self, i: usize, verify: Verify, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
         if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
             let outcome = map.read(|bytes| {
                 let stored = reader.stored_in(extent, bytes)?;
-                if verify {
+                if reader.is_due(self.field, record, verify) {
                     reader.check_crc(self.field, record, extent, stored)?;
+                    reader.remember(self.field, record, verify);
                 }
                 Ok(work(&stored[..extent.length() as usize]))
             });
@@ -67,13 +69,13 @@ impl Reader {
         most: &[u64],
         value: &[u8],
         out: &mut [u8],
-        verify: bool,
+        verify: impl Into<Verify>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<()> {
         let FieldType::Array(array) = &self.field_at(field)?.kind else {
             return Err(self.wrong_type(field, "it holds no arrays"));
         };
-        let item = array.dtype().size();
+        let (item, verify) = (array.dtype().size(), verify.into());
         let (dims, given) = (array.shape().len(), out.len() as u64);
         let block = most.iter().try_fold(item as u64, |bytes, &dim| bytes.checked_mul(dim));
         let needed = block.and_then(|block| block.checked_mul(records.len() as u64)).unwrap_or(u64::MAX);

@@ -17,6 +17,7 @@ use crate::open::{Commit, Opening};
 use crate::pool;
 use crate::reader::Reader;
 use crate::schema::{Field, Schema};
+use crate::seen::Seen;
 use crate::sys;
 
 /// How a reader gets at the bytes.
@@ -66,6 +67,8 @@ pub(crate) struct Snapshot {
     pub(crate) blocks_seen: AtomicI64,
     /// The most bytes that one piece of advice asks for.
     pub(crate) advice: u64,
+    /// The payloads that need no further check.
+    pub(crate) seen: Seen,
 }
 
 impl Reader {
@@ -157,6 +160,7 @@ impl Reader {
         let advice = sys::largest_advice(&file);
         let (commit, records, bytes) = (footer.commit, footer.records, footer.end());
         log::debug!("{}: opened at commit {commit}: {records} records, {bytes} bytes", path.display());
+        let seen = Seen::new(&document.schema, records);
         let inner = Snapshot {
             path: path.to_owned(),
             access,
@@ -174,6 +178,7 @@ impl Reader {
             seal,
             blocks_seen: AtomicI64::new(-1),
             advice,
+            seen,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -191,6 +196,11 @@ impl Reader {
         }
         // What could not be read of this one may be there again.
         let lost = matches!(&self.inner.random, Source::Mapped(map) if map.lost_at().is_some());
+        let io = |e| Error::io(self.path(), e);
+        // A copy of the file has its id, and may have been damaged since.
+        if !lost && same_file(&self.inner.file, &new.inner.file).map_err(io)? {
+            self.inner.seen.hand_on(&new.inner.seen);
+        }
         Ok((lost || new.inner.footer.commit > self.inner.footer.commit).then_some(new))
     }
 }

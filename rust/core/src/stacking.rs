@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
 use crate::loader::{Making, Recipe, add};
+use crate::seen::Verify;
 use crate::sources::{LoadSource, Sources};
 use crate::sys;
 
@@ -29,7 +30,7 @@ pub struct StackPlan {
     fields: Vec<Vec<usize>>,
     /// Bytes of a row in each buffer.
     row_bytes: Vec<usize>,
-    verify: bool,
+    verify: Verify,
     /// Blocks that this process had read from disks when a batch was last looked up.
     blocks_seen: AtomicI64,
 }
@@ -48,7 +49,8 @@ impl StackPlan {
     ///
     /// # Errors
     /// No file, files with different numbers of fields, or a field whose values are not of one size, in all files.
-    pub fn new(mut sources: Vec<LoadSource>, verify: bool) -> Result<Self> {
+    pub fn new(mut sources: Vec<LoadSource>, verify: impl Into<Verify>) -> Result<Self> {
+        let verify = verify.into();
         let Some(first) = sources.first() else { return Err(Error::Plan("there must be a file".to_owned())) };
         let count = first.fields.len();
         let mut sizes: Vec<Vec<usize>> = Vec::with_capacity(sources.len());

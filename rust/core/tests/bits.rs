@@ -15,8 +15,10 @@ use std::thread;
 use common::damage::{self, KINDS, Sources};
 use common::places::{Place, footers, hit, is_exchanged, places};
 use common::rich::{self, Contents, contents};
-use common::{Rng, folder, options, torture};
-use fastrecord_core::{Access, DType, Error, FieldType, Mode, Reader, Result, Schema, Value, Writer};
+use common::{Rng, folder, never, options, torture};
+use fastrecord_core::{
+    Access, DType, Datum, Error, Field, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
+};
 
 /// A copy of the file for one thread, which flips its bits.
 struct Bench<'a> {
@@ -24,6 +26,7 @@ struct Bench<'a> {
     file: File,
     sound: &'a [u8],
     expected: &'a Contents,
+    views: &'a [Vec<Datum>],
     /// For each byte what it belongs to.
     places: &'a [Option<&'a Place>],
 }
@@ -34,15 +37,78 @@ fn read_all(path: &Path, access: Access) -> Result<(Reader, Contents)> {
     Ok((reader, contents))
 }
 
+/// What a view of one value shows that nobody asked to be checked, as `reader[i]` has it.
+fn view(reader: &Reader, field: usize, record: u64) -> Result<Datum> {
+    let mapped = reader.mapping().unwrap().bytes();
+    Ok(match reader.datum(field, record, Verify::default())? {
+        Datum::Payload(at, length) => Datum::Decompressed(mapped[at as usize..(at + length) as usize].to_vec()),
+        Datum::Float(number) => Datum::Values(number.to_le_bytes().to_vec()), // no two NaNs are equal
+        other => other,
+    })
+}
+
+/// The same of all records of a field, in one batch where there are views of it.
+fn batch(reader: &Reader, field: usize, definition: &Field) -> Result<Vec<Datum>> {
+    let (records, kind): (Vec<u64>, _) = ((0..reader.len()).collect(), &definition.kind);
+    let viewed = kind.has_payloads() && !kind.holds_text() && !matches!(kind, FieldType::List(_));
+    let ranges = if viewed { reader.view_batch(field, &records, Verify::default(), never)? } else { None };
+    let Some(ranges) = ranges else { return records.iter().map(|&record| view(reader, field, record)).collect() };
+    let mapped = reader.random_mapping().unwrap().bytes();
+    let bytes = |(at, length): (u64, u64)| mapped[at as usize..(at + length) as usize].to_vec();
+    Ok(ranges
+        .into_iter()
+        .map(|range| range.map_or(Datum::Missing, |range| Datum::Decompressed(bytes(range))))
+        .collect())
+}
+
+fn fields(path: &Path) -> Result<(Reader, Vec<Field>)> {
+    let reader = Reader::open(path, Access::Mmap, Some(1))?;
+    let fields = reader.schema().fields().to_vec();
+    Ok((reader, fields))
+}
+
+/// Views of one record.
+fn record_views(path: &Path, record: u64) -> Result<Vec<Datum>> {
+    let (reader, fields) = fields(path)?;
+    (0..fields.len()).map(|field| view(&reader, field, record)).collect()
+}
+
+/// Views of all records, field by field.
+fn batch_views(path: &Path) -> Result<Vec<Vec<Datum>>> {
+    let (reader, fields) = fields(path)?;
+    fields.iter().enumerate().map(|(number, field)| batch(&reader, number, field)).collect()
+}
+
 impl Bench<'_> {
     /// Flips a bit and looks at what comes of it: what is wrong with that, as text.
     fn flip(&self, bit: u64, access: Access) -> std::result::Result<(), String> {
         let at = bit / 8;
         let byte = self.sound[at as usize];
         self.file.write_all_at(&[byte ^ 1 << (bit % 8)], at).unwrap();
-        let outcome = self.look(self.places[at as usize], access);
+        let place = self.places[at as usize];
+        let outcome = match access {
+            Access::Mmap => self.look(place, access).and_then(|()| self.look_at_views(place, bit)),
+            Access::Pread => self.look(place, access),
+        };
         self.file.write_all_at(&[byte], at).unwrap();
         outcome.map_err(|what| format!("bit {} of byte {at}, {access:?}: {what}", bit % 8))
+    }
+
+    /// The record that was hit by itself, if it was one, and all of them: views show what is right, or there is an error.
+    fn look_at_views(&self, place: Option<&Place>, bit: u64) -> std::result::Result<(), String> {
+        let record = match place {
+            Some(Place::Payload(_, record)) => *record,
+            _ => bit % self.views[0].len() as u64,
+        };
+        let right =
+            |found: &[Datum]| found.iter().zip(self.views).all(|(found, views)| *found == views[record as usize]);
+        if record_views(&self.path, record).is_ok_and(|found| !right(&found)) {
+            return Err("a view of the record shows it".to_owned());
+        }
+        match batch_views(&self.path) {
+            Ok(found) if found != self.views => Err("a batch of views shows it".to_owned()),
+            _ => Ok(()),
+        }
     }
 
     fn look(&self, place: Option<&Place>, access: Access) -> std::result::Result<(), String> {
@@ -88,6 +154,7 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
     assert!(report.errors.is_empty() && report.decoded > 100, "{report:?}");
     let (_, expected) = read_all(&path, Access::Pread).unwrap();
     assert!(expected.fields.iter().any(|(_, values, _)| values.contains(&None)), "nothing is missing");
+    let views = batch_views(&path).unwrap();
     let live = places(&sound, footers(&sound)[0]);
     let mut of_byte: Vec<Option<&Place>> = vec![None; sound.len()];
     for (range, place) in &live {
@@ -104,12 +171,12 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
         for number in 0..thread::available_parallelism().map_or(1, usize::from).min(4) {
             let path = folder.path().join(format!("{number}")).join("x.frec");
             let (next, failures, done, broken) = (&next, &failures, &done, &broken);
-            let (sound, expected, of_byte) = (&sound, &expected, &of_byte);
+            let (sound, expected, of_byte, views) = (&sound, &expected, &of_byte, &views);
             scope.spawn(move || {
                 fs::create_dir(path.parent().unwrap()).unwrap();
                 fs::write(&path, sound).unwrap();
                 let file = OpenOptions::new().write(true).open(&path).unwrap();
-                let bench = Bench { path, file, sound, expected, places: of_byte };
+                let bench = Bench { path, file, sound, expected, views, places: of_byte };
                 loop {
                     let bit = next.fetch_add(step, Ordering::Relaxed);
                     if bit >= bits || broken.load(Ordering::Relaxed) {

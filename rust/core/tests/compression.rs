@@ -138,8 +138,8 @@ fn values_are_stored_smaller_or_as_they_are() {
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     assert!(matches!(reader.datum(0, 0, true).unwrap(), Datum::Payload(_, 50_000)));
     assert!(matches!(reader.datum(0, 1, true).unwrap(), Datum::Decompressed(found) if found == zeros));
-    assert!(reader.view_batch(0, &[0, 2], never).unwrap().is_some());
-    assert!(reader.view_batch(0, &[0, 1], never).unwrap().is_none());
+    assert!(reader.view_batch(0, &[0, 2], false, never).unwrap().is_some());
+    assert!(reader.view_batch(0, &[0, 1], false, never).unwrap().is_none());
     // A payload that stays as it is lies where views need it to.
     assert!(matches!(reader.datum(0, 2, true).unwrap(), Datum::Payload(at, 0) if at % 8 == 0));
 }

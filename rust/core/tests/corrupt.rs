@@ -242,7 +242,7 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         let truncated = |result: Error| matches!(result, Error::Truncated { .. });
         assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, never).unwrap_err()));
         assert!(truncated(reader.read_batch_copy(0, &[0], true, never).unwrap_err()));
-        assert!(truncated(reader.view_batch(0, &[0], || false).unwrap_err()));
+        assert!(truncated(reader.view_batch(0, &[0], false, || false).unwrap_err()));
         assert!(truncated(reader.verify(|_| false).unwrap_err()));
         assert!(truncated(reader.refresh().unwrap_err()));
     }

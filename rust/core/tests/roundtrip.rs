@@ -117,13 +117,13 @@ proptest! {
                 prop_assert_eq!(reader.lengths(field, &records).unwrap(), lengths);
                 prop_assert_eq!(reader.prefetch(field, &records, || false).unwrap(), joined.len() as u64);
                 if let Some(map) = reader.mapping() {
-                    let views = reader.view_batch(field, &records, || false).unwrap().unwrap();
+                    let views = reader.view_batch(field, &records, false, || false).unwrap().unwrap();
                     let bytes = views.iter().map(|view| {
                         let (offset, length) = view.unwrap();
                         &map.bytes()[offset as usize..(offset + length) as usize]
                     });
                     prop_assert_eq!(bytes.collect::<Vec<_>>().concat(), joined);
-                    reader.verify_mapped(field, &records, never).unwrap();
+                    reader.view_batch(field, &records, true, never).unwrap();
                 }
             }
             let texts = reader.strings(2, &records).unwrap();

@@ -36,7 +36,7 @@ fn readers_hand_out_the_value_alone() {
         let reader = Reader::open(&path, access, Some(2)).unwrap();
         let lengths = reader.lengths(0, &all).unwrap();
         assert_eq!(lengths[..6], lengths[6..]);
-        let views = reader.view_batch(0, &all, never).unwrap().unwrap();
+        let views = reader.view_batch(0, &all, false, never).unwrap().unwrap();
         assert_eq!(views.into_iter().map(|view| view.unwrap().1).collect::<Vec<_>>(), lengths);
         for verify in [false, true] {
             let (bytes, starts) = reader.read_batch_copy(0, &all, verify, never).unwrap();
@@ -47,7 +47,7 @@ fn readers_hand_out_the_value_alone() {
         // What is asked of the kernel is all of it.
         let side = 1 + 8 + 100_000 + 1;
         assert_eq!(reader.prefetch(0, &all, never).unwrap(), lengths.iter().sum::<u64>() + side);
-        reader.verify_mapped(0, &all, never).unwrap();
+        reader.view_batch(0, &all, true, never).unwrap();
     }
 }
 
@@ -72,7 +72,7 @@ fn damage_in_side_bytes_is_damage_of_the_payload() {
         let Cell::Image(image, _) = &value[0] else { panic!() };
         assert_eq!(reader.read_batch_copy(0, &[0], false, never).unwrap().0, *image);
         if access == Access::Mmap {
-            damaged(reader.verify_mapped(0, &[0], never).unwrap_err());
+            damaged(reader.view_batch(0, &[0], true, never).unwrap_err());
             damaged(reader.datum(0, 0, true).unwrap_err());
         }
     }

@@ -123,7 +123,7 @@ fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
     for (field, definition) in reader.schema().fields().iter().enumerate() {
         let kind = &definition.kind;
         let (bytes, starts) = if kind.has_payloads() {
-            reader.verify_mapped(field, &records, never)?;
+            reader.view_batch(field, &records, true, never)?;
             reader.read_batch_copy(field, &records, true, never)?
         } else {
             let bytes = reader.values(field, &records)?;
@@ -365,7 +365,7 @@ fn an_array_whose_bytes_are_not_those_of_its_shape_is_refused() {
             let all = [
                 reader.shapes(field, &[0]).err(),
                 reader.lengths(field, &[0]).err(),
-                reader.view_batch(field, &[0], never).err(),
+                reader.view_batch(field, &[0], false, never).err(),
                 reader.datum(field, 0, false).err(),
                 reader.read_batch_copy(field, &[0], false, never).err(),
             ];

@@ -136,7 +136,7 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
     let fits = |&&record: &&u64| reader.lengths(field, &[record]).is_ok_and(|lengths| lengths[0] <= LARGEST);
     let good: Vec<u64> = records.iter().filter(fits).copied().collect();
     let singles: Vec<Option<Vec<u8>>> = good.iter().map(|&record| one(reader, field, kind, record)).collect();
-    if let Ok(Some(ranges)) = reader.view_batch(field, &good, never)
+    if let Ok(Some(ranges)) = reader.view_batch(field, &good, false, never)
         && let Some(map) = reader.random_mapping()
     {
         compare(&singles, &ranges, map.bytes());
@@ -150,7 +150,7 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
             compare(&singles, &ranges, &bytes);
         }
     }
-    let _ = black_box(reader.verify_mapped(field, &good, never));
+    let _ = black_box(reader.view_batch(field, &good, true, never));
     if let FieldType::Array(array) = kind {
         let _ = black_box(reader.shapes(field, records));
         if let Ok(shapes) = reader.shapes(field, &good) {

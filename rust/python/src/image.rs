@@ -1,13 +1,14 @@
 //! Images as arrays, without a loader.
 
 use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, Truncated};
-use fastrecord_core::{Pixels, decode_image as decode};
+use fastrecord_core::{Pixels, Verify, decode_image as decode};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::check::Check;
 use crate::convert::indices;
 use crate::error::{DecodeError, coded, to_py, without_gil};
 use crate::reader::Reader;
@@ -80,13 +81,13 @@ pub(crate) fn decode_image<'py>(
 /// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given; on `threads` threads at the most,
 /// the reader's own number if None.
 #[pyfunction]
-#[pyo3(signature = (reader, records, field, *, verify = true, threads = None))]
+#[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), threads = None))]
 pub(crate) fn decode_records<'py>(
     py: Python<'py>,
     reader: &Bound<'py, Reader>,
     records: &Bound<'py, PyAny>,
     field: &str,
-    verify: bool,
+    verify: Check,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyList>> {
     let state = reader.get().state()?;
@@ -95,7 +96,7 @@ pub(crate) fn decode_records<'py>(
     let field = core.field(field).map_err(to_py)?;
     let options = DecodeOptions::default();
     let images =
-        without_gil(py, |interrupted| core.decode_batch(field, &records, verify, options, threads, interrupted))?;
+        without_gil(py, |interrupted| core.decode_batch(field, &records, verify.0, options, threads, interrupted))?;
     let arrays: Vec<_> = images
         .into_iter()
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))

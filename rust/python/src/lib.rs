@@ -6,6 +6,7 @@
 mod arrays;
 mod batch;
 mod block_order;
+mod check;
 mod compression;
 mod convert;
 mod copy;

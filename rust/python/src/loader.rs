@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fastrecord_core::image::{DecodeOptions, Geometry};
 use fastrecord_core::{
     Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Result as CoreResult, Spares, StackPlan,
-    Workload,
+    Verify, Workload,
 };
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::check::Check;
 use crate::convert::positions as numbers;
 use crate::error::{to_py, without_gil};
 use crate::events::{deliver, delivered, follow};
@@ -86,7 +87,7 @@ impl Kept {
 ///     files: Readers, each with the names of its fields that hold the images, one for each output.
 ///     outputs: The geometry of each output, as `fastrecord.transforms` describe it.
 ///     flip: Mirror every other image, on average.
-///     verify: Check payloads against their CRC.
+///     verify: When payloads are checked against their CRC: as of `Reader`.
 ///     truncated: "reject" or "accept".
 ///     exif_orientation: Turn images as their EXIF data says.
 ///     max_pixels: Larger images are refused; None: where Pillow refuses them.
@@ -104,7 +105,7 @@ pub(crate) struct ImagePlan {
 impl ImagePlan {
     #[new]
     #[pyo3(signature = (
-        files, outputs, *, flip = false, verify = true, truncated = "reject", exif_orientation = false, max_pixels = None,
+        files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", exif_orientation = false, max_pixels = None,
         spares = 4, region = true
     ))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
@@ -112,7 +113,7 @@ impl ImagePlan {
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
         outputs: Vec<Bound<'_, PyTuple>>,
         flip: bool,
-        verify: bool,
+        verify: Check,
         truncated: &str,
         exif_orientation: bool,
         max_pixels: Option<u64>,
@@ -121,7 +122,7 @@ impl ImagePlan {
     ) -> PyResult<Self> {
         let decode = DecodeOptions { region, ..options_from(truncated, exif_orientation, max_pixels)? };
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
-        let plan = LoadPlan::new(sources(files)?, outputs, flip, decode, verify).map_err(to_py)?;
+        let plan = LoadPlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
@@ -144,7 +145,7 @@ impl ImagePlan {
 ///
 /// Args:
 ///     files: Readers, each with the names of its fields, one for each output.
-///     verify: Check payloads against their CRC.
+///     verify: When payloads are checked against their CRC: as of `Reader`.
 ///     spares: Batches' memory that is kept for later ones.
 /// Raises:
 ///     KeyError, TypeError: a field that is not there, or whose values are not of one size.
@@ -157,9 +158,9 @@ pub(crate) struct ArrayPlan {
 #[pymethods]
 impl ArrayPlan {
     #[new]
-    #[pyo3(signature = (files, *, verify = true, spares = 4))]
-    fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: bool, spares: usize) -> PyResult<Self> {
-        let plan = StackPlan::new(sources(files)?, verify).map_err(to_py)?;
+    #[pyo3(signature = (files, *, verify = Check(Verify::Once), spares = 4))]
+    fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: Check, spares: usize) -> PyResult<Self> {
+        let plan = StackPlan::new(sources(files)?, verify.0).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 

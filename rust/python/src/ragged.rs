@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::{ArrayType, DType, Error, largest_shape};
+use fastrecord_core::{ArrayType, DType, Error, Verify, largest_shape};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ pub(crate) struct Arrays {
     records: Vec<u64>,
     /// All dimensions of each.
     shapes: Vec<u64>,
-    verify: bool,
+    verify: Verify,
     places: OnceLock<Places>,
 }
 
@@ -39,19 +39,13 @@ impl Arrays {
         field: usize,
         array: &ArrayType,
         records: &[u64],
-        (verify, copy): (bool, bool),
+        (verify, copy): (Verify, bool),
     ) -> PyResult<Self> {
         let reader = &state.reader;
         let shapes = py.detach(|| reader.shapes(field, records)).map_err(to_py)?;
         let places = OnceLock::new();
         if let Some(view) = state.random(py).filter(|_| !copy) {
-            let ranges = without_gil(py, |interrupted| {
-                let ranges = reader.view_batch(field, records, &mut *interrupted)?;
-                if verify && ranges.is_some() {
-                    reader.verify_mapped(field, records, interrupted)?;
-                }
-                Ok(ranges)
-            })?;
+            let ranges = without_gil(py, |interrupted| reader.view_batch(field, records, verify, interrupted))?;
             if let Some(ranges) = ranges {
                 let _ = places.set((view, ranges));
             }
@@ -90,9 +84,9 @@ impl Arrays {
         }
     }
 
-    fn checked(&self) -> bool {
+    fn check(&self) -> Verify {
         // Views of a mapping were checked when the batch was read.
-        self.verify && self.places.get().is_none()
+        if self.places.get().is_none() { self.verify } else { Verify::Never }
     }
 }
 
@@ -160,7 +154,7 @@ impl Arrays {
         let most = largest_shape(&self.array, &self.shapes);
         let shape: Vec<u64> = std::iter::once(self.records.len() as u64).chain(most.iter().copied()).collect();
         let out = new_array(py, dtype, &shape)?;
-        let (reader, verify) = (&self.state.reader, self.checked());
+        let (reader, verify) = (&self.state.reader, self.check());
         with_writable(&out, |bytes| {
             without_gil(py, |interrupted| {
                 reader.read_batch_padded(self.field, &self.records, &most, &number, bytes, verify, interrupted)
@@ -197,7 +191,7 @@ impl Arrays {
         let declared: Vec<u64> = self.array.shape().iter().skip(1).map(|dim| dim.unwrap_or_default()).collect();
         let shape: Vec<u64> = std::iter::once(end).chain(rest.map_or(declared, <[u64]>::to_vec)).collect();
         let out = new_array(py, self.array.dtype(), &shape)?;
-        let (reader, verify) = (&self.state.reader, self.checked());
+        let (reader, verify) = (&self.state.reader, self.check());
         with_writable(&out, |bytes| {
             without_gil(py, |interrupted| {
                 reader.read_batch_into(self.field, &self.records, bytes, verify, interrupted).map(drop)

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, hex};
+use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, Verify, hex};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::{array_over, stacked};
 use crate::batch::Batch;
+use crate::check::Check;
 use crate::compression::stored_dict;
 use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::error::{Progress, to_py, without_gil};
@@ -29,6 +30,11 @@ use crate::state::{State, value, values_of};
 ///     access: "mmap" maps the file, so that records are views that cost nothing; "pread" maps nothing: every read is a copy, and
 ///         every failure of the disk an exception. The index is then read into memory at first use (32 bytes a record and field).
 ///     threads: Threads that work on one call at the most. By default the CPUs that the process may run on.
+///     verify: When images, bytes and arrays are compared with their CRCs: "once", when this reader first takes a record's payload
+///         from the mapping, which it remembers in a bit a record and field; True, each time; False, never. What a system call reads
+///         (all of access="pread") may be other bytes each time, so "once" is each time there. Strings, JSON values, lists and what is
+///         compressed are compared each time in any case. It holds for `reader[i]`, iteration, and each call without a `verify` of
+///         its own.
 ///
 /// A reader may be used from several threads, forked, and pickled: a copy in another process opens the very same snapshot, and
 /// refuses a file that was replaced. Views keep the mapping alive after `close()`.
@@ -59,8 +65,8 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 }
 
 impl Reader {
-    pub(crate) fn with(py: Python<'_>, path: PathBuf, reader: CoreReader) -> PyResult<Self> {
-        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(State::new(py, reader)?)) })
+    pub(crate) fn with(py: Python<'_>, path: PathBuf, reader: CoreReader, verify: Verify) -> PyResult<Self> {
+        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(State::new(py, reader, verify)?)) })
     }
 
     pub(crate) fn state(&self) -> PyResult<Arc<State>> {
@@ -76,13 +82,16 @@ impl Reader {
 #[pymethods]
 impl Reader {
     #[new]
-    #[pyo3(signature = (path, access = "mmap", *, threads = None))]
-    fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>) -> PyResult<Self> {
+    #[pyo3(
+        signature = (path, access = "mmap", *, threads = None, verify = Check(Verify::Once)),
+        text_signature = "(path, access='mmap', *, threads=None, verify='once')"
+    )]
+    fn new(py: Python<'_>, path: PathBuf, access: &str, threads: Option<usize>, verify: Check) -> PyResult<Self> {
         let (access, threads) = (access_from(access)?, check_threads(threads)?);
         follow(py)?;
         let reader = py.detach(|| CoreReader::open(&path, access, threads)).map_err(to_py);
         let reader = delivered(py, reader)?;
-        Self::with(py, path, reader)
+        Self::with(py, path, reader, verify.0)
     }
 
     /// The number of records.
@@ -92,15 +101,15 @@ impl Reader {
 
     /// Return one record as a dict of field name to value; negative numbers count from the end.
     ///
-    /// Images and bytes are read-only memoryviews of the mapping, arrays are read-only numpy arrays over it. Strings are checked against their CRC, payloads are not:
-    /// `get(.., verify=True)` and `read_batch(.., verify=True)` do that.
+    /// Images and bytes are read-only memoryviews of the mapping, arrays are read-only numpy arrays over it. Payloads are checked against
+    /// their CRCs as the reader's `verify` says, by default when they are first read.
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let reader = &state.reader;
         let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
         let dict = PyDict::new(py);
         for (position, field) in reader.schema().fields().iter().enumerate() {
-            dict.set_item(&field.name, value(py, &state, position, record, false, false)?)?;
+            dict.set_item(&field.name, value(py, &state, position, record, state.verify, false)?)?;
         }
         Ok(dict)
     }
@@ -110,21 +119,22 @@ impl Reader {
         RecordIterator::new(slf)
     }
 
-    /// Return one field of one record; with `verify`, a payload is checked against its CRC.
+    /// Return one field of one record; a payload is checked against its CRC when `verify` says so, by default as of the reader.
     ///
     /// With `copy` images and bytes are `bytes`, and arrays own their memory: nothing is a view of the mapping, and what cannot be
     /// read is an exception now.
-    #[pyo3(signature = (record, field, *, verify = false, copy = false))]
+    #[pyo3(signature = (record, field, *, verify = None, copy = false))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         record: &Bound<'py, PyAny>,
         field: &str,
-        verify: bool,
+        verify: Option<Check>,
         copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let record = state.reader.resolve(&[index(record)?]).map_err(to_py)?[0];
+        let verify = verify.map_or(state.verify, |check| check.0);
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
     }
 
@@ -187,20 +197,20 @@ impl Reader {
     /// Args:
     ///     indices: Record numbers, any 1-D integer sequence or array; repeats are allowed, negative ones count from the end.
     ///     fields: Names of the fields wanted; by default all.
-    ///     verify: Check each payload against its CRC (strings, lists and what is compressed always are).
+    ///     verify: When payloads are checked against their CRCs: "once", True or False, by default as of the reader.
     ///     copy: Copy payloads into one new buffer a field, on all threads. A view of the mapping that is read after the file was cut
     ///         short, or where its disk fails, is a bus error, which ends the process; a copy is an exception.
     /// Returns:
     ///     A Batch. Its payloads are views of the mapping; with `copy`, with access="pread", or if one is compressed, of one new buffer.
     /// Raises:
     ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named. OSError: the disk fails.
-    #[pyo3(signature = (indices, fields = None, verify = false, *, copy = false))]
+    #[pyo3(signature = (indices, fields = None, verify = None, *, copy = false))]
     fn read_batch(
         &self,
         py: Python<'_>,
         indices: &Bound<'_, PyAny>,
         fields: Option<Vec<String>>,
-        verify: bool,
+        verify: Option<Check>,
         copy: bool,
     ) -> PyResult<Batch> {
         let state = self.state()?;
@@ -210,6 +220,7 @@ impl Reader {
             Some(names) => names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?,
             None => (0..reader.schema().fields().len()).collect(),
         };
+        let verify = verify.map_or(state.verify, |check| check.0);
         let mut values = Vec::with_capacity(wanted.len());
         for field in wanted {
             let name = reader.schema().fields()[field].name.clone();
@@ -226,25 +237,26 @@ impl Reader {
     ///     field: A field of any type but single numbers; of a string, a JSON value or a list the bytes that are stored.
     ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call. For
     ///         arrays of a fixed shape an array or tensor (N, *shape) of their dtype, or flat memory.
-    ///     verify: Check each payload against its CRC (those that are compressed always are).
+    ///     verify: When payloads are checked against their CRCs: "once", True or False, by default as of the reader.
     /// Returns:
     ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
     /// Raises:
     ///     ValueError: the buffer is too small, or of another dtype or shape; nothing was written. BufferError: it is read-only or not contiguous.
     ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may have been written.
-    #[pyo3(signature = (indices, field, out, verify = true))]
+    #[pyo3(signature = (indices, field, out, verify = None))]
     fn read_batch_into<'py>(
         &self,
         py: Python<'py>,
         indices: &Bound<'py, PyAny>,
         field: &str,
         out: &Bound<'py, PyAny>,
-        verify: bool,
+        verify: Option<Check>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let reader = &state.reader;
         let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
         let field = reader.field(field).map_err(to_py)?;
+        let verify = verify.map_or(state.verify, |check| check.0);
         check_out(out, &reader.schema().fields()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
             without_gil(py, |interrupted| reader.read_batch_into(field, &records, bytes, verify, interrupted))
@@ -270,7 +282,7 @@ impl Reader {
         // The same commit comes again if something of it could not be read through the mapping.
         let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
-            drop(self.replace(Some(State::new(py, reader)?)));
+            drop(self.replace(Some(State::new(py, reader, state.verify)?)));
         }
         Ok(found)
     }
@@ -319,7 +331,7 @@ impl Reader {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let state = self.state()?;
-        reduced(py, &state.reader, &self.absolute, self.access()?)
+        reduced(py, &state.reader, &self.absolute, self.access()?, state.verify)
     }
 
     fn __repr__(&self) -> String {

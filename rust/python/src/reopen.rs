@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use fastrecord_core::{Reader as CoreReader, SnapshotId, from_hex, hex};
+use fastrecord_core::{Reader as CoreReader, SnapshotId, Verify, from_hex, hex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::check::Check;
 use crate::error::to_py;
 use crate::events::{delivered, follow};
 use crate::reader::{Reader, access_from};
@@ -17,15 +18,18 @@ pub(crate) fn reduced<'py>(
     reader: &CoreReader,
     path: &Path,
     access: &str,
+    verify: Verify,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
     let id = reader.snapshot();
     let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
-    let arguments = (path.as_os_str(), access, reader.threads(), hex(&id.file_id), id.commit, id.footer);
+    let arguments =
+        (path.as_os_str(), access, reader.threads(), hex(&id.file_id), id.commit, id.footer, Check(verify).object(py)?);
     Ok((open, arguments.into_pyobject(py)?))
 }
 
 /// Open the very snapshot that another process had; what a pickled Reader does.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // what pickle hands on
 pub(crate) fn open_snapshot(
     py: Python<'_>,
     path: PathBuf,
@@ -34,6 +38,7 @@ pub(crate) fn open_snapshot(
     file_id: &str,
     commit: u64,
     footer: u64,
+    verify: Check,
 ) -> PyResult<Reader> {
     let Some(file_id) = from_hex(file_id) else {
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
@@ -42,5 +47,5 @@ pub(crate) fn open_snapshot(
     follow(py)?;
     let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
     let reader = delivered(py, reader)?;
-    Reader::with(py, path, reader)
+    Reader::with(py, path, reader, verify.0)
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fastrecord_core::{Loss, Salvage as CoreSalvage};
+use fastrecord_core::{Loss, Salvage as CoreSalvage, Verify};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
@@ -41,7 +41,7 @@ impl Salvage {
 
     /// A Reader of the commit. It gives what was saved; of lost records what it gives is worth nothing.
     fn reader(&self, py: Python<'_>) -> PyResult<Reader> {
-        Reader::with(py, self.path.clone(), self.core.reader().clone())
+        Reader::with(py, self.path.clone(), self.core.reader().clone(), Verify::default())
     }
 
     /// Return the numbers of records that can be saved, int64 (N,), of those from `first` to before `end`.

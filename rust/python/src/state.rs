@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::{ArrayType, DType, Datum, FieldType, Reader as CoreReader, Spares};
+use fastrecord_core::{ArrayType, DType, Datum, FieldType, Reader as CoreReader, Spares, Verify};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,17 +25,19 @@ pub(crate) struct State {
     random: Option<Py<PyAny>>,
     /// For each field memory that its batches have left behind.
     spares: Vec<OnceLock<Arc<Spares>>>,
+    /// When payloads are checked, unless a call says so itself.
+    pub(crate) verify: Verify,
 }
 
 /// Batches of one field whose memory is kept for later ones: one that is used and one that comes.
 const SPARES: usize = 2;
 
 impl State {
-    pub(crate) fn new(py: Python<'_>, reader: CoreReader) -> PyResult<Arc<Self>> {
+    pub(crate) fn new(py: Python<'_>, reader: CoreReader, verify: Verify) -> PyResult<Arc<Self>> {
         let of = |map: Option<&Arc<_>>| map.map(|map| export(py, Bytes::Mapped(Arc::clone(map)))).transpose();
         let (view, random) = (of(reader.mapping())?, of(reader.random_mapping())?);
         let spares = reader.schema().fields().iter().map(|_| OnceLock::new()).collect();
-        Ok(Arc::new(Self { reader, view, random, spares }))
+        Ok(Arc::new(Self { reader, view, random, spares, verify }))
     }
 
     /// The memoryview that views of batches in random order are slices of; None if nothing is mapped.
@@ -83,15 +85,16 @@ pub(crate) fn value<'py>(
     state: &State,
     field: usize,
     record: u64,
-    verify: bool,
+    verify: Verify,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let reader = &state.reader;
     let kind = &reader.schema().fields()[field].kind;
     // A copy is checked on its way. A list is one, whose payload may be long.
-    let read = || reader.datum(field, record, verify && !copy);
+    let read = || reader.datum(field, record, if copy { Verify::Never } else { verify });
     // From a mapping it is a few loads; a system call or a checksum may take long.
-    let quick = state.view.is_some() && (!verify || copy) && !matches!(kind, FieldType::List(_));
+    let due = kind.has_payloads() && !copy && !kind.holds_text() && reader.is_due(field, record, verify);
+    let quick = state.view.is_some() && !due && !matches!(kind, FieldType::List(_));
     let datum = if quick { read() } else { py.detach(read) };
     match datum.map_err(to_py)? {
         Datum::Payload(offset, length) => match (&state.view, kind) {
@@ -144,7 +147,7 @@ pub(crate) fn values_of(
     state: &Arc<State>,
     field: usize,
     records: &[u64],
-    verify: bool,
+    verify: Verify,
     copy: bool,
 ) -> PyResult<Values> {
     let reader = &state.reader;
@@ -154,14 +157,10 @@ pub(crate) fn values_of(
         FieldType::Image | FieldType::Bytes => {
             // None if nothing is mapped, or if values are compressed: they are read into memory of the batch's own.
             let mapped = match &state.random {
-                Some(view) if !copy => without_gil(py, |interrupted| {
-                    let ranges = reader.view_batch(field, records, &mut *interrupted)?;
-                    if verify && ranges.is_some() {
-                        reader.verify_mapped(field, records, interrupted)?;
-                    }
-                    Ok(ranges)
-                })?
-                .map(|ranges| (view.clone_ref(py), ranges)),
+                Some(view) if !copy => {
+                    let ranges = without_gil(py, |interrupted| reader.view_batch(field, records, verify, interrupted));
+                    ranges?.map(|ranges| (view.clone_ref(py), ranges))
+                }
                 _ => None,
             };
             let (view, ranges) = if let Some(mapped) = mapped {
@@ -217,7 +216,7 @@ fn stacked_payloads<'py>(
     field: usize,
     array: &ArrayType,
     records: &[u64],
-    verify: bool,
+    verify: Verify,
 ) -> PyResult<Bound<'py, PyAny>> {
     let reader = &state.reader;
     let total = array.nbytes().and_then(|bytes| bytes.checked_mul(records.len() as u64));

@@ -75,8 +75,8 @@ fn take_all(path: &Path) -> Vec<String> {
             if definition.kind.has_payloads() {
                 note(reader.lengths(field, &records).err());
                 note(reader.prefetch(field, &records, || false).err());
-                note(reader.view_batch(field, &records, || false).err());
-                note(reader.verify_mapped(field, &records, never).err());
+                note(reader.view_batch(field, &records, false, || false).err());
+                note(reader.view_batch(field, &records, true, never).err());
                 note(reader.read_batch_copy(field, &records, true, never).err());
             } else {
                 note(reader.values(field, &records).err());
