@@ -216,7 +216,9 @@ def test_a_name_that_is_there_is_refused_with_the_way_out(path: Path) -> None:
     assert_as_before(path, before)
 
 
-@pytest.mark.parametrize("values", ["x" * N, b"x" * N, {i: i for i in range(N)}], ids=["str", "bytes", "dict"])
+@pytest.mark.parametrize(
+    "values", ["x" * N, b"x" * N, {i: i for i in range(N)}, set(range(N))], ids=["str", "bytes", "dict", "set"]
+)
 def test_a_single_value_is_not_taken_for_many(path: Path, values: Any) -> None:
     with pytest.raises(TypeError, match="values are one for each record"):
         fr.add_field(path, "new", fr.string(), values)

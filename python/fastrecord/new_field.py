@@ -40,9 +40,9 @@ def add_field(
     Raises:
         SchemaError: the file has the name already, a value does not fit (names its record), or they are not N.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
-        TypeError: `values` is a str, bytes or a mapping.
+        TypeError: `values` is a str, bytes, a mapping or a set.
     """
-    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping, set, frozenset)):
         raise TypeError(f"field {name!r}: values are one for each record, not a single {values.__class__.__name__}")
     with Writer(path, mode="a") as writer, writer.add_field(name, type) as filler:
         records = len(writer)

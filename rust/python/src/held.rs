@@ -5,7 +5,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyComplex, PyString};
+use pyo3::types::{PyBytes, PyComplex, PyDict, PyFrozenSet, PySet, PyString};
 
 use crate::arrays::{dtype_of, to_bfloat, to_half};
 use crate::convert::json_text;
@@ -196,7 +196,10 @@ pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResu
     }
     // A text is a sequence too, of its characters, and bytes are one of integers.
     let one = values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>();
-    let values_of = if one { None } else { values.try_iter().ok() };
+    // Sets have no order that would go with the other fields', and a dict is its keys.
+    let unordered =
+        values.is_instance_of::<PySet>() || values.is_instance_of::<PyFrozenSet>() || values.is_instance_of::<PyDict>();
+    let values_of = if one || unordered { None } else { values.try_iter().ok() };
     let Some(values_of) = values_of else {
         return Ok(Err((0, not_wanted(values, &format!("a sequence of values, each {kind},")))));
     };
