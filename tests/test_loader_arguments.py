@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchvision import transforms as theirs
 from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord.sampler_state import Shuffle
 from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from tests.commands import run
 from tests.loading import COUNT, photo, write_payloads
 
 
@@ -158,6 +160,43 @@ def test_a_class_derived_from_them_has_attributes_of_its_own(data: fr.FastRecord
 
 
 # --- the way in ---
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/train.frec", "gs://bucket/*.frec", "https://host/train.frec"])
+def test_a_remote_path_is_said_not_to_be_read_yet(path: str) -> None:
+    text = "remote paths are not read yet: copy the file to this machine, or mount its storage"
+    for use in (fr.Reader, fr.FastRecordDataset, lambda path: fr.FastRecordLoader(path, 4, shuffle=True)):
+        with pytest.raises(FileNotFoundError, match=text):
+            use(path)
+    for command in (["info"], ["ls"], ["doctor"], ["bench"], ["merge", "-o", "out.frec"]):
+        result = run(*command[:1], path, *command[1:])
+        assert text in result.output, command
+        assert result.exit_code != 0
+
+
+def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path: Path) -> None:
+    extra = {
+        "box": fr.array("float32", (4,)),
+        "half": fr.array("bfloat16", (2,)),
+        "score": fr.float32(),
+        "n": fr.uint8(),
+    }
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), **extra, "key": fr.string()})) as writer:
+        for number in range(6):
+            arrays = {"box": torch.full((4,), number / 2), "half": torch.full((2,), number / 4).bfloat16()}
+            writer.append({"image": photo(number), **arrays, "score": number / 2, "n": number, "key": str(number)})
+    data = fr.FastRecordDataset(tmp_path / "a.frec", decode="native", extra_fields=(*extra, "key"))
+    _, *loaded = next(iter(fr.FastRecordLoader(data, 6, shuffle=False, image=Resize(8))))
+    square = data.subset(range(6))
+    square.transform = lambda image: image[:, :8, :8]
+    _, *collated = next(iter(DataLoader(square, 6, collate_fn=fr.collate)))
+    for ours, theirs_, name in zip(loaded, collated, extra, strict=False):
+        assert isinstance(ours, torch.Tensor)
+        assert isinstance(theirs_, torch.Tensor)
+        assert ours.tolist() == theirs_.tolist()
+        assert ours.dtype == theirs_.dtype or name in ("score", "n")  # Python's numbers in a sample
+    assert list(loaded[-1]) == list(collated[-1]) == [str(number) for number in range(6)]
+    assert isinstance(data[1][1], torch.Tensor)
 
 
 def test_a_path_stands_for_its_data_set(photos: Path) -> None:

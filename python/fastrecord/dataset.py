@@ -20,7 +20,7 @@ from fastrecord.rows import All
 from fastrecord.selected import check_selection, field_batch, field_sample
 from fastrecord.shard_sets import check_together
 from fastrecord.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
-from fastrecord.values import read_values
+from fastrecord.values import as_tensors, owned, read_values
 from fastrecord.views import Views
 
 _CHUNK = 4096
@@ -57,8 +57,8 @@ class FastRecordDataset(Views):
         label_field: The field that holds the labels; by default "label" if there is one. Integers and bools are numbers
             of classes; strings are names of classes, numbered in sorted order over all files unless `classes` or the
             files' metadata name them; floats and arrays of one shape are labels as they are.
-        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`; images and bytes come as
-            `bytes`.
+        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`: numbers as Python has
+            them, arrays as tensors, images and bytes as `bytes`.
         fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
         classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
             numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
@@ -257,8 +257,8 @@ class FastRecordDataset(Views):
         parts = [self._transformed(sample)]
         if self._label_field is not None:
             parts.append(label if self.target_transform is None else self.target_transform(label))
-        # Views of the mapping do not pickle, and torch's workers send samples by pickle.
-        parts += [bytes(value) if isinstance(value, memoryview) else value for value in extra]
+        schema = self._shards.schema
+        parts += [as_tensors(owned(value), schema[name]) for name, value in zip(self._extra_fields, extra, strict=True)]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     def _transformed(self, sample: Any) -> Any:

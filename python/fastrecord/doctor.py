@@ -20,6 +20,7 @@ from fastrecord._core import (
     image_size,
     side_lengths,
 )
+from fastrecord.errors import system_text
 from fastrecord.findings import Finding
 from fastrecord.machine import Machine, judge_machine, read_text, this_machine, versions
 from fastrecord.mounts import Disk, Mount, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
@@ -164,7 +165,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
             about.crop_ready = _crop_ready(reader)
         about.pieces = _pieces(path)
     except (FastRecordError, OSError) as err:
-        about.error = f"{err.filename}: {err.strerror}" if isinstance(err, OSError) and err.filename else str(err)
+        about.error = system_text(err) if isinstance(err, OSError) else str(err)
     return about
 
 

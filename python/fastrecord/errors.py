@@ -21,6 +21,16 @@ def with_more(message: str, more: str) -> str:
     return f"{text}{more}{message.removeprefix(text)}"
 
 
+def system_text(error: OSError) -> str:
+    """Return what an error of the system says in one line: the file, and why."""
+    if error.filename is None or not error.strerror:
+        return str(error)
+    # The core says it by itself, of the files that it opens.
+    remote = isinstance(error, FileNotFoundError) and "://" in str(error.filename) and "remote" not in error.strerror
+    reason = "remote paths are not read yet: copy the file to this machine, or mount its storage" if remote else None
+    return f"{error.filename}: {reason or error.strerror}"
+
+
 def codes_of(messages: list[str]) -> list[str | None]:
     """Return the code that each message ends with; None for one without, as those of the system are."""
     return [error_code(message) for message in messages]

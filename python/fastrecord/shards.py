@@ -67,6 +67,8 @@ def open_files(
 
 
 def _find(path: str | os.PathLike[str]) -> list[str]:
+    if "://" in os.fspath(path) and not os.path.exists(path):
+        return [os.fspath(path)]  # the reader says what it is
     # Absolute, because a worker process that opens the file again may start in another folder.
     name = os.path.abspath(os.path.expanduser(os.fspath(path)))
     if os.path.isdir(name):

@@ -12,6 +12,7 @@ import click
 
 from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
+from fastrecord.errors import system_text
 from fastrecord.terminal import PrintableFormatter
 
 # Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
@@ -62,9 +63,7 @@ class _Commands(click.Group):
 
 def describe(err: BaseException) -> str:
     """Return an error's message; an error of the system begins with the path, as the others do."""
-    if isinstance(err, OSError) and err.filename is not None and err.strerror:
-        return f"{err.filename}: {err.strerror}"
-    return str(err)
+    return system_text(err) if isinstance(err, OSError) else str(err)
 
 
 def _tell(line: str, err: BaseException) -> None:

@@ -1,7 +1,7 @@
 //! Core errors as Python exceptions, and the one door that releases the GIL.
 
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fastrecord_core::{Error, Result, code_of};
 use pyo3::call::PyCallArgs;
@@ -55,6 +55,12 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
         Some(errno) => {
             let text = source.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
+            let remote = source.kind() == ErrorKind::NotFound && is_remote(&path);
+            let text = if remote {
+                "remote paths are not read yet: copy the file to this machine, or mount its storage"
+            } else {
+                text
+            };
             PyOSError::new_err((errno, format!("{text}{place}"), path.into_os_string()))
         }
         None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
@@ -63,6 +69,15 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
         )),
         None => PyOSError::new_err(message),
     }
+}
+
+/// Whether a path is written like a URL, such as `s3://bucket/train.frec`.
+fn is_remote(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.split_once("://").is_some_and(|(scheme, _)| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    })
 }
 
 /// The exception for a core error: a built-in one where there is one. Those that are not have a code.
