@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from fastrecord.resumable import ResumableLoader
 from fastrecord.sampler import FastRecordBatchSampler
 from tests.test_sampler import global_batches, permuted, ranks, records
 
@@ -171,11 +172,10 @@ def test_lightning_trains_on_the_order_of_each_epoch_whole_or_cut_short(
 @pytest.mark.parametrize(
     ("step", "hook"), [(3, "on_train_batch_end"), (7, "on_train_epoch_end"), (10, "on_train_batch_end")]
 )
-def test_lightning_resumes_the_loader_of_the_docs_with_the_batches_that_were_left(
+def test_lightning_resumes_a_resumable_loader_with_the_batches_that_were_left(
     lightning: Any,
     recorder: Callable[[], Any],
     trainer: Callable[..., Any],
-    run_snippet: Callable[[str], dict[str, Any]],
     tmp_path: Path,
     workers: int,
     step: int,
@@ -185,19 +185,65 @@ def test_lightning_resumes_the_loader_of_the_docs_with_the_batches_that_were_lef
         if trainer.global_step == step:
             trainer.save_checkpoint(tmp_path / "checkpoint.ckpt")
 
-    resumable = run_snippet("Lightning")["ResumableLoader"]
     callback = lightning.pytorch.callbacks.LambdaCallback(**{hook: save})
 
     def loader() -> Any:
-        return resumable(
-            RECORDS, batch_sampler=FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4), num_workers=workers
-        )
+        sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4)
+        return ResumableLoader(RECORDS, batch_sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
 
     whole, rest = recorder(), recorder()
     trainer(max_epochs=3, callbacks=[callback]).fit(whole, loader())
     assert records(batch for _, batch in whole.seen) == records(permuted(50, 4, epoch) for epoch in range(3))
     trainer(max_epochs=3).fit(rest, loader(), ckpt_path=tmp_path / "checkpoint.ckpt")
     assert rest.seen == whole.seen[step:]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata, of torch
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [3, 7, 10])
+def test_torchdatas_stateful_loader_resumes_with_the_batches_that_were_left(workers: int, step: int) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader() -> Any:
+        sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4)
+        return StatefulDataLoader(RECORDS, batch_sampler=sampler, num_workers=workers)
+
+    broken, resumed = loader(), loader()
+    for number, _ in enumerate((batch for _ in range(3) for batch in broken), start=1):
+        # The state of a whole epoch is taken behind it, as that of a part is within it.
+        if number == step and step % 7:
+            break
+        if number == step + 1:
+            broken = loader()
+            list(broken)
+            break
+    resumed.load_state_dict(broken.state_dict())
+    rest = [batch.tolist() for _ in range(2) for batch in resumed]
+    expected = [record for epoch in range(3) for record in permuted(50, 4, epoch)]
+    epoch, done = divmod(step, 7)
+    assert records(rest) == expected[50 * epoch + 8 * done :][: len(records(rest))]
+    assert len(rest) == 14 - done
+
+
+def test_a_resumable_loader_wants_a_sampler_that_has_a_state() -> None:
+    with pytest.raises(TypeError, match=r"wants batch_sampler=FastRecordBatchSampler\(\.\.\.\), not a BatchSampler"):
+        list(ResumableLoader(RECORDS, batch_size=4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumable_loader_goes_on_behind_the_batch_that_it_handed_out(workers: int) -> None:
+    def loader() -> ResumableLoader:
+        sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4)
+        return ResumableLoader(RECORDS, batch_sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
+
+    whole, broken, resumed = loader(), loader(), loader()
+    expected = [batch.tolist() for _ in range(2) for batch in whole]
+    batches = iter(broken)
+    assert [next(batches).tolist() for _ in range(3)] == expected[:3]
+    resumed.load_state_dict(json.loads(json.dumps(broken.state_dict())))
+    assert resumed.state_dict() == broken.state_dict()
+    assert [batch.tolist() for _ in range(2) for batch in resumed] == expected[3:]
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fastrecord.draws import class_weights
     from fastrecord.loader import FastRecordLoader
     from fastrecord.repairing import repair
+    from fastrecord.resumable import ResumableLoader
     from fastrecord.rewrite import compact, merge, shuffle, split
     from fastrecord.sampler import FastRecordBatchSampler
     from fastrecord.skipping import SkippedRecord
@@ -72,6 +73,7 @@ _LAZY = {
     "FastRecordDataset": "fastrecord.dataset",
     "FastRecordLoader": "fastrecord.loader",
     "LoaderStats": "fastrecord.stats",
+    "ResumableLoader": "fastrecord.resumable",
     "SkippedRecord": "fastrecord.skipping",
     "class_weights": "fastrecord.draws",
     "collate": "fastrecord.collating",
@@ -109,6 +111,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "LockedError",
     "NoCommitError",
     "Reader",
+    "ResumableLoader",
     "Schema",
     "SchemaError",
     "SkippedRecord",
