@@ -182,6 +182,15 @@ def test_extract_names_what_the_file_does_not_have(
     assert not (tmp_path / "out").exists()
 
 
+def test_records_are_chosen_by_labels_that_are_names(tmp_path: Path) -> None:
+    schema = fr.Schema({"image": fr.image(), "label": fr.string()})
+    with fr.Writer(tmp_path / "a.frec", schema, metadata={"classes": ["owl", "cat"]}) as writer:
+        for i, name in enumerate(["cat", "owl", "cat"]):
+            writer.append({"image": encode(i), "label": name})
+    good("extract", tmp_path / "a.frec", tmp_path / "out", "--class", "cat")
+    assert files_below(tmp_path / "out") == {"0.jpg": encode(0), "2.jpg": encode(2)}
+
+
 @pytest.mark.parametrize("records", ["", "x", "5-3", "-1", "1,,2", "1.5"])
 def test_extract_refuses_what_is_no_record_number(packed: Path, tmp_path: Path, records: str) -> None:
     assert "write them like 0,5,10-20" in failed("extract", packed, tmp_path / "out", f"--records={records}", status=2)

@@ -157,6 +157,11 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"near ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
             raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint} [FR421]")
+    if reader.schema["label"].name == "string":
+        parts = [numbers[start : start + 4096] for start in range(0, len(numbers), 4096)]
+        kept = [np.isin(reader.read_batch(part, ["label"])["label"], classes) for part in parts]
+        mask: NDArray[np.bool_] = np.concatenate([*kept, np.empty(0, bool)])
+        return numbers[mask]
     labels = reader.column("label")[numbers]
     return numbers[np.isin(labels, [known.index(name) for name in classes])]
 
