@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack import PackProgress, pack_folder
 from fastrecord.pack_pairs import pack_pairs
 from tests.commands import failed, good
 from tests.conftest import encode, write_images
@@ -115,6 +116,7 @@ def test_one_shard_alone_is_refused_with_the_names_of_the_others(tmp_path: Path)
         fr.FastRecordDataset(paths[1])
     assert "name all of them, or their folder" in str(caught.value)
     assert "allow_incomplete=True" in str(caught.value)
+    assert f"shard     1 of 4, counted from 0, in the set {shard_of(paths[1])['set']}\n" in good("info", paths[1])
     assert len(fr.FastRecordDataset(paths[1], allow_incomplete=True)) == 3
 
 
@@ -191,6 +193,20 @@ def test_an_overwrite_that_ends_in_its_third_shard_leaves_the_old_ones(
     good("pack", images, out, "--shards", 4, "--overwrite")
     assert set_of(paths) != old
     assert len(fr.FastRecordDataset(out.parent)) == 12
+
+
+def test_ctrl_c_in_an_overwrite_leaves_the_old_shards(images: Path, tmp_path: Path) -> None:
+    paths = pack_folder(images, tmp_path / "train.frec", shards=4).paths
+    before = [Path(path).read_bytes() for path in paths]
+
+    def interrupt(state: PackProgress) -> None:
+        if state.files == 9:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_folder(images, tmp_path / "train.frec", shards=4, mode="w", progress=interrupt)
+    assert [Path(path).read_bytes() for path in paths] == before
+    assert sorted(map(str, tmp_path.glob("*.frec*"))) == paths
 
 
 def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_being_written(

@@ -15,6 +15,7 @@ from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.schema import Schema
+from fastrecord.shard_sets import Shard
 
 _BATCH = 4096
 # Of values of these types the size is listed, not the value.
@@ -85,6 +86,9 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
     recoded = _recoded(about["metadata"].get("packs"))
     if recoded:
         rows.append(("recoded", "; ".join(recoded)))
+    shard = Shard.of(about["metadata"])
+    if shard is not None:
+        rows.append(("shard", f"{shard.number:,} of {shard.count:,}, counted from 0, in the set {shard.set}"))
     rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` goes on with it"))
     rows.append(("format", f"version {about['version']}"))
     rows.append(("file id", about["file_id"]))
