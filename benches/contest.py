@@ -26,7 +26,8 @@ def started(
 
     With `memory` that is the second one, and the first one's memory was looked at, since checking takes some too.
 
-    One that cannot be measured is left out, which the summary tells; the first one has to run.
+    One that cannot be measured is left out, which the summary tells; the first one has to run. So it is with one that
+    fails or hangs later.
 
     Raises:
         ValueError: the images of one are not like those of the others.
@@ -95,9 +96,14 @@ def contest(
             cpu[name].append(answer["cpu_seconds"])
 
         def turns() -> None:
-            for name in others:
+            for name in list(seconds):
                 start = time.perf_counter()
-                epoch(name)
+                try:
+                    epoch(name)
+                except RuntimeError as error:
+                    leave_out(name, str(error).strip().splitlines()[-1])
+                    del seconds[name], contenders[name]
+                    continue
                 seconds[name].append(time.perf_counter() - start)
 
         benchmark.pedantic(lambda: epoch(first), setup=turns, rounds=rounds)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ LOOKS = 20  # how often an epoch's memory is looked at
 def cpu() -> float:
     """Seconds of CPU time that this process, its workers, and those of them that have ended have used."""
     process = psutil.Process()
-    times = [process.cpu_times(), *(child.cpu_times() for child in process.children(recursive=True))]
+    times = [process.cpu_times()]
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended since: its time is among that of the ended ones
+            times.append(child.cpu_times())
     ended = times[0].children_user + times[0].children_system
     return float(sum(time.user + time.system for time in times) + ended)
 
@@ -36,7 +40,11 @@ def memory() -> int:
     process = psutil.Process()
     total = 0
     for each in [process, *process.children(recursive=True)]:
-        lines = dict(line.split(":", 1) for line in Path(f"/proc/{each.pid}/smaps_rollup").read_text().splitlines()[1:])
+        try:
+            text = Path(f"/proc/{each.pid}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended since, and has no memory
+        lines = dict(line.split(":", 1) for line in text.splitlines()[1:])
         total += sum(int(lines[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
     return total
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +17,8 @@ from typing import Any, Self
 from benches.peers import Data
 
 ROOT = Path(__file__).parent.parent.parent
+# Seconds that a contender may take to answer: an epoch, or making its files.
+LIMIT = float(os.environ.get("FASTRECORD_BENCH_LIMIT", "600"))
 
 
 def python() -> str:
@@ -46,9 +52,10 @@ class Contender:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
                 env=os.environ | {"PYTHONPATH": path},
+                start_new_session=True,
             )
+        self._heard = b""
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +66,11 @@ class Contender:
         self.close()
 
     def wait(self) -> None:
-        """Let it start; some import for seconds."""
+        """Let it start; some import for seconds.
+
+        Raises:
+            RuntimeError: it failed, or did not answer in `LIMIT` seconds, after which it is killed.
+        """
         answer = self._answer()
         self.missing, self.version = answer.get("missing"), answer.get("version", "")
 
@@ -67,19 +78,21 @@ class Contender:
         """Send a command; see benches/peers/child.py.
 
         Raises:
-            RuntimeError: it failed; the message has the end of its log.
+            RuntimeError: as `wait`; the message has the end of its log.
         """
         stream = self._process.stdin
         if stream is None or self._process.poll() is not None:
             raise RuntimeError(self._told())
-        stream.write(f"{command}\n")
-        stream.flush()
+        with suppress(BrokenPipeError):  # it has ended since: so says the answer
+            stream.write(f"{command}\n".encode())
+            stream.flush()
         return self._answer()
 
     def end(self) -> None:
         """Let it end; `close` waits for that."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def close(self) -> None:
         """End it and wait."""
@@ -87,18 +100,39 @@ class Contender:
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if not line:
-            raise RuntimeError(self._told())
+        stream, end = self._process.stdout, time.monotonic() + LIMIT
+        while stream is not None and b"\n" not in self._heard:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([stream], [], [], left)[0]:
+                self._kill()
+                raise RuntimeError(f"{self._told()}\nno answer in {LIMIT:g} s (FASTRECORD_BENCH_LIMIT)")
+            heard = os.read(stream.fileno(), 1 << 16)
+            if not heard:
+                raise RuntimeError(self._told())
+            self._heard += heard
+        line, _, self._heard = self._heard.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def _kill(self) -> None:
+        """End it and its workers, whatever they do."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
     def _told(self) -> str:
-        end = self.log.read_text()[-2000:]
-        return f"{self.name}: status {self._process.wait()}; its log ends with:\n{end}"
+        end = self.log.read_text(errors="replace")[-2000:]
+        return f"{self.name}: status {self._ended()}; its log ends with:\n{end}"
+
+    def _ended(self) -> int:
+        """Return the status of one whose output has ended, and that must end, too."""
+        try:
+            return self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return self._process.wait()
