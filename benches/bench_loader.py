@@ -2,7 +2,8 @@
 
 Each contender has a process of its own, bound to as many cores as it may use threads; one epoch each in turn, over and
 over. Environment: FASTRECORD_BENCH_IMAGES, a folder of JPEGs (default: made here); FASTRECORD_BENCH_RECORDS, images an
-epoch; FASTRECORD_BENCH_ROUNDS; FASTRECORD_BENCH_PYTHON, a Python that has the peers. Those that it lacks are left out.
+epoch; FASTRECORD_BENCH_ROUNDS; FASTRECORD_BENCH_PYTHON, a Python that has the peers;
+FASTRECORD_BENCH_LIMIT, seconds that one may take to answer. Those that are lacking, fail or hang are left out.
 """
 
 from __future__ import annotations
@@ -34,13 +35,23 @@ CONTENDERS = {
     WHOLE: "ours:whole",
     PERSISTENT: "folder:persistent",
     FRESH: "folder:fresh",
-    "ImageFolder + torchvision.io + DataLoader": "folder:decode-jpeg",
+    "ImageFolder + torchcodec + DataLoader": "folder:torchcodec",
     "FFCV": "ffcv",
     "NVIDIA DALI, CPU": "dali",
     "SPDL": "spdl",
     "webdataset": "webdataset",
     "litdata": "litdata",
     "mosaicml-streaming": "streaming",
+}
+# Normalised float32 instead of uint8: TurboLoader gives nothing else.
+RAW_FLOAT = "fastrecord, raw 256 x 256"
+TURBO, TURBO_RAW = "TurboLoader", "TurboLoader, raw 256 x 256"
+FLOATS = {
+    OURS: "ours:original+float",
+    CROP_READY: "ours:crop-ready+float",
+    TURBO: "turboloader",
+    RAW_FLOAT: "ours:raw-resized+float",
+    TURBO_RAW: "turboloader:raw",
 }
 PEERS = [name for name in CONTENDERS if not name.startswith("fastrecord") and name not in {PERSISTENT, FRESH}]
 
@@ -69,6 +80,18 @@ def test_random_resized_crops(images: Data, benchmark: Any, threads: int) -> Non
     against(what, CROP_READY, WHOLE, seconds, 1.6, records=RECORDS)
     for name in PEERS:
         against(what, OURS, name, seconds, 1, records=RECORDS)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_float_crops(images: Data, benchmark: Any, threads: int) -> None:
+    """The same crops as normalised float32, of JPEGs and of raw pixels."""
+    if threads > CORES:
+        pytest.skip(f"{threads} threads need as many cores")
+    seconds = contest(benchmark, {name: (module, threads, BATCH) for name, module in FLOATS.items()}, images)
+    what = f"{threads} thread{'s' if threads > 1 else ''}, float32, us an image"
+    against(what, OURS, TURBO, seconds, 1, records=RECORDS)
+    against(what, CROP_READY, TURBO, seconds, 1, records=RECORDS)
+    against(what, RAW_FLOAT, TURBO_RAW, seconds, 1, records=RECORDS)
 
 
 def test_two_threads_over_one(images: Data, benchmark: Any) -> None:

@@ -190,6 +190,15 @@ def table(by_threads: dict[int, dict[str, Rate]]) -> Iterator[str]:
         yield f"| {name} | {rate.version} | {' | '.join(cells)} | {rate.cpu:.2f} ms |"
 
 
+def threads_of(benchmarks: dict[str, Any], test: str) -> dict[int, dict[str, Rate]]:
+    """What the contenders of a test did, by the number of threads."""
+    return {
+        int(name.rpartition("[")[2].rstrip("]")): rates(benchmark)
+        for name, benchmark in benchmarks.items()
+        if name.startswith(f"{test}[")
+    }
+
+
 def others(benchmarks: dict[str, Any]) -> Iterator[str]:
     """Rows of Markdown: what is not a comparison with peers."""
     yield "| what | fastrecord | against | ratio |"
@@ -268,11 +277,7 @@ def read_results(purpose: str | None) -> tuple[argparse.Namespace, dict[str, Any
 def main() -> None:
     """Draw all that the results hold."""
     arguments, benchmarks, info = read_results(__doc__)
-    by_threads = {
-        int(name.rpartition("[")[2].rstrip("]")): rates(benchmark)
-        for name, benchmark in benchmarks.items()
-        if name.startswith("test_random_resized_crops[")
-    }
+    by_threads, floats = threads_of(benchmarks, "test_random_resized_crops"), threads_of(benchmarks, "test_float_crops")
     lines = [f"Measured on: {machine(info)}.", ""]
     page = arguments.page.parent if arguments.page else Path()
 
@@ -284,6 +289,8 @@ def main() -> None:
         threads(by_threads, arguments.folder / "loader-threads.svg")
         lines += [*show("images/s of each loader", "loader-peers.svg"), *table(by_threads), ""]
         lines += show("images/s against threads", "loader-threads.svg")
+    if floats:
+        lines += ["The same crops as normalised float32:", "", *table(floats), ""]
     lines += [*others(benchmarks), ""]
     if "test_memory_over_an_epoch" in benchmarks:
         memory(benchmarks["test_memory_over_an_epoch"]["extra_info"], arguments.folder / "loader-memory.svg")

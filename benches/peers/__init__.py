@@ -2,7 +2,8 @@
 
 A module has `prepare(data, variant)`, which makes the loader's own files from the folder of images if they are not
 there, and `epochs(data, options)`, which returns a function: number of the epoch -> iterable of (images, labels), uint8
-(B, 3, 224, 224) or (B, 224, 224, 3), RandomResizedCrop(224) and a random horizontal flip applied, in random order.
+(B, 3, 224, 224) or (B, 224, 224, 3), or normalised float32 (B, 3, 224, 224); RandomResizedCrop(224) and a random
+horizontal flip applied, in random order.
 """
 
 from __future__ import annotations

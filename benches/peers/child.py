@@ -20,7 +20,9 @@ import psutil
 import torch
 
 from benches.peers import Data, Epochs, Options, arrays
+from fastrecord.transforms import IMAGENET_MEAN, IMAGENET_STD
 
+MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 LOOKS = 20  # how often an epoch's memory is looked at
 
 
@@ -75,7 +77,11 @@ def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str,
     means: list[float] = []
     for batch, labels in epochs(number):
         shape = tuple(batch.shape)
-        if batch.dtype != torch.uint8 or shape not in {(len(labels), 3, 224, 224), (len(labels), 224, 224, 3)}:
+        if batch.dtype == torch.float32 and shape[1:] == (3, 224, 224):
+            batch = 255 * (batch * STD + MEAN)  # as bytes would be
+        elif batch.dtype != torch.uint8:
+            raise ValueError(f"a batch of {batch.dtype}")
+        if shape not in {(len(labels), 3, 224, 224), (len(labels), 224, 224, 3)}:
             raise ValueError(f"a batch of {batch.dtype} {shape} with {len(labels)} labels")
         if len(labels) != min(batch_size, data.records - len(seen)):
             raise ValueError(f"a batch of {len(labels)} behind {len(seen)} of {data.records} images")

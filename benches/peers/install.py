@@ -20,6 +20,8 @@ SHARED = ("torch", "torchvision", "numpy", "pillow")
 
 # Name -> what pip is called with, call by call.
 PEERS: dict[str, list[list[str]]] = {
+    "torchcodec": [["torchcodec==0.17.0"]],  # BSD-3-Clause; decodes JPEGs without FFmpeg
+    "turboloader": [["turboloader==2.39.0"]],  # MIT
     "webdataset": [["webdataset==1.0.2"]],  # BSD-3-Clause
     "lmdb": [["lmdb==3.0.0", "lz4==4.4.5"]],  # OpenLDAP Public License; BSD-3-Clause
     "hdf5": [["h5py==3.16.0"]],  # BSD-3-Clause

@@ -1,4 +1,4 @@
-"""litdata: its own chunks, read by its StreamingDataset; torchvision decodes and crops in workers."""
+"""litdata: its own chunks, read by its StreamingDataset; torchcodec decodes, torchvision crops in workers."""
 
 from __future__ import annotations
 

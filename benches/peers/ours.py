@@ -1,7 +1,8 @@
 """fastrecord's FastRecordLoader.
 
 Variants: `original` JPEGs; the same decoded `whole`, then cropped and resized by the same library; `crop-ready` JPEGs;
-`raw` records of 256 x 256 pixels, of which 224 x 224 are taken.
+`raw` records of 256 x 256 pixels, of which 224 x 224 are taken; `raw-resized`: the same, a random part of them resized.
+With `+float` batches are normalised float32.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 import fastrecord as fr
@@ -30,16 +32,18 @@ def prepare(data: Data, variant: str) -> None:
     path = _file(data, variant)
     if path.exists():
         return
-    if variant == "raw":
+    if path.name == "raw.frec":
         _pack_raw(data, path)
     else:
-        options = ["--crop-ready"] if variant == "crop-ready" else []
+        options = ["--crop-ready"] if path.name == "crop-ready.frec" else []
         command = [sys.executable, "-m", "fastrecord", "pack", *options, str(data.images), str(path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _file(data: Data, variant: str) -> Path:
-    return data.root / f"{'original' if variant == 'whole' else variant}.frec"
+    stored = {"whole": "original", "raw-resized": "raw"}
+    name = variant.removesuffix("+float")
+    return data.root / f"{stored.get(name, name)}.frec"
 
 
 def _pack_raw(data: Data, path: Path) -> None:
@@ -65,6 +69,7 @@ def epochs(data: Data, options: Options) -> Epochs:
         image=crop(SIZE),
         flip=True,
         threads=options.threads,
+        dtype=torch.float32 if options.variant.endswith("+float") else None,
     )
     maker = loader._maker
     if options.variant == "whole" and isinstance(maker, ImageBatches):

@@ -1,4 +1,4 @@
-"""mosaicml-streaming: its own shards, read by its StreamingDataset; torchvision decodes and crops in workers."""
+"""mosaicml-streaming: its own shards, read by its data set; torchcodec decodes, torchvision crops in workers."""
 
 from __future__ import annotations
 

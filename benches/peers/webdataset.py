@@ -1,4 +1,4 @@
-"""webdataset: a tar for each worker, torchvision decodes and crops in workers."""
+"""webdataset: a tar for each worker, torchcodec decodes, torchvision crops in workers."""
 
 from __future__ import annotations
 

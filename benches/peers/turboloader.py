@@ -1,0 +1,59 @@
+"""TurboLoader: one pass in C++ decodes what the random crop needs, resizes, flips and normalises to float32.
+
+It gives nothing but float32. Variants: JPEGs in a tar file; `raw`: its own file of 256 x 256 pixels, of which a random
+part is resized.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+
+import torch
+import turboloader
+
+from benches.peers import SIZE, Batch, Data, Epochs, Options
+
+RAW_SIDE = 256
+
+
+def version() -> str:
+    """What is measured."""
+    return f"turboloader {turboloader.__version__}"
+
+
+def prepare(data: Data, variant: str) -> None:
+    """Pack the same bytes in the order of their labels, and, for `raw`, its own file of their pixels."""
+    tar, raw = data.root / "turboloader.tar", data.root / "turboloader.tbl"
+    if not tar.exists():
+        temporary = tar.with_suffix(".tmp")
+        with tarfile.open(temporary, "w") as archive:
+            for label, path in enumerate(data.files()):
+                archive.add(path, f"{label:08d}.jpg")
+        temporary.rename(tar)
+    if variant == "raw" and not raw.exists():
+        made = data.root / "turboloader-new.tbl"
+        turboloader.preprocess_to_tbl(str(tar), str(made), image_size=RAW_SIDE)
+        made.rename(raw)
+
+
+def epochs(data: Data, options: Options) -> Epochs:
+    """Its pool has a thread for each core that the process may use."""
+    loader = turboloader.DataLoader(
+        str(data.root / ("turboloader.tbl" if options.variant == "raw" else "turboloader.tar")),
+        batch_size=options.batch,
+        image_size=SIZE,
+        output_format="pytorch",
+        transform=turboloader.ImageNetNormalize(),
+        shuffle=True,
+        train_aug=True,
+        antialias=True,
+    )
+
+    def batches(number: int) -> Iterator[Batch]:
+        loader.set_epoch(number)
+        for images, meta in loader:
+            # A sample has no label: its number in the file is that.
+            yield torch.as_tensor(images), torch.as_tensor(meta["indices"])
+
+    return batches
