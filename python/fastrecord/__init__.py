@@ -23,7 +23,6 @@ from fastrecord._core import (
 )
 from fastrecord.compression import Compression
 from fastrecord.limits import LIMITS
-from fastrecord.metadata import set_metadata
 from fastrecord.new_field import add_field, drop_field
 from fastrecord.schema import (
     FieldType,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from fastrecord.dataset import FastRecordDataset
     from fastrecord.draws import class_weights
     from fastrecord.loader import FastRecordLoader
+    from fastrecord.metadata import set_metadata
     from fastrecord.repairing import repair
     from fastrecord.resumable import ResumableLoader
     from fastrecord.rewrite import compact, merge, shuffle, split
@@ -81,6 +81,7 @@ _LAZY = {
     "concat": "fastrecord.views",
     "merge": "fastrecord.rewrite",
     "repair": "fastrecord.repairing",
+    "set_metadata": "fastrecord.metadata",
     "shuffle": "fastrecord.rewrite",
     "split": "fastrecord.rewrite",
 }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-import numpy as np
-
 from fastrecord._core import Reader, SchemaError, Writer
 from fastrecord.classes import check_names
 
@@ -46,7 +44,7 @@ def _check_labels(reader: Reader, classes: int) -> None:
             f"{reader.path}: field 'label' is of type {kind}: classes name the numbers of an integer field [FR408]"
         )
     labels = reader.column("label")
-    beyond = np.flatnonzero(labels >= classes)
+    (beyond,) = (labels >= classes).nonzero()
     if len(beyond):
         at = int(beyond[0])
         raise SchemaError(
