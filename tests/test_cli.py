@@ -407,8 +407,8 @@ def test_info_and_ls_show_every_type(tmp_path: Path) -> None:
     assert good("ls", tmp_path / "a.frec").split() == [
         "0", "3,072", "2,240", "33", '{"a":', "[1,", "null]}", "1.5", "[1.0,", "-2.0]", "True"
     ]  # fmt: skip
-    assert "no field 'lr' of type image or bytes" in failed(
-        "extract", "--field", "lr", tmp_path / "a.frec", tmp_path / "x"
+    assert "no field 'tags' of type image, bytes, string, json or array" in failed(
+        "extract", "--field", "tags", tmp_path / "a.frec", tmp_path / "x"
     )
     assert good("verify", tmp_path / "a.frec")
 

@@ -21,6 +21,8 @@ from fastrecord.classes import class_names
 from fastrecord.interrupt import HeldInterrupt
 from fastrecord.leftovers import create, remove_leftovers, temporary_name
 from fastrecord.listing import name_some
+from fastrecord.names import as_name
+from fastrecord.schema import FieldType
 
 # Records read by one call: their bytes stay in the page cache, only views of them are held.
 _BATCH = 64
@@ -86,7 +88,7 @@ def extract_records(
         payload = _payload_field(reader, field)
         numbers = _select(reader, records, classes)
         names = _Names(reader, numbers, numbered=numbered)
-        kind = reader.schema[payload].name
+        kind = reader.schema[payload]
         total = 0
         with _Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             written = 0
@@ -364,13 +366,16 @@ _MAGIC = (
 )
 
 
-def _content(value: Any, kind: str) -> tuple[bytes | memoryview, str]:
+def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
     """Return what a file holds of a value of a field of some type, and what its name ends with."""
-    if kind == "string":
+    if kind.name == "string":
         return value.encode(), ".txt"
-    if kind == "json":
+    if kind.name == "json":
         return json.dumps(value, ensure_ascii=False).encode(), ".json"
-    if kind == "array":
+    if kind.name == "array":
+        if kind.dtype == "bfloat16":
+            # What numpy sees of them are the upper halves of float32.
+            value = (value.astype(np.uint32) << 16).view(np.float32)
         file = io.BytesIO()
         np.save(file, value, allow_pickle=False)
         return file.getbuffer(), ".npy"
