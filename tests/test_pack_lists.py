@@ -10,6 +10,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.pack import pack_folder
+from tests.conftest import encode
 from tests.packing import keys, metadata, small_folder
 
 
@@ -118,3 +119,21 @@ def test_label_numbers_of_a_list_must_have_a_class_in_the_file_that_names_them(s
     (tmp_path / "list.csv").write_text("bee/1.jpg\n", encoding="utf-8")
     with pytest.raises(fr.SchemaError, match=r"list\.csv: the list has no labels"):
         pack_folder(small, tmp_path / "out.frec", **options)
+
+
+def test_a_path_of_a_list_goes_up_as_the_system_does(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for name in ("a.jpg", "deep/a.jpg", "deep/er/b.jpg"):
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_bytes(encode(len(name)))
+    (src / "link").symlink_to(Path("deep", "er"))
+    (src / "out").symlink_to(tmp_path)
+    (tmp_path / "list.csv").write_text("path\nlink/../a.jpg\ndeep/../a.jpg\ndeep/./er/b.jpg\n")
+    pack_folder(src, tmp_path / "a.frec", list_path=tmp_path / "list.csv")
+    with fr.Reader(tmp_path / "a.frec") as reader:
+        assert reader.read_batch(range(3), ["key"])["key"] == ["deep/a.jpg", "a.jpg", "deep/er/b.jpg"]
+        assert bytes(reader[0]["image"]) == (src / "deep/a.jpg").read_bytes()
+    for path in ("out/../a.jpg", "../a.jpg", f"{src}/out/../x.jpg"):
+        (tmp_path / "list.csv").write_text(f"path\n{path}\n")
+        with pytest.raises(fr.FastRecordError, match=r"line 2: .* does not lie in .*\[FR704\]"):
+            pack_folder(src, tmp_path / "b.frec", list_path=tmp_path / "list.csv")

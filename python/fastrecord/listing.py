@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastrecord._core import FastRecordError
+from fastrecord.names import as_name, as_text
 
 _INT64 = range(-(2**63), 2**63)
 _NAMED_AT_MOST = 5
@@ -255,16 +256,15 @@ class _CsvLister:
             raise self._error(line, "the path is empty")
         if "\0" in text:
             raise self._error(line, "the path has a NUL character")
-        source = os.path.abspath(self.source)
-        relative = (
-            os.path.relpath(os.path.join(source, text), source) if os.path.isabs(text) else os.path.normpath(text)
-        )
-        parts = relative.split(os.sep)
-        if parts[0] in ("..", ".") or os.path.isabs(relative):
+        parts = _relative_path(as_name(text), self.source).split(os.sep)
+        if parts[0] in ("..", "."):
             raise self._error(
                 line, f"{text!r} does not lie in {self.source}: give a folder that holds all files as SRC"
             )
-        return "/".join(parts)
+        try:
+            return as_text("/".join(parts))
+        except UnicodeDecodeError:
+            raise self._error(line, f"{text!r} leads to a name that is not valid UTF-8") from None
 
     def _add_label(self, line: int, text: str) -> None:
         number = _parse_int(text)
@@ -314,6 +314,18 @@ def name_some(names: Sequence[str]) -> str:
     """Return the first few names, quoted, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
     more = len(names) - _NAMED_AT_MOST
+def _relative_path(path: str, source: str) -> str:
+    """Return a path of a list, relative to the source or absolute, as one from the source without `.` and `..`."""
+    source = os.path.abspath(source)
+    parts = path.split("/")
+    if ".." in parts:
+        # As the system goes: `link/..` is the folder above the one that the link leads to.
+        source = os.path.realpath(source)
+        below = len(parts) - parts[::-1].index("..")
+        path = os.path.join(os.path.realpath(os.path.join(source, "/".join(parts[:below]))), *parts[below:])
+    return os.path.relpath(os.path.join(source, path), source)
+
+
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
@@ -330,8 +342,8 @@ def _parse_int(text: str) -> int | None:
 
 def _utf8(name: str, folder: str) -> str:
     try:
-        name.encode()
-    except UnicodeEncodeError:
+        return as_text(name)
+    except UnicodeDecodeError:
         raw = os.fsencode(os.path.join(folder, name))
         raise FastRecordError(
             f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it [FR705]"
