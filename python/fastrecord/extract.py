@@ -281,9 +281,10 @@ class _Folder:
         os.close(self.root)
 
     def write(self, key: str, name: str, data: bytes | memoryview) -> None:
-        *folders, file_name = name.split("/")
+        path = as_name(name)
+        *folders, file_name = path.split("/")
         at = self._open(tuple(folders))
-        full = os.path.join(self.path, name)
+        full = os.path.join(self.path, path)
         before = _status(file_name, at)
         if before is not None and key in self.alike and (before.st_dev, before.st_ino) in self.written:
             other = self.written[before.st_dev, before.st_ino]

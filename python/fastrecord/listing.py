@@ -48,7 +48,7 @@ class Listing:
 
     def path(self, position: int) -> str:
         """Return the path to open for the file at `position`."""
-        return os.path.join(self.source, *self.keys[position].split("/"))
+        return os.path.join(self.source, *as_name(self.keys[position]).split("/"))
 
     def describe(self, position: int) -> str:
         """Return how an error names the file at `position`: its path, and the line of the list if there is one."""
@@ -137,7 +137,7 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
     pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(folder, frozenset())]
     while pending:
         folder, above = pending.pop()
-        path = os.path.join(source, *folder.split("/")) if folder else source
+        path = os.path.join(source, *as_name(folder).split("/")) if folder else source
         status = os.stat(path)
         here = (status.st_dev, status.st_ino)
         if here in above:
@@ -155,7 +155,7 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
                         bad[key] = "broken link" if broken else "not a regular file"
                 except OSError as err:
                     bad[key] = f"{UNREADABLE}: {err.strerror or err}"
-                names.append(entry.name)
+                names.append(as_text(entry.name))
         names.sort()
         folders.append((folder, names))
     folders.sort()
@@ -310,10 +310,6 @@ class _CsvLister:
         )
 
 
-def name_some(names: Sequence[str]) -> str:
-    """Return the first few names, quoted, and how many more there are."""
-    shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
-    more = len(names) - _NAMED_AT_MOST
 def _relative_path(path: str, source: str) -> str:
     """Return a path of a list, relative to the source or absolute, as one from the source without `.` and `..`."""
     source = os.path.abspath(source)
@@ -326,6 +322,10 @@ def _relative_path(path: str, source: str) -> str:
     return os.path.relpath(os.path.join(source, path), source)
 
 
+def name_some(names: Sequence[str]) -> str:
+    """Return the first few names, quoted, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
+    more = len(names) - _NAMED_AT_MOST
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
@@ -348,4 +348,3 @@ def _utf8(name: str, folder: str) -> str:
         raise FastRecordError(
             f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it [FR705]"
         ) from None
-    return name

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.listing import UNREADABLE, Listing, list_csv, list_folder
+from fastrecord.names import as_name
 from fastrecord.pack_pairs import pack_pairs
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.parts import plan
@@ -168,7 +169,7 @@ def _schema(*, labelled: bool) -> Schema:
 
 def _refuse_inside(out: str, listing: Listing) -> None:
     relative = os.path.relpath(os.path.realpath(out), os.path.realpath(listing.source)).split(os.sep)
-    if len(relative) > 1 and relative[0] in (listing.classes or ()):
+    if len(relative) > 1 and relative[0] in map(as_name, listing.classes or ()):
         raise FastRecordError(
             f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside [FR742]"
         )

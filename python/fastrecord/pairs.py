@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, image_size
 from fastrecord.listing import UNREADABLE, Listing, files_below, name_some
+from fastrecord.names import as_name
 
 Sizes = NDArray[np.int64]
 
@@ -81,13 +82,13 @@ class PairListing(Listing):
     def paths(self, position: int) -> tuple[str, str]:
         """Return the paths of the smaller and the larger image."""
         names = ((self.lr_source, self.lr_names[position]), (self.source, self.hr_names[position]))
-        low, high = (os.path.join(folder, *name.split("/")) for folder, name in names)
+        low, high = (os.path.join(folder, *as_name(name).split("/")) for folder, name in names)
         return low, high
 
     def describe(self, position: int) -> str:
         """Return how an error names a pair: by its paths."""
         names = ((self.lr_source, self.lr_names[position]), (self.source, self.hr_names[position]))
-        return " and ".join(os.path.join(folder, *name.split("/")) for folder, name in names if name)
+        return " and ".join(os.path.join(folder, *as_name(name).split("/")) for folder, name in names if name)
 
     def stored_bytes(self, position: int) -> int:
         """Return how many bytes a pair takes, alignment and what a second image takes in the index included."""

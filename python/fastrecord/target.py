@@ -173,7 +173,7 @@ def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str,
 
 def _source(listing: Listing) -> str:
     # The folder's own name: where it lies is this machine's business.
-    return os.path.basename(os.path.abspath(listing.source))
+    return os.fsencode(os.path.basename(os.path.abspath(listing.source))).decode(errors="backslashreplace")
 
 
 def _removed_without_commit(path: str) -> bool:

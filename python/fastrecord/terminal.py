@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 
-def printable(text: str) -> str:
-    """Return text that takes one line of a terminal and does nothing else to it."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def printable(text: str, encoding: str = "utf-8") -> str:
+    """Return text that takes one line of a terminal of some encoding and does nothing else to it."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class PrintableFormatter(logging.Formatter):

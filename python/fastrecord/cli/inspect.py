@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -234,6 +235,7 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
     """
     from fastrecord.extract import extract_records
 
+    options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
     with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)
         summary = extract_records(file, folder, records=chosen, progress=show, **options)

@@ -32,13 +32,17 @@ def bytes_text(size: float) -> str:
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines to stdout, or to stderr; what would steer the terminal, a line's end inside of it too, is escaped.
+    """Print lines to stdout, or to stderr.
+
+    What would steer the terminal, a line's end inside of it too, is escaped, and so is what its encoding does not have.
 
     Raises:
         OSError: it could not be written; the error names the stream, as others name their file.
     """
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        click.echo("\n".join(printable(line) for line in lines), err=err)
+        click.echo("\n".join(printable(line, encoding) for line in lines), err=err)
     except BrokenPipeError:
         raise
     except OSError as error:
