@@ -16,6 +16,16 @@ def temporary_name() -> str:
     return f".fastrecord-{secrets.token_hex(8)}.tmp"
 
 
+def above_streams(file: int) -> int:
+    """Return a descriptor of an open file that is not one of a standard stream, which a library may print to."""
+    if file > 2:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
+
+
 def create(name: str, folder: int, mode: int) -> int:
     """Create a file in a folder and take its lock.
 
@@ -31,7 +41,7 @@ def create(name: str, folder: int, mode: int) -> int:
         OSError: that of the system.
     """
     while True:
-        file = os.open(name, _FLAGS, mode, dir_fd=folder)
+        file = above_streams(os.open(name, _FLAGS, mode, dir_fd=folder))
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file).st_nlink:

@@ -101,6 +101,7 @@ def _log_to_stderr(ctx: click.Context, level: int) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    _fill_streams()
     try:
         cli.main(prog_name="fastrecord")
     except OSError as err:  # click's own, of --help and --version: those of commands are told by then
@@ -109,6 +110,13 @@ def main() -> NoReturn:
     finally:
         _drop_unwritten()
     raise SystemExit(0)
+
+
+def _fill_streams() -> None:
+    """Open standard streams that the caller has closed onto nothing: no file of ours may get their descriptors."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(nowhere)
 
 
 def _drop_unwritten() -> None:

@@ -75,7 +75,7 @@ def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
         quiet: Show none.
         options: Of `tqdm.tqdm`; the total may be set later by its `reset`.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm

@@ -1,0 +1,139 @@
+"""Commands without standard streams, and in locales that are not UTF-8."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastrecord as fr
+from tests.conftest import encode
+
+# Runs each command line of a file in a forked child, as the command does; their exit statuses go into another file.
+FORKS = """
+import json, os, sys
+from fastrecord.cli import main
+statuses = {}
+for line in json.load(open("commands.json")):
+    child = os.fork()
+    if child == 0:
+        sys.argv = ["fastrecord", *line.split()]
+        try:
+            main()
+        except SystemExit as end:
+            os._exit(end.code)
+        os._exit(99)
+    statuses[line] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+with open("statuses.json", "w") as file:
+    json.dump(statuses, file)
+"""
+
+# Every command, and what it ends with.
+COMMANDS = {
+    "pack src packed.frec": 0,
+    "info a.frec": 0,
+    "-vv ls a.frec": 0,
+    "extract a.frec files": 0,
+    "verify a.frec": 0,
+    "verify damaged.frec": 1,
+    "repair damaged.frec repaired.frec": 1,
+    "merge a.frec a.frec -o merged.frec": 0,
+    "split a.frec first.frec second.frec --shards 2": 0,
+    "shuffle a.frec shuffled.frec": 0,
+    "compact a.frec": 0,
+    "doctor a.frec": 0,
+    "bench a.frec --seconds 0.1": 0,
+    "pack --help": 0,
+    "info absent.frec": 1,
+}
+NAMES = ("katze", "猫", "été")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of a class with an ASCII name, and of two with others."""
+    for number, name in enumerate(NAMES):
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / f"{name}.jpg").write_bytes(encode(number))
+    return tmp_path / "src"
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_every_command_does_its_work_without_standard_streams(source: Path, tmp_path: Path, closed: str) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"image": fr.image(), "key": fr.string()}) as writer:
+        for number in range(4):
+            writer.append({"image": encode(number), "key": f"{number}.jpg"})
+    content = bytearray((tmp_path / "a.frec").read_bytes())
+    content[content.index(encode(1)) + 50] ^= 1
+    (tmp_path / "damaged.frec").write_bytes(content)
+    (tmp_path / "commands.json").write_text(json.dumps(list(COMMANDS)))
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, FORKS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "statuses.json").read_text()) == COMMANDS
+    assert b"Traceback" not in done.stdout + done.stderr
+    sizes = {path.name: len(fr.Reader(path)) for path in tmp_path.glob("*.frec")}
+    made = {"packed": 3, "merged": 8, "first": 2, "second": 2, "shuffled": 4, "repaired": 3, "a": 4, "damaged": 4}
+    assert sizes == {f"{name}.frec": count for name, count in made.items()}
+    assert all(fr.Reader(path).verify()["ok"] for path in tmp_path.glob("*.frec") if path.name != "damaged.frec")
+    assert len(list((tmp_path / "files").iterdir())) == 4
+    assert len(source.name) == 3
+
+
+@pytest.fixture(params=["ascii", "latin-1"])
+def locale(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The environment of a locale that is not UTF-8; where Latin-1 cannot be made, ASCII stands for it."""
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    if request.param == "latin-1":
+        place = tmp_path / "locales" / "en_US.ISO-8859-1"
+        place.parent.mkdir()
+        try:
+            subprocess.run(["localedef", "-i", "en_US", "-f", "ISO-8859-1", place], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return plain
+        return {"LOCPATH": str(place.parent), "LC_ALL": place.name, "PYTHONUTF8": "0"}
+    return plain
+
+
+def test_names_are_stored_as_utf8_in_every_locale_and_come_back(
+    source: Path, tmp_path: Path, locale: dict[str, str]
+) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "fastrecord", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | locale, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode("ascii" if locale["LC_ALL"] == "C" else "latin-1")
+
+    (tmp_path / "list.csv").write_text("path,class\n" + "".join(f"{name}/{name}.jpg,{name}\n" for name in NAMES))
+    run("pack", "src", "a.frec")
+    run("pack", "src", "listed.frec", "--list", "list.csv")
+    run("pack", "src", "a.frec", "--resume")
+    for path in ("a.frec", "listed.frec"):
+        with fr.Reader(tmp_path / path) as reader:
+            assert reader.metadata["classes"] == sorted(NAMES)
+            keys = reader.read_batch(range(3), ["key"])["key"]
+            assert sorted(keys) == sorted(f"{name}/{name}.jpg" for name in NAMES)
+        assert r"\u732b" in run("info", path)
+        assert r"\u732b" in run("ls", path)
+    run("verify", "a.frec")
+    run("extract", "a.frec", "out")
+    run("extract", "a.frec", "cats", "--class", "猫")
+    for name in NAMES:
+        assert (tmp_path / "out" / name / f"{name}.jpg").read_bytes() == (source / name / f"{name}.jpg").read_bytes()
+    assert [path.name for path in (tmp_path / "cats").iterdir()] == ["猫"]
+
+
+def test_output_escapes_what_the_terminal_cannot_show(tmp_path: Path) -> None:
+    with fr.Writer(
+        tmp_path / "a.frec", {"label": fr.int64(), "key": fr.string()}, metadata={"classes": ["猫"]}
+    ) as writer:
+        writer.append({"label": 0, "key": "é猫\x1b[2J"})
+    command = [sys.executable, "-m", "fastrecord", "ls", "a.frec"]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("latin-1") == "0  0  \\u732b  é\\u732b\\x1b[2J\n"
