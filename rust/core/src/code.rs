@@ -79,6 +79,9 @@ impl DecodeError {
             Self::Pair { .. } => "FR508",
             Self::Internal { .. } => "FR509",
             Self::TooLong { .. } => "FR514",
+            Self::SixteenBit { .. } => "FR515",
+            Self::Scans { .. } => "FR516",
+            Self::Mask { .. } => "FR517",
         }
     }
 }

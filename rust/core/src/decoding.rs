@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::chunk::Source;
 use crate::error::{Error, Result};
-use crate::image::{Decoder, Random, raw_pixels};
+use crate::image::Decoder;
 use crate::loader::{LoadCounters, Making, Recipe, add};
 use crate::payload::resized;
-use crate::plan::{Lead, LoadPlan, Place, follow};
+use crate::plan::{LoadPlan, Place};
 use crate::seen::Verify;
 
 /// Payloads of up to so many bytes leave their memory to the next one.
@@ -90,52 +90,24 @@ impl LoadPlan {
         row: usize,
     ) -> Result<()> {
         let (source, batch, counters) = (&self.sources[place.source], making.batch, making.counters);
-        let random = Random::new(batch.seed, batch.epoch, batch.positions[row]);
-        let mut lead: Option<Lead> = None;
-        let others = (0..self.outputs.len()).filter(|&output| output != self.leader);
-        for output in std::iter::once(self.leader).chain(others) {
-            let geometry = &self.outputs[output];
-            let mut unfit = None;
-            let mut draw = |width, height| {
-                let drawn = match &lead {
-                    None => geometry.draw(width, height, self.flip, random.clone()),
-                    Some(lead) => {
-                        follow(lead, &self.outputs[self.leader], (width, height), geometry).unwrap_or_else(|error| {
-                            unfit = Some(error);
-                            geometry.draw(width, height, false, random.clone())
-                        })
-                    }
-                };
-                if lead.is_none() {
-                    lead = Some(((width, height), drawn.0, drawn.1));
-                }
-                drawn
-            };
+        let mut crops = self.crops(batch.seed, batch.epoch, batch.positions[row]);
+        for output in self.order() {
             let extent = &place.extents[output];
             let (decoder, out) = (&mut tools.decoder, &mut *making.part.bytes[output]);
             let decode = |stored: &[u8]| {
-                let (data, side) = if extent.is_plain() {
+                let parts = if extent.is_plain() {
                     stored.split_at(extent.length() as usize)
                 } else {
                     (stored, &[][..]) // decompressed
                 };
-                match raw_pixels(data) {
-                    Some(image) => {
-                        let (crop, flip) = draw(image.width, image.height);
-                        decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
-                    }
-                    None => decoder.crop_resize_side(data, side, geometry.size(), out, draw),
-                }
+                crops.make(decoder, output, parts, None, out)
             };
             let memory = (&mut tools.payload, &mut tools.value);
             let made = self.with_payload(counters, memory, place, output, decode)?;
-            let timings = match (made, unfit) {
-                (Ok(timings), None) => timings,
-                (Err(cause), None) | (_, Some(cause)) => {
-                    let (path, field) = (source.reader.path().to_owned(), source.reader.name_of(source.fields[output]));
-                    return Err(Error::Decode { path, record: place.record, field, source: cause });
-                }
-            };
+            let timings = made.map_err(|cause| {
+                let (path, field) = (source.reader.path().to_owned(), source.reader.name_of(source.fields[output]));
+                Error::Decode { path, record: place.record, field, source: cause }
+            })?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
         }

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
-use crate::image::{DecodeError, DecodeOptions};
+use crate::image::{DecodeError, DecodeOptions, SixteenBit};
 use crate::images::with_decoded;
 use crate::layout::Part;
 use crate::list::{list_items, list_numbers};
@@ -187,7 +187,8 @@ fn look_into(kind: &FieldType, bytes: &[u8], found: &mut Found) -> std::result::
 }
 
 fn look_at_image(bytes: &[u8], found: &mut Found) -> std::result::Result<Option<(u32, u32)>, Bad> {
-    match with_decoded(bytes, DecodeOptions::default(), |image| (image.width, image.height)) {
+    let options = DecodeOptions { sixteen_bit: SixteenBit::Clip, ..DecodeOptions::default() };
+    match with_decoded(bytes, options, |image| (image.width, image.height)) {
         Ok(size) => {
             found.decoded += 1;
             Ok(Some(size))

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::image::Decoder;
+use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
 use crate::pool;
 use crate::probe::image_size;
@@ -44,6 +44,8 @@ struct Loaded {
     size: (u32, u32),
     /// What is stored instead of the data.
     recoded: Option<Recoded>,
+    /// The kind of an image that is stored as it is, and that is not decoded here.
+    foreign: Option<String>,
     crc: u32,
 }
 
@@ -54,15 +56,16 @@ impl Loaded {
 }
 
 /// Decoders for as many threads as there are CPUs: more of them may read meanwhile, but not recode.
-struct Decoders {
+struct Decoders<'a> {
+    recode: &'a Recode,
     idle: Mutex<Vec<Decoder>>,
     returned: Condvar,
 }
 
-impl Decoders {
-    fn new(count: usize) -> Self {
-        let idle = Mutex::new((0..count).map(|_| Recode::decoder()).collect());
-        Self { idle, returned: Condvar::new() }
+impl<'a> Decoders<'a> {
+    fn new(recode: &'a Recode, count: usize) -> Self {
+        let idle = Mutex::new((0..count).map(|_| recode.decoder()).collect());
+        Self { recode, idle, returned: Condvar::new() }
     }
 
     /// Works with a decoder once one is idle.
@@ -82,12 +85,12 @@ impl Decoders {
 /// Goes back however the work ends.
 struct Returned<'a> {
     decoder: Decoder,
-    to: &'a Decoders,
+    to: &'a Decoders<'a>,
 }
 
 impl Drop for Returned<'_> {
     fn drop(&mut self) {
-        let decoder = mem::replace(&mut self.decoder, Recode::decoder());
+        let decoder = mem::replace(&mut self.decoder, self.to.recode.decoder());
         self.to.idle.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
         self.to.returned.notify_one();
     }
@@ -226,7 +229,7 @@ impl Writer {
             }
         }
         let cpus = pool::default_threads();
-        let change = recode.map(|recode| (recode, Decoders::new(cpus.min(paths.len()))));
+        let change = recode.map(|recode| Decoders::new(recode, cpus.min(paths.len())));
         // An image takes long enough to be handed out by itself.
         let at_once = if recode.is_some() { 1 } else { AT_ONCE };
         let shared = Shared::default();
@@ -271,6 +274,9 @@ impl Writer {
                     drop(record);
                     if is_image && appended.is_ok() {
                         self.tally.count(loaded.data.len(), loaded.recoded.as_ref());
+                        if let Some(kind) = loaded.foreign {
+                            *self.foreign.entry(kind).or_default() += 1;
+                        }
                     }
                     shared.give_back(loaded.data);
                     appended
@@ -317,7 +323,7 @@ fn not_an_image(path: &Path, detail: String) -> Error {
     Error::NotAnImage { input: path.to_owned(), detail }
 }
 
-fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode, Decoders)>) -> Result<Loaded> {
+fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&Decoders<'_>>) -> Result<Loaded> {
     let io = |e| Error::io(path, e);
     // Non-blocking, because to open a pipe would wait for its other end; it means nothing for regular files.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
@@ -337,8 +343,8 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode
     file.read_to_end(&mut data).map_err(io)?;
     let size = if is_image { image_size(&data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
     let recoded = match change {
-        Some((recode, decoders)) => decoders
-            .with(|decoder| recode.apply(decoder, &data, size))
+        Some(decoders) => decoders
+            .with(|decoder| decoders.recode.apply(decoder, &data, size))
             .map_err(|error| not_an_image(path, error.to_string()))?,
         None => None,
     };
@@ -346,5 +352,6 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&(&Recode
         Some(recoded) => crate::crc::crc32c_append(crate::crc::crc32c(&recoded.bytes), &recoded.side),
         None => crate::crc::crc32c(&data),
     };
-    Ok(Loaded { data, size, recoded, crc })
+    let foreign = if is_image && recoded.is_none() { foreign_kind(&data) } else { None };
+    Ok(Loaded { data, size, recoded, foreign, crc })
 }

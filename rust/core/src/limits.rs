@@ -34,8 +34,8 @@ pub const MAX_CROP_READY_PIXELS: u64 = 1 << 26;
 /// Pixels of a side of a JPEG that is written: its header has 16 bits, of which libjpeg allows these.
 pub const MAX_JPEG_SIDE: u32 = 65_500;
 
-/// Scans of a progressive JPEG: each takes as long as the whole image, and a few bytes make one.
-pub const MAX_JPEG_SCANS: u32 = 128;
+/// Scans of a progressive JPEG: each takes as long as the whole image, and a few bytes make one. Encoders write ten or so.
+pub const MAX_JPEG_SCANS: u32 = 32;
 
 /// Bytes that decoding an image of any other kind may take besides its pixels, of eight bytes at most.
 pub const MAX_IMAGE_WORKSPACE: u64 = 64 << 20;

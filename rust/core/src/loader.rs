@@ -259,6 +259,11 @@ impl<R: Recipe> Loader<R> {
         Ok(Load { process: self.process, batch, closed: Arc::clone(&self.shared.closed) })
     }
 
+    /// What it makes of the rows.
+    pub fn recipe(&self) -> &Arc<R> {
+        &self.shared.recipe
+    }
+
     /// Rows that there are.
     pub fn rows(&self) -> u64 {
         self.shared.recipe.rows()

@@ -1,10 +1,12 @@
 //! What a loader does with each record: which images of it become which pixels.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::decoding::nanos;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::image::{Crop, DecodeError, DecodeOptions, Geometry, Rect};
+use crate::image::{Channels, Crop, DecodeError, DecodeOptions, Decoder, Geometry, Random, Rect, Timings, raw_pixels};
+use crate::loader::{LoadCounters, add};
 use crate::seen::Verify;
 use crate::sources::{LoadSource, Sources};
 
@@ -15,6 +17,8 @@ pub struct LoadPlan {
     pub(crate) outputs: Vec<Geometry>,
     /// The output whose crop is drawn; the others follow it.
     pub(crate) leader: usize,
+    /// The output whose image may be anything; those of the others have colours, or are not resized.
+    main: Option<usize>,
     pub(crate) flip: bool,
     pub(crate) decode: DecodeOptions,
     pub(crate) verify: Verify,
@@ -68,7 +72,58 @@ impl LoadPlan {
         let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
         let (sources, raw) = (Sources::new(sources), AtomicBool::new(false));
-        Ok(Self { sources, outputs, leader, flip, decode, verify, raw })
+        Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, raw })
+    }
+
+    /// Refuses images of all outputs but this one that may be masks and would not stay so: those with a palette, and those of one
+    /// channel that would be resized.
+    #[must_use]
+    pub fn refusing_masks(self, main: usize) -> Self {
+        Self { main: Some(main), ..self }
+    }
+
+    /// The outputs in the order in which they are made: that one first whose crop is drawn.
+    pub(crate) fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let leader = self.leader;
+        std::iter::once(leader).chain((0..self.outputs.len()).filter(move |&output| output != leader))
+    }
+
+    /// Begins a record.
+    pub(crate) fn crops(&self, seed: u64, epoch: u64, position: u64) -> Crops<'_> {
+        Crops { plan: self, random: Random::new(seed, epoch, position), lead: None }
+    }
+
+    /// Makes what the threads make of a record out of images that the caller has: one of each output, with what it is made of if
+    /// its headers do not say that any more.
+    ///
+    /// # Errors
+    /// The output, and why its image cannot be made.
+    pub fn make_of(
+        &self,
+        (seed, epoch, position): (u64, u64, u64),
+        images: &[(&[u8], Option<Channels>)],
+        counters: &LoadCounters,
+    ) -> std::result::Result<Vec<Vec<u8>>, (usize, DecodeError)> {
+        let mut made: Vec<Vec<u8>> = self.image_bytes().into_iter().map(|bytes| vec![0; bytes]).collect();
+        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(seed, epoch, position));
+        for output in self.order() {
+            let Some(&(data, channels)) = images.get(output) else {
+                let detail = format!("{} images for {} outputs", images.len(), self.outputs.len());
+                return Err((output, DecodeError::Internal { detail }));
+            };
+            let timings = crops.make(&mut decoder, output, (data, &[]), channels, &mut made[output]);
+            let timings = timings.map_err(|error| (output, error))?;
+            add(&counters.resize_nanos, nanos(timings.resize));
+        }
+        // The threads have counted it as one of which nothing could be made.
+        add(&counters.records, 1);
+        counters.failures.fetch_sub(1, Ordering::Relaxed);
+        Ok(made)
+    }
+
+    /// Width and height of each output.
+    pub fn sizes(&self) -> Vec<(u32, u32)> {
+        self.outputs.iter().map(Geometry::size).collect()
     }
 
     /// Bytes of one image of each output.
@@ -98,6 +153,61 @@ impl LoadPlan {
         }
         let no_row = |row| Err(self.sources.no_row(row));
         places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| no_row(row))).collect()
+    }
+}
+
+/// The crops of one record's images: the leading one's is drawn, the others follow it.
+pub(crate) struct Crops<'a> {
+    plan: &'a LoadPlan,
+    random: Random,
+    lead: Option<Lead>,
+}
+
+impl Crops<'_> {
+    /// Makes the image of one output of its data and side bytes; those of [`LoadPlan::order`] one after the other.
+    ///
+    /// # Errors
+    /// It cannot be decoded, does not fit the leading one, or may be a mask that would not stay one.
+    pub(crate) fn make(
+        &mut self,
+        decoder: &mut Decoder,
+        output: usize,
+        (data, side): (&[u8], &[u8]),
+        channels: Option<Channels>,
+        out: &mut [u8],
+    ) -> std::result::Result<Timings, DecodeError> {
+        let Self { plan, random, lead } = self;
+        let geometry = &plan.outputs[output];
+        if plan.main.is_some_and(|main| main != output) {
+            let channels = channels.unwrap_or_else(|| Channels::of(data));
+            if channels == Channels::Palette || channels == Channels::One && geometry.resizes() {
+                return Err(DecodeError::Mask { channels });
+            }
+        }
+        let mut unfit = None;
+        let mut draw = |width, height| {
+            let drawn = match &*lead {
+                None => geometry.draw(width, height, plan.flip, random.clone()),
+                Some(lead) => {
+                    follow(lead, &plan.outputs[plan.leader], (width, height), geometry).unwrap_or_else(|error| {
+                        unfit = Some(error);
+                        geometry.draw(width, height, false, random.clone())
+                    })
+                }
+            };
+            if lead.is_none() {
+                *lead = Some(((width, height), drawn.0, drawn.1));
+            }
+            drawn
+        };
+        let made = match raw_pixels(data) {
+            Some(image) => {
+                let (crop, flip) = draw(image.width, image.height);
+                decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
+            }
+            None => decoder.crop_resize_side(data, side, geometry.size(), out, draw),
+        };
+        unfit.map_or(made, Err)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Telling from its first bytes whether something is an image, and how large.
 
+use crate::image::{Format, jpeg_info, jpeg2000_size};
+
 /// Width and height in pixels of an encoded image, by its bytes, whatever its name says.
 ///
 /// # Errors
@@ -7,6 +9,16 @@
 pub fn image_size(data: &[u8]) -> std::result::Result<(u32, u32), String> {
     if data.is_empty() {
         return Err("not an image: it is empty".to_owned());
+    }
+    // Of JPEGs what the decoder reads is what is taken, whatever lies between their headers.
+    if Format::sniff(data) == Some(Format::Jpeg) {
+        return match jpeg_info(data) {
+            Ok(info) => Ok((info.width, info.height)),
+            Err(error) => Err(format!("not an image: {error}")),
+        };
+    }
+    if let Some(size) = jpeg2000_size(data) {
+        return Ok(size);
     }
     let size = imagesize::blob_size(data).map_err(|_| {
         let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();

@@ -1,8 +1,8 @@
 //! What can be done to images on their way into a file: made smaller, decoded for good, or made ready for crops.
 
 use crate::image::{
-    Crop, DecodeError, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, Subsampling,
-    encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
+    Crop, DecodeError, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit,
+    Subsampling, encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
 };
 use crate::limits::MAX_JPEG_SIDE;
 
@@ -46,11 +46,13 @@ pub struct Recode {
     pub raw: bool,
     /// JPEGs are rewritten without loss, so that parts of them can be decoded; which of their segments are kept.
     pub crop_ready: Option<Markers>,
+    /// What becomes of grey of 16 bits where an image is decoded.
+    pub sixteen_bit: SixteenBit,
 }
 
 impl Default for Recode {
     fn default() -> Self {
-        Self { limit: None, quality: 90, raw: false, crop_ready: None }
+        Self { limit: None, quality: 90, raw: false, crop_ready: None, sixteen_bit: SixteenBit::Reject }
     }
 }
 
@@ -89,8 +91,13 @@ pub struct Tally {
 impl Recode {
     /// A decoder for [`Recode::apply`]: its filter keeps most of what later crops look at, and nothing is reduced while it is
     /// decoded.
-    pub fn decoder() -> Decoder {
-        let options = DecodeOptions { filter: Filter::Lanczos, min_reduced: f64::INFINITY, ..DecodeOptions::default() };
+    pub fn decoder(&self) -> Decoder {
+        let options = DecodeOptions {
+            filter: Filter::Lanczos,
+            min_reduced: f64::INFINITY,
+            sixteen_bit: self.sixteen_bit,
+            ..DecodeOptions::default()
+        };
         Decoder::new(options)
     }
 
@@ -241,7 +248,7 @@ mod tests {
     }
 
     fn apply(recode: &Recode, data: &[u8]) -> Result<Option<Recoded>, DecodeError> {
-        recode.apply(&mut Recode::decoder(), data, crate::image_size(data).unwrap())
+        recode.apply(&mut recode.decoder(), data, crate::image_size(data).unwrap())
     }
 
     #[test]
@@ -293,7 +300,7 @@ mod tests {
         let data = jpeg(90, 60, Subsampling::S420);
         let raw = Recode { raw: true, ..Recode::default() };
         let stored = apply(&raw, &data).unwrap().unwrap();
-        let mut decoder = Recode::decoder();
+        let mut decoder = Recode::default().decoder();
         assert_eq!(raw_pixels(&stored.bytes), Some(decoder.decode(&data).unwrap()));
         let smaller = apply(&Recode { raw: true, ..short(40) }, &data).unwrap().unwrap();
         let image = raw_pixels(&smaller.bytes).unwrap();
@@ -330,7 +337,7 @@ mod tests {
     fn headers_that_claim_too_much_are_refused_before_anything_is_allocated() {
         let huge = b"P6\n4000000000 300\n255\n";
         for recode in [short(256), Recode { raw: true, ..short(256) }, Recode { raw: true, ..Recode::default() }] {
-            let error = recode.apply(&mut Recode::decoder(), huge, (4_000_000_000, 300)).unwrap_err();
+            let error = recode.apply(&mut recode.decoder(), huge, (4_000_000_000, 300)).unwrap_err();
             assert!(matches!(error, DecodeError::TooLarge { .. }), "{error}");
         }
         let long = [raw_header(80_000, 2).as_bytes(), &pixels(80_000, 2, true)].concat();
@@ -346,7 +353,7 @@ mod tests {
         let plain = apply(&short(200), &data).unwrap().unwrap();
         let ready = apply(&Recode { crop_ready: Some(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
         assert!(!ready.side.is_empty() && ready.smaller && ready.size == (250, 200));
-        let decode = |data: &[u8]| Recode::decoder().decode(data).unwrap().pixels.to_vec();
+        let decode = |data: &[u8]| Recode::default().decoder().decode(data).unwrap().pixels.to_vec();
         assert_eq!(decode(&ready.bytes), decode(&plain.bytes));
     }
 

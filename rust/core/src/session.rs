@@ -1,5 +1,6 @@
 //! How a writer begins and ends: the file, its lock, where it goes on, and the name that it takes.
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::io;
 use std::mem;
@@ -214,6 +215,7 @@ impl Writer {
             failed: None,
             under_way: false,
             tally: Tally::default(),
+            foreign: BTreeMap::new(),
             scratch: Vec::new(),
         }
     }

@@ -1,5 +1,6 @@
 //! The one writer of a file, the values and options that it takes, and what is safe when it fails: docs/format.md, section 7.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -139,6 +140,8 @@ pub struct Writer {
     pub(crate) under_way: bool,
     /// What became of the images of files.
     pub(crate) tally: Tally,
+    /// Kinds of images among them that are not decoded here, and how many there are.
+    pub(crate) foreign: BTreeMap<String, u64>,
     /// For compressing.
     pub(crate) scratch: Vec<u8>,
 }
@@ -187,6 +190,11 @@ impl Writer {
     /// What became of the images that [`Writer::append_files`] has appended.
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// Kinds of images that [`Writer::append_files`] has appended and that are not decoded here, and how many of each.
+    pub fn foreign(&self) -> &BTreeMap<String, u64> {
+        &self.foreign
     }
 
     /// The user's own key/values.

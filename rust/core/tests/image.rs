@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use fastrecord_core::image::{
     Crop, DecodeError, DecodeOptions, Decoder, Filter, Format, Geometry, JpegOptions, Orientation, Random, Rect,
-    Subsampling, Truncated, encode_jpeg, jpeg_info,
+    SixteenBit, Subsampling, Truncated, encode_jpeg, jpeg_info,
 };
 use image::{ColorType, ImageFormat};
 use proptest::prelude::*;
@@ -283,8 +283,13 @@ fn lossless_formats_give_their_pixels_whatever_the_name() {
 }
 
 #[test]
-fn alpha_is_dropped_and_sixteen_bits_are_narrowed_as_pillow_does() {
-    let mut decoder = decoder();
+fn alpha_is_dropped_and_sixteen_bits_are_narrowed_as_pillow_does_but_grey_only_if_asked() {
+    let grey = encoded(&[0xFF, 0xFF], 1, 1, ColorType::L16, ImageFormat::Png);
+    assert_eq!(decoder().decode(&grey).unwrap_err(), DecodeError::SixteenBit { format: "PNG" });
+    let of = |sixteen_bit| Decoder::new(DecodeOptions { sixteen_bit, ..DecodeOptions::default() });
+    let middle = encoded(&[0x80, 0x80], 1, 1, ColorType::L16, ImageFormat::Png);
+    assert_eq!(full(&mut of(SixteenBit::Scale), &middle).2, [0x80; 3]);
+    let mut decoder = of(SixteenBit::Clip);
     let mut png = |pixels: &[u8], color| full(&mut decoder, &encoded(pixels, 2, 1, color, ImageFormat::Png)).2;
     assert_eq!(png(&[1, 2, 3, 0, 4, 5, 6, 128], ColorType::Rgba8), [1, 2, 3, 4, 5, 6]);
     assert_eq!(png(&[7, 0, 8, 9], ColorType::La8), [7, 7, 7, 8, 8, 8]);
@@ -304,7 +309,7 @@ fn a_cut_jpeg_is_an_error_and_keeps_its_top_when_accepted() {
             jpeg(160, 120, JpegOptions { progressive, subsampling: Subsampling::S444, ..JpegOptions::default() });
         let (_, _, whole) = full(&mut decoder(), &data);
         let start = jpeg_info(&data).unwrap().scan_start;
-        for end in [1, 2, 3, 20, 200, start - 1, start + 20, data.len() / 2, data.len() - 100, data.len() - 2] {
+        for end in [1, 2, 3, 20, 200, start - 1, start + 20, data.len() / 2, data.len() - 100, data.len() - 6] {
             let cut = &data[..end];
             let error = decoder().decode(cut).unwrap_err();
             assert!(
@@ -323,7 +328,10 @@ fn a_cut_jpeg_is_an_error_and_keeps_its_top_when_accepted() {
             assert_eq!(half[..top], whole[..top]);
             assert_ne!(half, whole);
         }
-        assert_eq!(full(&mut accepting(), &data[..data.len() - 2]).2, whole);
+        // All data are there without the end marker.
+        for mut decoder in [decoder(), accepting()] {
+            assert_eq!(full(&mut decoder, &data[..data.len() - 2]).2, whole);
+        }
     }
 }
 

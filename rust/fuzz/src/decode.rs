@@ -3,7 +3,8 @@
 use std::hint::black_box;
 
 use fastrecord_core::image::{
-    Crop, DecodeOptions, Decoder, Filter, Format, Geometry, Random, Rect, Truncated, raw_pixels,
+    Channels, Crop, DecodeOptions, Decoder, Filter, Format, Geometry, Random, Rect, SixteenBit, Truncated,
+    foreign_kind, raw_pixels,
 };
 use fastrecord_core::{decode_image, image_size};
 
@@ -26,7 +27,7 @@ pub fn run(data: &[u8]) {
     let (options, crop) = (options(input.u8()), [0; 4].map(|_| u32::from(input.u8())));
     let (seed, image) = (input.u8(), input.0);
     guard::within(bound(data.len()), || {
-        let _ = black_box(image_size(image));
+        let _ = black_box((image_size(image), foreign_kind(image), Channels::of(image)));
         let _ = black_box((Format::sniff(image), raw_pixels(image), Decoder::orientation_of(image)));
         let mut decoder = Decoder::new(options);
         let size = decoder.size(image);
@@ -52,6 +53,8 @@ pub fn run(data: &[u8]) {
 pub fn options(bits: u8) -> DecodeOptions {
     DecodeOptions {
         truncated: if bits & 1 == 0 { Truncated::Reject } else { Truncated::Accept },
+        sixteen_bit: [SixteenBit::Reject, SixteenBit::Scale, SixteenBit::Clip, SixteenBit::Clip]
+            [usize::from(bits >> 6)],
         orientation: bits & 2 != 0,
         max_pixels: PIXELS,
         filter: [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos, Filter::Box][usize::from(bits >> 2 & 3)],

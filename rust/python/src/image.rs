@@ -1,6 +1,8 @@
 //! Images as arrays, without a loader.
 
-use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, Truncated};
+use fastrecord_core::image::{
+    Crop, DecodeOptions, Decoder, Geometry, Random, Rect, SixteenBit, Truncated, foreign_kind as kind_of,
+};
 use fastrecord_core::{Pixels, Verify, decode_image as decode};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
 use pyo3::buffer::PyBuffer;
@@ -15,12 +17,24 @@ use crate::reader::Reader;
 
 type Array<'py> = Bound<'py, PyArray3<u8>>;
 
+/// What is done with grey of 16 bits.
+pub(crate) fn sixteen_bit_from(name: &str) -> Result<SixteenBit, String> {
+    match name {
+        "reject" => Ok(SixteenBit::Reject),
+        "scale" => Ok(SixteenBit::Scale),
+        "clip" => Ok(SixteenBit::Clip),
+        other => Err(format!("sixteen_bit is \"reject\", \"scale\" or \"clip\", not {other:?}")),
+    }
+}
+
 /// The core's options from Python's arguments.
 pub(crate) fn options_from(
     truncated: &str,
+    sixteen_bit: &str,
     exif_orientation: bool,
     max_pixels: Option<u64>,
 ) -> PyResult<DecodeOptions> {
+    let sixteen_bit = sixteen_bit_from(sixteen_bit).map_err(PyValueError::new_err)?;
     let truncated = match truncated {
         "reject" => Truncated::Reject,
         "accept" => Truncated::Accept,
@@ -31,10 +45,10 @@ pub(crate) fn options_from(
     }
     let default = DecodeOptions::default();
     let max_pixels = max_pixels.unwrap_or(default.max_pixels);
-    Ok(DecodeOptions { truncated, orientation: exif_orientation, max_pixels, ..default })
+    Ok(DecodeOptions { truncated, sixteen_bit, orientation: exif_orientation, max_pixels, ..default })
 }
 
-fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) -> PyResult<Array<'_>> {
+pub(crate) fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) -> PyResult<Array<'_>> {
     PyArray1::from_vec(py, pixels).reshape([height as usize, width as usize, 3])
 }
 
@@ -46,14 +60,16 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 /// Decode an image to RGB, uint8 (H, W, 3); other threads run meanwhile.
 ///
 /// JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF and PNM, told apart by the bytes. The pixels are those of Pillow's
-/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind. Of TIFF the rarer kinds are
-/// not supported: palettes, CIELab, 32-bit and float samples, zstd.
+/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind, colours of 16 bits lose their
+/// lower half. Of TIFF the rarer kinds are not supported: palettes, CIELab, 32-bit and float samples, zstd.
 ///
 /// Args:
 ///     data: The encoded bytes: bytes, a memoryview, or anything else with a buffer.
 ///     truncated: "reject" raises for an image that ends too early; "accept" decodes what is there. The rest is grey, or what
 ///         the coarser scans of a progressive JPEG held, or black for other formats.
-///     exif_orientation: Turn the image upright as its EXIF data says. Pillow and torchvision leave it as stored.
+///     sixteen_bit: Grey of 16 bits has no place in 8: "reject" raises, "scale" divides by 257 and rounds, "clip" makes all above
+///         255 white, as Pillow does.
+///     exif_orientation: Turn the image upright as its EXIF data (of TIFF, its tag) says. Otherwise it is left as stored.
 ///     max_pixels: Images with more pixels are refused before memory is allocated; by default at 178,956,970, where Pillow
 ///         refuses too.
 ///
@@ -63,15 +79,16 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 /// Raises:
 ///     DecodeError: no image of a known type, damaged, truncated, too large or of an unsupported kind.
 #[pyfunction]
-#[pyo3(signature = (data, *, truncated = "reject", exif_orientation = false, max_pixels = None))]
+#[pyo3(signature = (data, *, truncated = "reject", sixteen_bit = "reject", exif_orientation = false, max_pixels = None))]
 pub(crate) fn decode_image<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,
     truncated: &str,
+    sixteen_bit: &str,
     exif_orientation: bool,
     max_pixels: Option<u64>,
 ) -> PyResult<Array<'py>> {
-    let options = options_from(truncated, exif_orientation, max_pixels)?;
+    let options = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
     let data = bytes_of(data)?;
     let image =
         py.detach(|| decode(&data, options)).map_err(|error| DecodeError::new_err(coded(&error, error.code())))?;
@@ -81,20 +98,21 @@ pub(crate) fn decode_image<'py>(
 /// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given; on `threads` threads at the most,
 /// the reader's own number if None.
 #[pyfunction]
-#[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), threads = None))]
+#[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), sixteen_bit = "reject", threads = None))]
 pub(crate) fn decode_records<'py>(
     py: Python<'py>,
     reader: &Bound<'py, Reader>,
     records: &Bound<'py, PyAny>,
     field: &str,
     verify: Check,
+    sixteen_bit: &str,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyList>> {
+    let options = options_from("reject", sixteen_bit, false, None)?;
     let state = reader.get().state()?;
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;
     let field = core.field(field).map_err(to_py)?;
-    let options = DecodeOptions::default();
     let images =
         without_gil(py, |interrupted| core.decode_batch(field, &records, verify.0, options, threads, interrupted))?;
     let arrays: Vec<_> = images
@@ -102,6 +120,12 @@ pub(crate) fn decode_records<'py>(
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))
         .collect::<PyResult<_>>()?;
     PyList::new(py, arrays)
+}
+
+/// Return the kind of an image that is known and not decoded here, such as "AVIF"; None if it is decoded, or is none.
+#[pyfunction]
+pub(crate) fn foreign_kind(data: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    Ok(kind_of(&bytes_of(data)?))
 }
 
 /// Resize a part of an image to `size` (width, height) as the loader does it: uint8 (height, width, 3).

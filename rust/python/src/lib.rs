@@ -91,7 +91,7 @@ mod _core {
     #[pymodule_export]
     use crate::filler::Filler;
     #[pymodule_export]
-    use crate::image::{crop_image, decode_image, decode_records, draw_crops};
+    use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
     #[pymodule_export]
     use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
     #[pymodule_export]

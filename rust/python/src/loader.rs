@@ -3,22 +3,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::image::{DecodeOptions, Geometry};
+use fastrecord_core::image::{Channels, DecodeOptions, Geometry};
 use fastrecord_core::{
     Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Result as CoreResult, Spares, StackPlan,
     Verify, Workload,
 };
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray3, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::check::Check;
 use crate::convert::positions as numbers;
-use crate::error::{to_py, without_gil};
+use crate::error::{DecodeError, coded, to_py, without_gil};
 use crate::events::{deliver, delivered, follow};
 use crate::export::{BatchMemory, lend, release_lent};
-use crate::image::options_from;
+use crate::image::{array, options_from};
 use crate::reader::Reader;
 
 /// Height and width, as Python has them, to width and height.
@@ -89,8 +89,10 @@ impl Kept {
 ///     flip: Mirror every other image, on average.
 ///     verify: When payloads are checked against their CRC: as of `Reader`.
 ///     truncated: "reject" or "accept".
+///     sixteen_bit: "reject", "scale" or "clip".
 ///     exif_orientation: Turn images as their EXIF data says.
 ///     max_pixels: Larger images are refused; None: where Pillow refuses them.
+///     main: The output whose images may be anything: of the others those that may be masks are refused. None: no one is.
 ///     spares: Batches' memory that is kept for later ones.
 ///     region: Decode only what a crop needs; False decodes whole images, as a yardstick.
 /// Raises:
@@ -105,8 +107,8 @@ pub(crate) struct ImagePlan {
 impl ImagePlan {
     #[new]
     #[pyo3(signature = (
-        files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", exif_orientation = false, max_pixels = None,
-        spares = 4, region = true
+        files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
+        exif_orientation = false, max_pixels = None, main = None, spares = 4, region = true
     ))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
     fn new(
@@ -115,14 +117,17 @@ impl ImagePlan {
         flip: bool,
         verify: Check,
         truncated: &str,
+        sixteen_bit: &str,
         exif_orientation: bool,
         max_pixels: Option<u64>,
+        main: Option<usize>,
         spares: usize,
         region: bool,
     ) -> PyResult<Self> {
-        let decode = DecodeOptions { region, ..options_from(truncated, exif_orientation, max_pixels)? };
+        let decode = DecodeOptions { region, ..options_from(truncated, sixteen_bit, exif_orientation, max_pixels)? };
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
         let plan = LoadPlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
+        let plan = main.into_iter().fold(plan, LoadPlan::refusing_masks);
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
@@ -206,6 +211,7 @@ pub(crate) struct Loading {
     rows: u64,
     row_bytes: Vec<usize>,
     spares: Arc<Spares>,
+    counters: Arc<LoadCounters>,
     loader: Mutex<Option<Threads>>,
 }
 
@@ -215,7 +221,8 @@ impl Loading {
             Threads::Images(loader) => (loader.rows(), loader.row_bytes()),
             Threads::Arrays(loader) => (loader.rows(), loader.row_bytes()),
         };
-        Self { rows, row_bytes, spares: kept.spares(), loader: Mutex::new(Some(threads)) }
+        let (spares, counters) = (kept.spares(), Arc::clone(&kept.counters));
+        Self { rows, row_bytes, spares, counters, loader: Mutex::new(Some(threads)) }
     }
 }
 
@@ -258,6 +265,42 @@ impl Loading {
         let loader = loader.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let load = loader.submit(Workload { seed, epoch, rows, positions, ahead, buffers }).map_err(to_py)?;
         Ok(Load { load, lent: lent.then_some(ReleaseLent) })
+    }
+
+    /// Make what the threads make of a record out of images that the caller has; counts it as made, and no longer as failed.
+    ///
+    /// Args:
+    ///     seed, epoch, position: Decide the crops.
+    ///     images: For each output its encoded bytes, or pixels as binary PPM, and what those were made of: "palette", "one" for
+    ///         one channel, "several", or None to look at the bytes.
+    /// Returns:
+    ///     For each output its pixels, uint8 (height, width, 3).
+    /// Raises:
+    ///     DecodeError: an image cannot be decoded, does not fit the other ones, or may be a mask. Its first argument is the
+    ///     message, its second the number of the output.
+    fn make_of<'py>(
+        &self,
+        py: Python<'py>,
+        seed: u64,
+        epoch: u64,
+        position: u64,
+        images: Vec<(Vec<u8>, Option<String>)>,
+    ) -> PyResult<Vec<Bound<'py, PyArray3<u8>>>> {
+        let channels = |name: &Option<String>| match name.as_deref() {
+            Some("palette") => Some(Channels::Palette),
+            Some("one") => Some(Channels::One),
+            Some(_) => Some(Channels::Several),
+            None => None,
+        };
+        let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
+        let plan = match &*self.loader.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Threads::Images(loader)) => Arc::clone(loader.recipe()),
+            _ => return Err(to_py(Error::LoaderClosed)),
+        };
+        let made = py.detach(|| plan.make_of((seed, epoch, position), &images, &self.counters));
+        let made = made.map_err(|(output, error)| DecodeError::new_err((coded(&error, error.code()), output)))?;
+        let sizes = plan.sizes().into_iter();
+        made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
     }
 
     /// End the threads, after the images under way; to wait for batches that are not whole is an error then. Closing twice

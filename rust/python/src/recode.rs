@@ -1,9 +1,11 @@
 //! What the keywords of `Writer.append_files` ask for, and what became of the images: `Writer.recoded`.
 
-use fastrecord_core::image::Markers;
+use fastrecord_core::image::{Markers, SixteenBit};
 use fastrecord_core::{Limit, OnError, Recode, Tally};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
+
+use crate::image::sixteen_bit_from;
 
 /// What is done about a file that cannot be read, or is no image.
 pub(crate) fn on_error_from(name: &str) -> Result<OnError, String> {
@@ -21,6 +23,7 @@ pub(crate) fn recode_from(
     quality: Option<i64>,
     raw: bool,
     crop_ready: Option<&str>,
+    sixteen_bit: Option<&str>,
 ) -> Result<Option<Recode>, String> {
     let limit = match (short_side, max_side) {
         (Some(_), Some(_)) => return Err("give short_side or max_side, not both".to_owned()),
@@ -32,12 +35,16 @@ pub(crate) fn recode_from(
     if quality.is_some() && (limit.is_none() || raw) {
         return Err("quality is that of JPEGs which short_side or max_side makes smaller".to_owned());
     }
+    if sixteen_bit.is_some() && limit.is_none() && !raw {
+        return Err("sixteen_bit is for images that short_side, max_side or raw decodes".to_owned());
+    }
     let crop_ready = crop_ready.map(markers).transpose()?;
     if limit.is_none() && !raw && crop_ready.is_none() {
         return Ok(None);
     }
     let quality = quality.map_or(Recode::default().quality, |quality| quality.try_into().unwrap_or(0));
-    let recode = Recode { limit, quality, raw, crop_ready };
+    let sixteen_bit = sixteen_bit.map_or(Ok(SixteenBit::Reject), sixteen_bit_from)?;
+    let recode = Recode { limit, quality, raw, crop_ready, sixteen_bit };
     recode.check()?;
     Ok(Some(recode))
 }

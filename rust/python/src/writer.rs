@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use fastrecord_core::{Column, Error, Mode, Schema, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMapping, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
 use crate::compression::compression_dict;
 use crate::convert::{absolute, from_json, schema_from, schema_to, to_json};
@@ -212,12 +212,14 @@ impl Writer {
     ///     crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which marker segments
     ///         they keep: "all", "none", or names out of "exif", "icc" and "other" with commas between them. JPEGs of rare
     ///         kinds, damaged ones, very small ones and other formats keep their bytes.
+    ///     sixteen_bit: Of images that are decoded for that, grey of 16 bits: "reject" is an error and the default, "scale" divides
+    ///         by 257 and rounds, "clip" makes all above 255 white, as Pillow does.
     /// Returns:
     ///     The files that were skipped: (position in `paths`, reason). `recoded` tells what became of the others.
     /// Raises:
     ///     DecodeError: a file is no image, or has to be decoded and cannot be; OSError: it cannot be read, or a write failed.
     ///     Both name the file. ValueError: settings that do not fit each other.
-    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None))]
+    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, sixteen_bit = None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn append_files(
         &self,
@@ -231,8 +233,10 @@ impl Writer {
         quality: Option<i64>,
         raw: bool,
         crop_ready: Option<&str>,
+        sixteen_bit: Option<&str>,
     ) -> PyResult<Vec<(usize, String)>> {
-        let recode = recode_from(short_side, max_side, quality, raw, crop_ready).map_err(PyValueError::new_err)?;
+        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, sixteen_bit);
+        let recode = recode.map_err(PyValueError::new_err)?;
         let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
         let schema = self.known();
         let (position, columns) = beside_files(&schema, field, paths.len(), values)?;
@@ -383,6 +387,14 @@ impl Writer {
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tally = self.lock(py)?.tally();
         tally_dict(py, tally)
+    }
+
+    /// Kinds of images that `append_files` has appended and the core does not decode, such as "AVIF", a new dict each time: kind ->
+    /// how many. The loader and data sets decode them by Pillow, if it can.
+    #[getter]
+    fn foreign<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let guard = self.lock(py)?;
+        guard.foreign().clone().into_py_dict(py)
     }
 
     /// How the compressed fields' values are stored, a new dict each time: field -> dict.

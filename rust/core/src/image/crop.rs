@@ -156,6 +156,11 @@ impl Geometry {
         }
     }
 
+    /// Whether it may make images of another size than the part that they show.
+    pub const fn resizes(&self) -> bool {
+        !matches!(self, Self::RandomCrop { .. } | Self::CenterCrop { resize: None, .. })
+    }
+
     /// What of this geometry makes no sense, if something does.
     ///
     /// # Errors

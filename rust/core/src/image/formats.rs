@@ -1,5 +1,5 @@
 //! Formats other than JPEG, by the crate `image`, as the pixels that Pillow's `convert("RGB")` gives: alpha is dropped
-//! and not blended, grey of 16 bits saturates at 255, colours of 16 bits lose their lower half.
+//! and not blended, colours of 16 bits lose their lower half. Grey of 16 bits is an error unless the options allow it.
 
 use std::io::{Cursor, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use ::image::{ColorType, ImageDecoder, Limits};
 
 use super::probe::Format;
 use super::tiff::entries;
-use super::{DecodeError, DecodeOptions, Orientation, Truncated, reserve};
+use super::{DecodeError, DecodeOptions, Orientation, SixteenBit, Truncated, reserve};
 use crate::limits::MAX_IMAGE_WORKSPACE;
 
 type Boxed<'a> = Box<dyn ImageDecoder + 'a>;
@@ -23,8 +23,20 @@ pub(super) fn size(
 ) -> Result<(u32, u32, Orientation), DecodeError> {
     guarded(format, || {
         let mut decoder = open(format, data, options)?;
-        header(&mut decoder, options)
+        header(format, data, &mut decoder, options)
     })
+}
+
+/// Why an image is of a kind that is not decoded, by its headers.
+pub(super) fn unsupported(format: Format, data: &[u8]) -> Option<String> {
+    let reason = guarded(format, || {
+        let decoder = open(format, data, &DecodeOptions::default())?;
+        convert(format, decoder.color_type(), SixteenBit::Clip, &[], &mut [])
+    });
+    match reason {
+        Err(DecodeError::Unsupported { detail, .. }) => Some(detail),
+        _ => None,
+    }
 }
 
 /// Decodes the whole image to RGB at the start of `pixels`; gives its size as stored.
@@ -37,16 +49,19 @@ pub(super) fn decode(
 ) -> Result<(u32, u32, Orientation), DecodeError> {
     guarded(format, || {
         let mut decoder = open(format, data, options)?;
-        let (width, height, orientation) = header(&mut decoder, options)?;
+        let (width, height, orientation) = header(format, data, &mut decoder, options)?;
         let count = width as usize * height as usize;
         let color = decoder.color_type();
+        if color == ColorType::L16 && options.sixteen_bit == SixteenBit::Reject {
+            return Err(DecodeError::SixteenBit { format: format.name() });
+        }
         let rgb = reserve(pixels, 3 * count);
         if color == ColorType::Rgb8 {
             read(format, decoder, rgb, options)?;
         } else {
             let raw = reserve(scratch, count * usize::from(color.bytes_per_pixel()));
             read(format, decoder, raw, options)?;
-            convert(format, color, raw, rgb)?;
+            convert(format, color, options.sixteen_bit, raw, rgb)?;
         }
         Ok((width, height, orientation))
     })
@@ -84,11 +99,21 @@ fn boxed<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> ImageRe
     Ok(decoder)
 }
 
-fn header(decoder: &mut Boxed<'_>, options: &DecodeOptions) -> Result<(u32, u32, Orientation), DecodeError> {
+fn header(
+    format: Format,
+    data: &[u8],
+    decoder: &mut Boxed<'_>,
+    options: &DecodeOptions,
+) -> Result<(u32, u32, Orientation), DecodeError> {
     let (width, height) = decoder.dimensions();
     options.check_size(width, height)?;
-    let exif = if options.orientation { decoder.exif_metadata().ok().flatten() } else { None };
-    Ok((width, height, exif.map_or(Orientation::UPRIGHT, |tiff| Orientation::from_exif(&tiff))))
+    let orientation = match format {
+        _ if !options.orientation => None,
+        // EXIF data are laid out as TIFF files are, which have the same tag.
+        Format::Tiff => Some(Orientation::from_exif(data)),
+        _ => decoder.exif_metadata().ok().flatten().map(|tiff| Orientation::from_exif(&tiff)),
+    };
+    Ok((width, height, orientation.unwrap_or(Orientation::UPRIGHT)))
 }
 
 fn read(format: Format, decoder: Boxed<'_>, out: &mut [u8], options: &DecodeOptions) -> Result<(), DecodeError> {
@@ -103,7 +128,13 @@ fn read(format: Format, decoder: Boxed<'_>, out: &mut [u8], options: &DecodeOpti
     }
 }
 
-fn convert(format: Format, color: ColorType, raw: &[u8], rgb: &mut [u8]) -> Result<(), DecodeError> {
+fn convert(
+    format: Format,
+    color: ColorType,
+    sixteen_bit: SixteenBit,
+    raw: &[u8],
+    rgb: &mut [u8],
+) -> Result<(), DecodeError> {
     // The crate gives 16 bits in the machine's own order.
     #[allow(clippy::host_endian_bytes)]
     let wide = |bytes: [u8; 2]| u16::from_ne_bytes(bytes);
@@ -113,9 +144,13 @@ fn convert(format: Format, color: ColorType, raw: &[u8], rgb: &mut [u8]) -> Resu
         _ => (wide(bytes) >> 8) as u8,
     };
     match color {
+        ColorType::Rgb8 => rgb.copy_from_slice(raw),
         ColorType::L8 => each(raw, rgb, |&[l]| [l; 3]),
         ColorType::La8 => each(raw, rgb, |&[l, _]| [l; 3]),
         ColorType::Rgba8 => each(raw, rgb, |&[r, g, b, _]| [r, g, b]),
+        ColorType::L16 if sixteen_bit == SixteenBit::Scale => {
+            each(raw, rgb, |&l: &[u8; 2]| [((u32::from(wide(l)) + 128) / 257) as u8; 3]);
+        }
         ColorType::L16 => each(raw, rgb, |&l: &[u8; 2]| [wide(l).min(255) as u8; 3]),
         ColorType::La16 => each(raw, rgb, |&[h, l, _, _]| [narrow([h, l]); 3]),
         ColorType::Rgb16 => {

@@ -2,11 +2,16 @@
 
 use super::ffi::{self, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
+use super::scans::{has_several, scans};
 use super::segments::Rows;
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
+use crate::limits::MAX_JPEG_SCANS;
 
 /// Where colours are stored more coarsely, libjpeg interpolates them from neighbours that are less than so many pixels away.
 const SMOOTHED: u32 = 2;
+
+/// The end marker.
+const END: [u8; 2] = [0xFF, 0xD9];
 
 impl Decoder {
     /// Reads the headers, and refuses what need not be tried.
@@ -17,9 +22,15 @@ impl Decoder {
             let detail = format!("{} components of {} bits", info.components, info.precision);
             return Err(DecodeError::Unsupported { format: "JPEG", detail });
         }
+        let found = has_several(data, &info).then(|| scans(data, &info, MAX_JPEG_SCANS));
+        if found.is_some_and(|found| found.count > MAX_JPEG_SCANS) {
+            return Err(DecodeError::Scans { limit: MAX_JPEG_SCANS });
+        }
         if self.options.truncated == Truncated::Reject {
             let scans = data.len() - info.scan_start;
-            if !probe::jpeg_has_end(data, info.scan_start) {
+            // The codec notices data that are missing within a scan, but no scan that is, nor what arithmetic coding lacks.
+            let unnoticed = info.arithmetic || found.is_some_and(|found| !found.complete);
+            if unnoticed && self.lacks_end(data, &info) {
                 return Err(cut("it has no end marker"));
             }
             // Of the file's kind with the shortest codes each block takes a bit at least.
@@ -28,6 +39,11 @@ impl Decoder {
             }
         }
         Ok(info)
+    }
+
+    /// Whether it has no end marker, and has to be whole all the same.
+    fn lacks_end(&self, data: &[u8], info: &JpegInfo) -> bool {
+        self.options.truncated == Truncated::Reject && !probe::jpeg_has_end(data, info.scan_start)
     }
 
     /// Largest n of 8, 4 and 2 by which a JPEG may be reduced while it is decoded, else 1.
@@ -52,12 +68,16 @@ impl Decoder {
         reduction: u32,
         need: Rect,
     ) -> Result<Rect, DecodeError> {
-        let mut jpeg = open(data, info)?;
+        // Without an end marker the whole image shows whether its data are all there.
+        let ended = self.lacks_end(data, info).then(|| [data, &END].concat());
+        let mut jpeg = open(ended.as_deref().unwrap_or(data), info)?;
         let whole = reduced(info, reduction);
-        let mut region = if jpeg.regions { jpeg_region(info, reduction, need, whole) } else { whole };
+        let by_region = jpeg.regions && ended.is_none();
+        let mut region = if by_region { jpeg_region(info, reduction, need, whole) } else { whole };
         loop {
             let outcome = self.decode_region(&mut jpeg, info, reduction, region)?;
-            if outcome == Outcome::Truncated && self.options.truncated == Truncated::Reject {
+            let cut_short = outcome == Outcome::Truncated || ended.is_some() && outcome == Outcome::Damaged;
+            if cut_short && self.options.truncated == Truncated::Reject {
                 return Err(cut("its data ends before the image does"));
             }
             if outcome == Outcome::Clean || region == whole {

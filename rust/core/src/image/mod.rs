@@ -7,6 +7,7 @@ mod crop;
 mod crop_ready;
 mod decode;
 mod ffi;
+mod foreign;
 mod formats;
 mod jpeg;
 mod orientation;
@@ -15,6 +16,7 @@ mod random;
 mod raw;
 mod resize;
 mod row;
+mod scans;
 mod segments;
 mod tiff;
 
@@ -22,6 +24,8 @@ pub use crop::{Crop, Geometry, Rect, resized};
 pub use crop_ready::{CropReady, Markers, rewrite};
 pub use decode::{Decoder, Image, Timings};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
+pub(crate) use foreign::jpeg2000_size;
+pub use foreign::{Channels, foreign_kind};
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
 pub use random::{Random, uniform};
@@ -55,6 +59,21 @@ pub enum DecodeError {
     #[error("{detail}")]
     TooLong { detail: String },
 
+    #[error(
+        "a grey {format} of 16 bits, where an image has 8: sixteen_bit=\"scale\" divides by 257, sixteen_bit=\"clip\" makes all above 255 white, as Pillow does"
+    )]
+    SixteenBit { format: &'static str },
+
+    #[error(
+        "the JPEG has more than {limit} scans, of which each takes as long as a whole image: `jpegtran -copy all -optimize` rewrites them as one, without loss"
+    )]
+    Scans { limit: u32 },
+
+    #[error(
+        "{channels} beside another image would be resized as colours, which mixes the numbers of a mask: store masks as arrays, or load them by a DataLoader over FastRecordDataset(decode=\"pil\")"
+    )]
+    Mask { channels: Channels },
+
     #[error("the output of {found} bytes is not one of {width} x {height} pixels")]
     Output { found: usize, width: u32, height: u32 },
 
@@ -78,11 +97,25 @@ pub enum Truncated {
     Accept,
 }
 
+/// What to do with an image of one channel of 16 bits. Those of three lose their lower half in any case, as in Pillow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SixteenBit {
+    /// It is an error.
+    #[default]
+    Reject,
+    /// Values are divided by 257 and rounded: 65535 becomes 255.
+    Scale,
+    /// Values above 255 become 255, as in Pillow.
+    Clip,
+}
+
 /// How images are decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodeOptions {
     /// What to do with an image that ends too early.
     pub truncated: Truncated,
+    /// What to do with grey of 16 bits.
+    pub sixteen_bit: SixteenBit,
     /// Turn images as their EXIF data says; otherwise they stay as stored, as in torchvision.
     pub orientation: bool,
     /// Images with more pixels are refused before anything is allocated for them.
@@ -102,6 +135,7 @@ impl Default for DecodeOptions {
     fn default() -> Self {
         Self {
             truncated: Truncated::Reject,
+            sixteen_bit: SixteenBit::Reject,
             orientation: false,
             max_pixels: MAX_PIXELS,
             filter: Filter::Bilinear,

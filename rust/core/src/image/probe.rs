@@ -1,6 +1,6 @@
 //! What an image is, from its bytes and never from its name.
 
-use super::{DecodeError, Orientation};
+use super::{DecodeError, Orientation, foreign_kind};
 use crate::limits::check_image;
 
 /// The formats that are told apart.
@@ -49,6 +49,9 @@ impl Format {
 pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
     check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
     Format::sniff(data).ok_or_else(|| {
+        if let Some(kind) = foreign_kind(data) {
+            return DecodeError::Unsupported { format: "image", detail: kind };
+        }
         let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();
         DecodeError::Unknown { bytes: data.len(), head: head.join(" ") }
     })
@@ -197,9 +200,9 @@ pub fn jpeg_info(data: &[u8]) -> Result<JpegInfo, DecodeError> {
 }
 
 /// The next marker from `at` on: its code, and where its 0xFF is.
-fn next_marker(data: &[u8], mut at: usize) -> Option<(u8, usize)> {
+pub(super) fn next_marker(data: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
-        at += data.get(at..)?.iter().position(|&b| b == 0xFF)?;
+        at += memchr::memchr(0xFF, data.get(at..)?)?;
         match *data.get(at + 1)? {
             0xFF => at += 1,
             0 => at += 2,
