@@ -87,11 +87,23 @@ def draw_weighted(
 ) -> NDArray[np.int64]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def decode_image(
-    data: Buffer, *, truncated: str = "reject", exif_orientation: bool = False, max_pixels: int | None = None
+    data: Buffer,
+    *,
+    truncated: str = "reject",
+    sixteen_bit: str = "reject",
+    exif_orientation: bool = False,
+    max_pixels: int | None = None,
 ) -> NDArray[np.uint8]: ...
 def decode_records(
-    reader: Reader, records: _Indices, field: str, *, verify: _Verify = ..., threads: int | None = None
+    reader: Reader,
+    records: _Indices,
+    field: str,
+    *,
+    verify: _Verify = ...,
+    sixteen_bit: str = "reject",
+    threads: int | None = None,
 ) -> list[NDArray[np.uint8]]: ...
+def foreign_kind(data: Buffer) -> str | None: ...
 def crop_image(
     data: Buffer,
     part: tuple[float, float, float, float],
@@ -147,6 +159,7 @@ class Writer:
         quality: int | None = None,
         raw: bool = False,
         crop_ready: str | None = None,
+        sixteen_bit: str | None = None,
     ) -> list[tuple[int, str]]: ...
     def add_field(self, name: str, type: FieldType) -> Filler: ...  # noqa: A002
     def drop_field(self, name: str) -> None: ...
@@ -167,6 +180,8 @@ class Writer:
     def bytes_written(self) -> int: ...
     @property
     def recoded(self) -> dict[str, int]: ...
+    @property
+    def foreign(self) -> dict[str, int]: ...
     @property
     def compression(self) -> dict[str, dict[str, Any]]: ...
     @property
@@ -358,8 +373,10 @@ class ImagePlan:
         flip: bool = False,
         verify: _Verify = ...,
         truncated: str = "reject",
+        sixteen_bit: str = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
+        main: int | None = None,
         spares: int = 4,
         region: bool = True,
     ) -> Self: ...
@@ -389,6 +406,9 @@ class Loading:
         memory: Sequence[Buffer | NDArray[Any]] | None = None,
         ahead: NDArray[np.int64] | None = None,
     ) -> Load: ...
+    def make_of(
+        self, seed: int, epoch: int, position: int, images: Sequence[tuple[bytes, str | None]]
+    ) -> list[NDArray[np.uint8]]: ...
     def close(self) -> None: ...
     @property
     def threads(self) -> int: ...

@@ -315,7 +315,7 @@ class _Sample:
                 at = position % len(self.records)
                 tried += 1
                 try:
-                    decode_image(self._reader.get(int(self.records[at]), self._report.field))
+                    decode_image(self._reader.get(int(self.records[at]), self._report.field), sixteen_bit="clip")
                 except DecodeError:
                     continue
                 done += 1
@@ -369,6 +369,7 @@ def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget:
         threads=threads,
         on_error="skip",
         max_skipped=None,
+        sixteen_bit="clip",
         pin_memory=False,
     ) as loader:
         batches = iter(loader)

@@ -67,6 +67,8 @@ class FastRecordDataset(Views):
             each time; False, never.
         allow_incomplete: Accept files whose packing has not been finished, shards of which some are missing, and files
             that together hold records twice.
+        sixteen_bit: With `decode="native"`, what grey of 16 bits does: "reject" raises, "scale" divides by 257 and
+            rounds, "clip" makes all above 255 white, as Pillow does.
         access: "mmap", or "pread" to map nothing.
         snapshots: What `snapshots` of a data set of the same files was: they are opened at those commits, though they
             may have grown since. Default: at the newest.
@@ -101,6 +103,7 @@ class FastRecordDataset(Views):
         classes: Sequence[str] | None = None,
         verify: bool | Literal["once"] = "once",
         allow_incomplete: bool = False,
+        sixteen_bit: str = "reject",
         access: str = "mmap",
         snapshots: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
@@ -115,7 +118,10 @@ class FastRecordDataset(Views):
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
+        if sixteen_bit not in ("reject", "scale", "clip"):
+            raise ValueError(f'sixteen_bit is "reject", "scale" or "clip", not {sixteen_bit!r}')
         self.verify = verify
+        self.sixteen_bit = sixteen_bit
         self.paths = find_files(path)
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
         readers = open_files(self.paths, access, snapshots, verify)
@@ -237,7 +243,8 @@ class FastRecordDataset(Views):
         """Return the decoded images of records of one file if the core decodes them, else a None for each."""
         if self.decode != "native":
             return [None] * len(records)
-        return decode_native(self._shards.readers[shard], records, self.image_field, verify=self.verify)
+        reader = self._shards.readers[shard]
+        return decode_native(reader, records, self.image_field, verify=self.verify, sixteen_bit=self.sixteen_bit)
 
     def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
         reader = self._shards.readers[shard]

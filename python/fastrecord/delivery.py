@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,9 @@ import torch
 from fastrecord import _core
 from fastrecord.requests import Request
 from fastrecord.transforms import Geometry, Normalize
+
+Failures = list[tuple[int, Exception]]
+Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
 
 
 class Delivery:
@@ -55,14 +58,16 @@ class Delivery:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return self._stream
 
-    def begin(self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry]) -> Pending:
-        """Have a batch made."""
+    def begin(
+        self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry], fill: Fill | None = None
+    ) -> Pending:
+        """Have a batch made; `fill` is called with its images and failures, and returns the failures that are left."""
         shapes = [(len(request.rows), *geometry.output, 3) for geometry in outputs.values()]
         # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
         memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
         flat = None if memory is None else [tensor.view(-1).numpy() for tensor in memory]
         load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat, request.ahead)
-        return Pending(self, request, load, shapes, memory)
+        return Pending(self, request, load, shapes, memory, fill)
 
     def send(self, value: Any) -> Any:
         """Return a tensor or array on the device; what is neither stays as it is."""
@@ -124,11 +129,13 @@ class Pending:
         load: _core.Load,
         shapes: Iterable[tuple[int, ...]],
         memory: list[torch.Tensor] | None,
+        fill: Fill | None,
     ) -> None:
         self.request = request
         self.images: list[torch.Tensor] = []
         self.failures: list[tuple[int, Exception]] = []
         self._delivery, self._load, self._shapes, self._memory = delivery, load, list(shapes), memory
+        self._fill = fill
 
     def is_ready(self) -> bool:
         """Return whether `complete` would not wait for the threads."""
@@ -138,7 +145,7 @@ class Pending:
         """Wait for the batch, and begin to copy it to the device. The second time does nothing."""
         if self.images:
             return
-        made, self.failures = self._load.wait()
+        made, failures = self._load.wait()
         images = self._memory
         if images is None:
             images = [
@@ -146,4 +153,5 @@ class Pending:
                 for memory, shape in zip(made, self._shapes, strict=True)
             ]
         self._memory = None
+        self.failures = self._fill(images, failures) if failures and self._fill is not None else failures
         self.images = [self._delivery.copy(image) for image in images] if self._delivery.copies else images

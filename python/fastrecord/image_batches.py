@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from fastrecord import _core
 from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery, Pending
+from fastrecord.foreign import Foreign
 from fastrecord.labels import listed_labels
 from fastrecord.requests import ForeignRequests, OwnRequests, Request
 from fastrecord.skipping import EpochSkips
@@ -32,6 +34,7 @@ class ImageBatches:
         options: What else the core's threads are told.
         delivery: Says where batches go.
         prefetch: Batches under way beside the one that the consumer has or waits for.
+        by_pillow: Whether Pillow decodes what the core does not know.
     """
 
     def __init__(
@@ -43,11 +46,17 @@ class ImageBatches:
         options: Mapping[str, Any],
         delivery: Delivery,
         prefetch: int,
+        *,
+        by_pillow: bool,
     ) -> None:
         self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
         self._delivery, self._prefetch = delivery, prefetch
         # The consumer's batch, the one before it while it is replaced, and those under way.
-        self._options = {**options, "spares": len(outputs) * (prefetch + 2)}
+        self._options = {**options, "main": _main(dataset, outputs), "spares": len(outputs) * (prefetch + 2)}
+        names = ("sixteen_bit", "exif_orientation", "max_pixels")
+        self._foreign = (
+            Foreign(dataset, list(outputs), **{name: options[name] for name in names}) if by_pillow else None
+        )
 
     def plan(self) -> _core.ImagePlan:
         """Return what the core's threads are to do."""
@@ -67,7 +76,7 @@ class ImageBatches:
         waiting = iter(requests)
         while True:
             while len(pending) <= self._prefetch and (request := next(waiting, None)) is not None:
-                pending.append(self._delivery.begin(loading, request, self._outputs))
+                pending.append(self._begin(loading, request, clock))
             if not pending:
                 return
             batch = pending.popleft()
@@ -78,6 +87,11 @@ class ImageBatches:
                 # Its copy to the device runs while the consumer computes.
                 pending[0].complete()
             yield ((batch.request, kept, made),)
+
+    def _begin(self, loading: _core.Loading, request: Request, clock: Clock) -> Pending:
+        foreign = self._foreign
+        fill = None if foreign is None else partial(foreign.fill, loading, request, clock=clock)
+        return self._delivery.begin(loading, request, self._outputs, fill)
 
     def _finish(self, batch: Pending, skips: EpochSkips) -> tuple[NDArray[np.int64] | slice, Any]:
         """Return what the consumer gets: without the records that failed, if they may be skipped."""
@@ -116,3 +130,11 @@ class ImageBatches:
         if transform is None:
             return labels
         return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])
+
+
+def _main(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> int | None:
+    """Return which of several outputs may show anything: that of the data set's images, else the first."""
+    names = list(outputs)
+    if len(names) == 1:
+        return None
+    return names.index(dataset._image_field) if dataset._image_field in names else 0

@@ -22,6 +22,7 @@ from fastrecord.dataset import FastRecordDataset
 from fastrecord.delivery import Delivery
 from fastrecord.fields import check_fields
 from fastrecord.fixed import Fixed
+from fastrecord.foreign import SixteenBit
 from fastrecord.image_batches import ImageBatches
 from fastrecord.listed import ListedFields, Ragged
 from fastrecord.requests import make_requests
@@ -82,7 +83,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         images: Instead of `image`, where records hold several images: field name -> geometry. All show the same part of
             the scene: the crop is drawn for the smallest output, and the others' is the same part of their image, at
             their scale. Batches then have a dict of field name -> tensor in the place of the images. In fields mode
-            these fields are decoded, and the dict has the others too.
+            these fields are decoded, and the dict has the others too. An image that has a palette, or one channel and
+            would be resized, is an error in all of these fields but the data set's `image_field` (in fields mode the
+            first): it may be a mask.
         flip: Mirror images left to right, one in two at random.
         fields: Names of further fields whose values follow; by default the data set's `extra_fields`. Not in fields
             mode.
@@ -108,8 +111,13 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             float: a share of this rank's records of an epoch, but 10 at least if it is not 0.0 (with a batch sampler
             that is none of fastrecord's: of the rank's part of the data set, or of the records so far if these are
             more). An int: a number. None: all.
-        truncated: "reject": an image that ends early is an error. "accept": what is there is decoded.
-        exif_orientation: Turn images as their EXIF data says; torchvision does not.
+        decoder: What decodes images of a kind that the core does not know, such as AVIF. "auto": Pillow, in the
+            consumer's thread; there is a warning the first time, and `stats().by_pillow` counts them. "native":
+            nothing, they are errors.
+        truncated: "reject": an image that lacks some of its data is an error. "accept": what is there is decoded.
+        sixteen_bit: Grey of 16 bits has no place in 8. "reject": it is an error. "scale": divided by 257 and rounded.
+            "clip": all above 255 is white, as in Pillow.
+        exif_orientation: Turn images as their EXIF data (of TIFF, their tag) says; torchvision does not.
         max_pixels: Larger images are errors. Default: where Pillow refuses them.
         verify: When payloads are checked against their CRCs: "once", True or False. Default: as the data set says.
 
@@ -140,7 +148,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         dtype: torch.dtype | None = None,
         on_error: OnError = "raise",
         max_skipped: float | None = MAX_SKIPPED,
+        decoder: Literal["auto", "native"] = "auto",
         truncated: Literal["reject", "accept"] = "reject",
+        sixteen_bit: SixteenBit = "reject",
         exif_orientation: bool = False,
         max_pixels: int | None = None,
         verify: bool | Literal["once"] | None = None,
@@ -162,8 +172,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._image, self._images, self._flip, self._fields = image, images, flag("flip", flip), fields
         self._ragged, self._verify = ragged, verify
         self._decoding = {"dtype": dtype, "max_pixels": max_pixels}
+        if decoder not in ("auto", "native"):
+            raise ValueError(f'decoder is "auto" or "native", not {decoder!r}')
+        self._by_pillow = decoder == "auto"
         self._options = {
             "truncated": truncated,
+            "sixteen_bit": sixteen_bit,
             "exif_orientation": flag("exif_orientation", exif_orientation),
             "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
         }
@@ -192,7 +206,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         outputs = _outputs(dataset, image, images)
         further = _further_fields(dataset, outputs, self._fields)
         options = {"flip": self._flip, "verify": dataset.verify, **self._options}
-        return ImageBatches(dataset, outputs, images is None, further, options, self._delivery, self._prefetch)
+        delivery, prefetch, by_pillow = self._delivery, self._prefetch, self._by_pillow
+        return ImageBatches(dataset, outputs, images is None, further, options, delivery, prefetch, by_pillow=by_pillow)
 
     def _change(self, **changed: Any) -> None:
         """Make batches by other arguments from the next iteration on; nothing changes if they are refused."""
@@ -387,6 +402,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             records=records,
             images=records if isinstance(self._maker, ImageBatches) else 0,
             skipped=self._skipper.total,
+            by_pillow=self._clock.by_pillow,
             batches=self._clock.batches,
             reads=reads,
             bytes_read=size,

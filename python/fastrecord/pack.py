@@ -40,6 +40,7 @@ def pack_folder(
     quality: int | None = None,
     raw: bool = False,
     crop_ready: str | None = None,
+    sixteen_bit: str | None = None,
     commit_bytes: int = 1 << 30,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
@@ -70,6 +71,8 @@ def pack_folder(
         raw: Store all images as their pixels, in binary PPM; those above `short_side` or `max_side` made smaller.
         crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which of their
             marker segments are kept: "all", "none", or names out of "exif", "icc" and "other" with commas between them.
+        sixteen_bit: Of images that are decoded for that, what becomes of grey of 16 bits: "scale" divides by 257 and
+            rounds, "clip" makes all above 255 white, as Pillow does. By default such a file is a bad one.
         commit_bytes: Make what is packed durable each time that so many bytes have been written.
         progress: Called a few times a second; an exception in it ends the pack.
 
@@ -89,7 +92,7 @@ def pack_folder(
         raise ValueError("a file that is appended to keeps its own classes: leave classes_from out")
     if list_path is not None and allow_empty_classes:
         raise ValueError("a list has no class folders that could be empty: leave allow_empty_classes out")
-    recode = Recode(short_side, max_side, quality, raw, crop_ready)
+    recode = Recode(short_side, max_side, quality, raw, crop_ready, sixteen_bit)
     if shard_size is not None and recode.changes:
         raise ValueError("how large images become is known only when they are packed: give shards, not shard_size")
     source, target = os.fspath(src), os.fspath(out)
@@ -155,6 +158,7 @@ class _ImagePacker(Packer):
         return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
 
     def count(self, writer: Writer) -> None:
+        self.count_foreign(writer.foreign)
         if self.changes:
             before = self.summary.recoded or {}
             self.summary.recoded = {name: count + before.get(name, 0) for name, count in writer.recoded.items()}

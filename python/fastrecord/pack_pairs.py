@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads
+from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
 from fastrecord.errors import plain
 from fastrecord.listing import UNREADABLE, name_some
 from fastrecord.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
@@ -42,6 +44,7 @@ def pack_pairs(
     decode: bool = False,
     compression: str | None = None,
     any_scale: bool = False,
+    sixteen_bit: str | None = None,
     bad_files: BadFiles = "stop",
     shards: int | None = None,
     shard_size: int | None = None,
@@ -52,8 +55,8 @@ def pack_pairs(
 
     A record has the smaller image `lr`, the larger one `hr`, and a key: the path of the larger one below its folder,
     without its ending. Images are stored as their files, byte for byte, or as arrays, uint8 (height, width, 3), of the
-    very pixels that `fastrecord.decode_image` gives: grey is repeated, alpha is dropped, 16 bits become 8. Arrays have
-    a fixed shape in the schema if all images of that side have one size.
+    very pixels that `fastrecord.decode_image` gives: grey is repeated, alpha is dropped, colours of 16 bits
+    become 8. Arrays have a fixed shape in the schema if all images of that side have one size.
 
     The sizes of all images are looked up first. Each larger image must be as many whole times as high and as wide as
     its partner; that number stands under "scale" in the metadata.
@@ -66,6 +69,8 @@ def pack_pairs(
         decode: Store pixels.
         compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and may leave them.
         any_scale: Take pairs of any sizes; "scale" then stands in the metadata only if it is that of all.
+        sixteen_bit: With `decode`, what becomes of grey of 16 bits: "scale" divides by 257 and rounds, "clip" makes all
+            above 255 white, as Pillow does. By default such a pair is a bad one.
         bad_files: "stop": a file without a partner, one that is no image or can not be read, or a pair of another scale
             than most, ends the pack. "skip": the pair is left out, and listed in the summary and under "skipped" in the
             metadata. (Whether an image can be decoded is only known where it is decoded.)
@@ -81,9 +86,11 @@ def pack_pairs(
     check_options(mode, bad_files, shards, shard_size, commit_bytes)
     if compression is not None and not decode:
         raise ValueError("images are compressed already: compression is for decode")
+    if sixteen_bit is not None and not decode:
+        raise ValueError("files are stored as they are: sixteen_bit is for decode")
     if compression is not None and shard_size is not None:
         raise ValueError("how large compressed pixels are is known only when they are packed: give shards")
-    pairing = Pairing(decode, compression)
+    pairing = Pairing(decode, compression, sixteen_bit)
     listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
     target = os.fspath(out)
     _refuse_inside(target, listing)
@@ -183,6 +190,8 @@ class _PairPacker(Packer):
         whole = {i: pair for i, pair in found.items() if not isinstance(pair, str)}
         if whole:
             low, high = zip(*whole.values(), strict=True)
+            if not self.pairing.decode:
+                self.count_foreign(Counter(filter(None, map(foreign_kind, chain(low, high)))))
             writer.extend({"lr": low, "hr": high, "key": [keys[i] for i in whole]})
         target.skipped += [(keys[i], reasons[i]) for i in sorted(reasons)]
 
@@ -199,13 +208,16 @@ class _PairPacker(Packer):
         runs = [positions[start : start + size] for start in range(0, len(positions), size)]
         return list(chain.from_iterable(self.pool.map(lambda run: [self._load_one(i) for i in run], runs)))
 
+    def _decode(self, data: bytes) -> NDArray[np.uint8]:
+        return decode_image(data, sixteen_bit=self.pairing.sixteen_bit or "reject")
+
     def _load_one(self, position: int) -> Pair | str:
         values: list[Any] = []
         for side, path in zip(("lr", "hr"), self.listing.paths(position), strict=True):
             try:
                 with open(path, "rb", buffering=0) as file:
                     data = file.readall()
-                values.append(decode_image(data) if self.pairing.decode else data)
+                values.append(self._decode(data) if self.pairing.decode else data)
             except OSError as err:
                 return f"{side}: {UNREADABLE}: {err.strerror or err}"
             except DecodeError as err:

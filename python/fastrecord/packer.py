@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -68,6 +68,8 @@ class PackSummary:
         empty_classes: Classes of the input of which no file was packed.
         skipped: (key, reason) of each file of the input that is in no file.
         ignored: Files beside the class folders, which belong to no class.
+        foreign: Kind -> number of images of this run that fastrecord itself does not decode, such as AVIF. The loader
+            has Pillow decode them, one by one.
         recoded: What became of the images that this run has packed, if any were to be changed: numbers of `images`
             and, of them, `kept` byte for byte, made `smaller`, `crop_ready`, `raw`; `bytes_in` of the input files and
             `bytes_out` of what is stored of them.
@@ -84,6 +86,7 @@ class PackSummary:
     empty_classes: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     ignored: int = 0
+    foreign: dict[str, int] = field(default_factory=dict)
     recoded: dict[str, int] | None = None
     scale: int | None = None
     seconds: float = 0.0
@@ -134,6 +137,11 @@ class Packer(ABC):
     def count(self, writer: Writer) -> None:  # noqa: B027 - by default there is nothing to count
         """Add to the summary what a writer has counted."""
 
+    def count_foreign(self, kinds: Mapping[str, int]) -> None:
+        """Add images of kinds that the core does not decode to the summary."""
+        for kind, number in kinds.items():
+            self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
+
     def refuse_bad(self) -> None:
         """Raise the error for the first file that is known to be bad, if bad files end the pack."""
         if self.listing.bad and self.bad_files == "stop":
@@ -181,6 +189,8 @@ class Packer(ABC):
             _log.warning("skipped: %s: %s", key, reason)
         if len(summary.skipped) > _NAMED:
             _log.warning("skipped %d more files", len(summary.skipped) - _NAMED)
+        if summary.foreign:
+            _log.warning("%s: %s", summary.paths[0], foreign_text(summary.foreign))
         counts = summary.packed, summary.records, len(summary.paths), summary.seconds
         _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
 
@@ -282,6 +292,15 @@ def _explained(path: str, writer: Writer) -> Iterator[None]:
         writer.abort()
         _explain(path, err)
         raise
+
+
+def foreign_text(kinds: Mapping[str, int]) -> str:
+    """Say how many images are of kinds that the core does not decode."""
+    names = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(kinds.items()))
+    return (
+        f"{sum(kinds.values()):,} images are of kinds that fastrecord does not decode ({names}): the loader leaves "
+        "them to Pillow, one by one, in the training loop's thread"
+    )
 
 
 def _explain(path: str, err: BaseException) -> None:

@@ -33,10 +33,19 @@ class Pairing:
     Attributes:
         decode: As their pixels, uint8 (height, width, 3), not as the bytes of the files.
         compression: Of the pixels.
+        sixteen_bit: What becomes of grey of 16 bits where pixels are stored, "scale" or "clip"; None: it is an error.
+
+    Raises:
+        ValueError: there is no such thing to become.
     """
 
     decode: bool = False
     compression: str | None = None
+    sixteen_bit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.sixteen_bit not in (None, "scale", "clip"):
+            raise ValueError(f"--sixteen-bit is scale or clip, not {self.sixteen_bit!r}")
 
     def entry(self) -> dict[str, Any]:
         """Return what a file's metadata says of it."""
@@ -56,7 +65,9 @@ class Pairing:
     def __str__(self) -> str:
         """Return the settings as the command line has them."""
         words = ["--pairs", *(["--decode"] if self.decode else [])]
-        return " ".join(words if self.compression is None else [*words, "--compression", self.compression])
+        for option, value in (("--compression", self.compression), ("--sixteen-bit", self.sixteen_bit)):
+            words += [] if value is None else [option, value]
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

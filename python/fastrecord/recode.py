@@ -21,6 +21,8 @@ class Recode:
         raw: Store all images as their pixels, in binary PPM.
         crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image: which marker
             segments they keep, "all", "none" or names out of exif, icc and other with commas between. None: do not.
+        sixteen_bit: Of images that are decoded for that, what becomes of grey of 16 bits: "scale" divides by 257,
+            "clip" makes all above 255 white. None: it is an error.
 
     Raises:
         ValueError: the settings do not fit each other; the message uses the names of the command line.
@@ -31,6 +33,7 @@ class Recode:
     quality: int | None = None
     raw: bool = False
     crop_ready: str | None = None
+    sixteen_bit: str | None = None
 
     def __post_init__(self) -> None:
         sides = [pixels for pixels in (self.short_side, self.max_side) if pixels is not None]
@@ -47,6 +50,11 @@ class Recode:
                 raise ValueError(f"--quality is 1 to 100, not {self.quality}")
         elif sides and not self.raw:
             object.__setattr__(self, "quality", DEFAULT_QUALITY)
+        if self.sixteen_bit is not None:
+            if self.sixteen_bit not in ("scale", "clip"):
+                raise ValueError(f"--sixteen-bit is scale or clip, not {self.sixteen_bit!r}")
+            if not (self.raw or sides):
+                raise ValueError("--sixteen-bit is for images that --raw, --short-side or --max-side decodes")
         if self.crop_ready is not None:
             object.__setattr__(self, "crop_ready", _kept(self.crop_ready))
 

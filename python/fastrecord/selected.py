@@ -92,7 +92,9 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
 def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:
     """Return images of one file: PIL images, or tensors (3, H, W)."""
     if dataset.decode == "native":
-        found: list[torch.Tensor] = decode_native(reader, records, field, verify=dataset.verify)
+        found: list[torch.Tensor] = decode_native(
+            reader, records, field, verify=dataset.verify, sixteen_bit=dataset.sixteen_bit
+        )
         return found
     return [_picture(dataset, reader, record, field) for record in records.tolist()]
 

@@ -16,6 +16,7 @@ class LoaderStats:
         records: Records that were made.
         images: Those whose images were made: all of them, or none where batches are of arrays.
         skipped: Records that were left out of the batches handed out.
+        by_pillow: Records with an image that the core does not decode, which Pillow decoded in the consumer's thread.
         batches: Batches handed to the consumer.
         reads: Payloads read.
         bytes_read: Their bytes.
@@ -30,6 +31,7 @@ class LoaderStats:
     records: int = 0
     images: int = 0
     skipped: int = 0
+    by_pillow: int = 0
     batches: int = 0
     reads: int = 0
     bytes_read: int = 0
@@ -104,12 +106,13 @@ class LoaderStats:
         shares = {"read": self.read_share, "decode": self.decode_share, "resize": self.resize_share}
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in {**shares, "idle": self.idle_share}.items())
         skipped = f", {self.skipped} skipped" if self.skipped else ""
+        by_pillow = f", {self.by_pillow} by Pillow" if self.by_pillow else ""
         arrays = self.records > self.images
         made = f"{self.records_per_second:.0f} records/s" if arrays else f"{self.images_per_second:.0f} images/s"
         return (
             f"{made}, {self.megabytes_per_second:.0f} MB/s, "
             f"{self.reads_per_second:.0f} reads/s on {self.threads} threads ({told}); "
-            f"consumer waited {100 * self.wait_share:.0f} %{skipped}"
+            f"consumer waited {100 * self.wait_share:.0f} %{by_pillow}{skipped}"
         )
 
 
@@ -118,6 +121,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.batches = 0
+        self.by_pillow = 0
         self.waited = 0.0
         self._running = 0
         self._since = 0.0

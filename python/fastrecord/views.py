@@ -32,6 +32,7 @@ class Views(Dataset[Any]):
     target_transform: Callable[[Any], Any] | None
     decode: str | None
     verify: bool | Literal["once"]
+    sixteen_bit: str
     paths: list[str]
     _shards: Shards
     _view: Rows
@@ -180,7 +181,7 @@ class Views(Dataset[Any]):
         for other in others:
             if not isinstance(other, Views):
                 raise TypeError(f"concat takes data sets of fastrecord, not {type(other).__name__}")
-            for name in ("_fields", "_image_field", "_label_field", "_extra_fields", "decode", "verify"):
+            for name in ("_fields", "_image_field", "_label_field", "_extra_fields", "decode", "verify", "sixteen_bit"):
                 self._check_same(other, name)
             for name in ("transform", "target_transform"):
                 if getattr(other, name) is not None:

@@ -132,6 +132,12 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     help="Store all images as pixels (binary PPM, 3 bytes a pixel), those above --short-side or --max-side made "
     "smaller: nothing is left to decode, and OUT is many times as large as with JPEGs of that size.",
 )
+@click.option(
+    "--sixteen-bit",
+    type=click.Choice(["scale", "clip"]),
+    help="What becomes of grey of 16 bits where images are decoded (--short-side, --max-side, --raw, --decode): it is "
+    "divided by 257, or all above 255 is white, as in Pillow. Without it such a file is a bad one.",
+)
 @quiet_option
 @summary_option
 def pack(
@@ -212,13 +218,15 @@ def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., Pac
 
     (out,) = _arguments(paths, "OUT")
     low, high = options.pop("pairs")
-    names = ("decode", "compression", "any_scale", "bad_files", "shards", "shard_size")
+    names = ("decode", "compression", "any_scale", "sixteen_bit", "bad_files", "shards", "shard_size")
     taken = {name: options.pop(name) for name in names}
     if taken["compression"] is not None:
         if not taken["decode"]:
             raise click.UsageError("images are compressed already: --compression is for --decode")
         if taken["shard_size"] is not None:
             raise click.UsageError("how large compressed pixels are is known only when they are packed: give --shards")
+    if taken["sixteen_bit"] is not None and not taken["decode"]:
+        raise click.UsageError("files are stored as they are: --sixteen-bit is for --decode")
     given = [name for name, value in options.items() if value]
     if given:
         word = "list" if given[0] == "list_path" else given[0].replace("_", "-")
@@ -236,6 +244,8 @@ def _arguments(paths: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
+    from fastrecord.packer import foreign_text
+
     where = summary.paths[0] if len(summary.paths) == 1 else f"{summary.paths[0]} to {summary.paths[-1]}"
     classes = "" if summary.classes is None else f" in {len(summary.classes):,} classes"
     if summary.scale is not None:
@@ -251,6 +261,8 @@ def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
     )
     if summary.recoded is not None:
         say(_recoded_text(summary.recoded))
+    if summary.foreign:
+        say(foreign_text(summary.foreign))
     if summary.skipped:
         what = "without a partner, or not two images" if pairs else "files that are no images or can not be read"
         say(f"skipped {len(summary.skipped):,} {what}:")
