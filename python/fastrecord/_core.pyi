@@ -45,6 +45,7 @@ __all__ = [
     "draw_crops",
     "draw_weighted",
     "error_code",
+    "foreign_kind",
     "image_size",
     "instructions",
     "libraries",
