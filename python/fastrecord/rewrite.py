@@ -19,7 +19,7 @@ from fastrecord.copies import ROWS, CopySummary, Job, PathLike, Progress, open_s
 from fastrecord.division import check_count, check_seed, choose, ends_by_size, name_files, name_parts, sizes_of
 from fastrecord.fields import holds_classes
 from fastrecord.parts import as_set
-from fastrecord.shard_sets import check_together, without_origin
+from fastrecord.shard_sets import COMMANDS, check_together, without_origin
 
 _LABEL = "label"
 
@@ -64,7 +64,7 @@ def merge(
         if not readers:
             raise ValueError("there is no file to merge")
         if not allow_incomplete:
-            check_together(readers)
+            check_together(readers, option=COMMANDS)
         for reader in readers[1:]:
             _check_fields(readers[0], reader)
         metadata, differing = _merge_metadata(readers)
@@ -136,7 +136,7 @@ def split(
         out = name_files(os.fspath(path), out, names, len(fractions))
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
         if not allow_incomplete:
-            check_together([reader])
+            check_together([reader], option=COMMANDS)
         if fractions is not None:
             ends = np.cumsum(sizes_of(len(reader), fractions)).tolist()
         elif shards is not None:

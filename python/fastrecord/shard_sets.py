@@ -16,7 +16,8 @@ SHARD, MADE_OF = "shard", "made_of"
 
 _NAME = re.compile(r"-\d{5,}-of-\d{5,}\.frec$")
 _NAMED = 3
-_WAY_OUT = "or take what is there: allow_incomplete=True (`--allow-incomplete`)"
+# How commands that have the option name it.
+COMMANDS = "`--allow-incomplete` (allow_incomplete=True)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,18 @@ def made_of(readers: Iterable[Reader]) -> dict[str, Any]:
     return {MADE_OF: list(dict.fromkeys(origins))}
 
 
-def check_together(readers: Sequence[Reader]) -> None:
+def check_together(readers: Sequence[Reader], *, option: str = "allow_incomplete=True") -> None:
     """Refuse files that together lack records of a set of shards, or hold records twice.
+
+    Args:
+        readers: The files.
+        option: What takes them as they are, for errors.
 
     Raises:
         FastRecordError: a shard of a set is missing, or there twice; or a file was made of another one.
     """
     about = [(reader, reader.metadata) for reader in readers]
-    _check_origins(about)
+    _check_origins(about, option)
     sets: dict[str, list[tuple[Shard, str]]] = {}
     for reader, metadata in about:
         shard = Shard.of(metadata)
@@ -83,7 +88,7 @@ def check_together(readers: Sequence[Reader]) -> None:
             sets.setdefault(shard.set, []).append((shard, os.fspath(reader.path)))
     paths = {os.path.realpath(reader.path) for reader in readers}
     for shards in sets.values():
-        _check_set(shards, paths)
+        _check_set(shards, paths, option)
 
 
 def _origins(metadata: dict[str, Any]) -> list[str]:
@@ -91,19 +96,18 @@ def _origins(metadata: dict[str, Any]) -> list[str]:
     return [origin for origin in found if isinstance(origin, str)] if isinstance(found, list) else []
 
 
-def _check_origins(about: Sequence[tuple[Reader, dict[str, Any]]]) -> None:
+def _check_origins(about: Sequence[tuple[Reader, dict[str, Any]]], option: str) -> None:
     by_id = {reader.file_id: reader for reader, _ in about}
     for reader, metadata in about:
         for origin in _origins(metadata):
-            if origin in by_id:
+            if origin in by_id and origin != reader.file_id:
                 raise FastRecordError(
-                    f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: name "
-                    "one of them, or move one to another folder; allow_incomplete=True (`--allow-incomplete`) takes "
-                    "both [FR209]"
+                    f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: leave one "
+                    f"of them out, or move it to another folder; {option} takes both [FR209]"
                 )
 
 
-def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str]) -> None:
+def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str) -> None:
     first, where = shards[0]
     by_number: dict[int, str] = {}
     for shard, path in shards:
@@ -115,7 +119,7 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str]) -> None:
         if os.path.realpath(other) != os.path.realpath(path):
             raise FastRecordError(
                 f"{path}: is the same shard as {other}, {shard.number} of {first.count:,}, counted from 0: remove one "
-                f"of them, {_WAY_OUT} [FR209]"
+                f"of them; {option} takes both [FR209]"
             )
     lacking = first.count - len(by_number)
     if lacking == 0:
@@ -131,12 +135,13 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str]) -> None:
     if any(os.path.realpath(path) in paths for path in missing):
         raise FastRecordError(
             f"{names}: not of the same set as {where}: shards of two packs lie together, as after an `--overwrite` "
-            f"that was stopped: pack again with `--overwrite`, {_WAY_OUT} [FR209]"
+            f"that was stopped: pack again with `--overwrite`; {option} takes them [FR209]"
         )
     verb = "is" if lacking == 1 else "are"
     raise FastRecordError(
         f"{names}: {verb} missing: {where} is one of {first.count:,} shards that are one data set: name all of them, "
-        f"or their folder; finish a pack that was stopped with `fastrecord pack --resume`; {_WAY_OUT} [FR208]"
+        "or their folder; `fastrecord pack --resume` finishes a pack that was stopped; "
+        f"{option} takes what is there [FR208]"
     )
 
 
