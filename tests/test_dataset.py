@@ -202,7 +202,7 @@ def test_fields_are_chosen_by_name(tmp_path: Path) -> None:
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="middle")
     with pytest.raises(fr.SchemaError, match="field 'score' holds float64, not images"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="score")
-    with pytest.raises(fr.SchemaError, match="field 'left' holds image, which is no label: labels are numbers"):
+    with pytest.raises(fr.SchemaError, match="field 'left' holds image, which cannot be a label: labels are numbers"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", label_field="left")
     with pytest.raises(TypeError, match=r"write \('score',\)"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", extra_fields="score")

@@ -164,7 +164,7 @@ def test_a_field_that_can_be_no_label_is_an_error_that_names_it(tmp_path: Path, 
     schema = fr.Schema({"image": fr.image(), "label": kind, "other": fr.int64()})
     fr.Writer(path, schema).close()
     for options in ({}, {"label_field": "label"}, {"fields": ["label"], "label_field": "label"}):
-        with pytest.raises(fr.SchemaError, match=r"a\.frec: field 'label' holds .* which is no label") as raised:
+        with pytest.raises(fr.SchemaError, match=r"a\.frec: field 'label' holds .* which cannot be a label") as raised:
             fr.FastRecordDataset(path, **options)
         assert str(kind) in str(raised.value)
     assert fr.FastRecordDataset(path, label_field="other").has_labels

@@ -133,7 +133,7 @@ def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) ->
 def test_a_sampler_refuses_attributes_that_would_change_nothing(data: fr.FastRecordDataset, name: str) -> None:
     sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True)
     way_out = "call set_epoch" if name == "epoch" else "make another one"
-    with pytest.raises(AttributeError, match=f"'{name}' of a FastRecordBatchSampler can not be set: {way_out}"):
+    with pytest.raises(AttributeError, match=f"'{name}' of a FastRecordBatchSampler cannot be set: {way_out}"):
         setattr(sampler, name, 1)
     assert not hasattr(sampler, "weights")
 
@@ -155,7 +155,7 @@ def test_a_class_derived_from_them_has_attributes_of_its_own(data: fr.FastRecord
 
     mine = Mine()
     mine.name = "yours"
-    with pytest.raises(AttributeError, match="'seed' of a Mine can not be set"):
+    with pytest.raises(AttributeError, match="'seed' of a Mine cannot be set"):
         mine.seed = 3  # type: ignore[misc]
 
 
@@ -229,7 +229,7 @@ def test_a_path_stands_for_its_data_set(photos: Path) -> None:
         ("in_order", "leave it out"),
         ("transform", "say image= with a geometry"),
         ("weights", r"FastRecordBatchSampler\(dataset, batch_size, weights=\.\.\.\)"),
-        ("verify", r"FastRecordDataset\(path, verify=\.\.\.\)"),
+        ("classes", r"FastRecordDataset\(path, classes=\.\.\.\)"),
         ("batchsize", "is batch_size= meant"),
         ("xyzzy", "it has dataset, batch_size"),
     ],

@@ -292,7 +292,7 @@ def test_no_thread_of_the_core_waits_for_a_handler_and_a_fork_in_the_middle_hang
         open("a.frec", "wb").write(data)
         image = fr.transforms.CenterCrop(16, resize=16)
         loader = fr.FastRecordLoader(
-            fr.FastRecordDataset("a.frec"), batch_size=8, image=image, threads=2, on_error="skip", max_skipped=None
+            "a.frec", 8, shuffle=False, image=image, threads=2, on_error="skip", max_skipped=None
         )
         before = Locked.count
         for epoch in range(20):

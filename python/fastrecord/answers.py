@@ -50,7 +50,6 @@ _ANSWERS: dict[str, str] = {
             "label_field",
             "extra_fields",
             "classes",
-            "verify",
             "allow_incomplete",
             "access",
             "snapshots",

@@ -303,7 +303,7 @@ class FastRecordDataset(Views):
     def labels_lie_in_runs(self) -> bool:
         """Return whether neighbours mostly have one label, as in a folder packed class by class; looks at a few only.
 
-        False if the labels are not classes, or can not be read.
+        False if the labels are not classes, or cannot be read.
         """
         starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
         places = starts[:, None] + np.arange(min(_WINDOW, len(self)))

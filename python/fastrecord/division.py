@@ -24,7 +24,7 @@ _ROUNDING = Fraction(1, 10**9)
 
 
 def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[int]:
-    """Return the sizes of the files that shares make; what the shares leave out is a part without a file.
+    """Return the sizes of the files that shares make. Records that the shares leave out go to no file.
 
     Raises:
         ValueError: a share is not above 0, or they are more than 1 in all.
@@ -82,7 +82,7 @@ def name_files(
         shares: Number of files.
 
     Raises:
-        ValueError: there is not one name for each file, or one that is no name of a file.
+        ValueError: there is not one name for each file, or one is not the name of a file.
     """
     if names is None:
         if out is None or isinstance(out, (str, os.PathLike)):

@@ -73,9 +73,9 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
         raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images [FR408]")
     if label and not holds_labels(first[label]):
         raise SchemaError(
-            f"{readers[0].path}: field {label!r} holds {first[label]}, which is no label: labels are numbers, strings "
-            "(names of classes) or arrays of one shape; name another field with label_field=, or name the fields that "
-            "you want with fields=, which takes any [FR408]"
+            f"{readers[0].path}: field {label!r} holds {first[label]}, which cannot be a label: labels are numbers, "
+            "strings (names of classes) or arrays of one shape; name another field with label_field=, or name the "
+            "fields that you want with fields=, which takes any [FR408]"
         )
 
 

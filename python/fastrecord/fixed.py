@@ -8,7 +8,7 @@ from typing import Any
 class Fixed:
     """Refuses to set a public attribute that its class does not offer to be set.
 
-    A subclass that somebody derives from one of fastrecord's classes may have attributes of its own.
+    A class that users derive from one of fastrecord's may have attributes of its own.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -21,5 +21,5 @@ class Fixed:
             else:
                 settable = [key for key in dir(kind) if getattr(getattr(kind, key), "fset", None)]
                 way_out = "make another one" + (f", or set one of {', '.join(settable)}" if settable else "")
-            raise AttributeError(f"{name!r} of a {kind.__name__} can not be set: {way_out}")
+            raise AttributeError(f"{name!r} of a {kind.__name__} cannot be set: {way_out}")
         super().__setattr__(name, value)

@@ -1,6 +1,6 @@
-"""Labels of a data set, whatever type their field has: `Labels` numbers those of all files alike.
+"""Labels of a data set: `Labels` numbers those of all files alike, whatever type their field has.
 
-Reads labels only; which records a data set has, and what samples look like, is said elsewhere.
+It reads labels only. It knows neither the records of a view nor the shape of a sample.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Labels:
     """The labels of all files, as one data set numbers them.
 
     Integers and bools are int64, mapped to the data set's classes where files number theirs in different ways; floats
-    are float64; arrays are stacked. Strings are names of classes. The numbers of names are their places in `classes`
-    if that is given, else in what all files' metadata names, else among all names sorted, for which every record's
-    string is read once.
+    are float64; arrays are stacked. Strings are names of classes: the number of a name is its place in `classes`, if
+    given, else in the classes that all files' metadata lists, else among all names in sorted order. The last of these
+    reads the string of every record once.
 
     Args:
         shards: The files.
@@ -37,7 +37,7 @@ class Labels:
         classes: The names of all classes, position = label.
 
     Raises:
-        SchemaError: the classes of files can not be matched, or there are no labels that `classes` could number.
+        SchemaError: the classes of files cannot be matched, or there are no labels that `classes` could number.
     """
 
     def __init__(self, shards: Shards, field: str | None, classes: list[str] | None) -> None:

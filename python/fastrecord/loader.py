@@ -64,7 +64,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     state.
 
     **Changes.** `image`, `images`, `flip` and `batch_transform` may be set, and take effect from the next iteration on.
-    No other attribute can be set.
+    Other attributes cannot be set.
 
     **Processes.** May be forked and pickled (to spawned processes) between iterations; an iteration itself belongs to
     its process. An iteration that is broken off, fails or is garbage-collected ends its threads.
