@@ -378,7 +378,7 @@ def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
             # What numpy sees of them are the upper halves of float32.
             value = (value.astype(np.uint32) << 16).view(np.float32)
         file = io.BytesIO()
-        np.save(file, value, allow_pickle=False)
+        np.save(file, value)
         return file.getbuffer(), ".npy"
     return value, _ending(bytes(value[:16]))
 
