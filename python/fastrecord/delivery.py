@@ -115,9 +115,9 @@ class Delivery:
         shown = images.permute(0, 3, 1, 2)
         if self._normalize is None:
             return shown
-        if self.copies or shown.numel() <= _VALUES_AT_ONCE:
-            return self._normalize(shown)
-        return _in_parts(self._normalize, shown)
+        at_once = self.copies or shown.numel() <= _VALUES_AT_ONCE
+        made: torch.Tensor = self._normalize(shown) if at_once else _in_parts(self._normalize, shown)
+        return made
 
 
 class Pending:
