@@ -271,12 +271,17 @@ def test_labels_that_can_not_be_numbers_of_classes_are_refused(colours: Path, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_without_labels_is_refused_with_the_field_that_it_lacks(tmp_path: Path) -> None:
+def test_a_file_without_labels_or_images_is_refused_with_the_field_that_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "bare.frec"
     with fr.Writer(path, fr.Schema({"image": fr.image()})) as writer:
         writer.append({"image": b"P6\n1 1\n255\nabc"})
     with pytest.raises(TrainError, match=r"bare\.frec has no field 'label', which holds the numbers of the classes$"):
         train(small_config(path, tmp_path / "out"))
+    arrays = tmp_path / "arrays.frec"
+    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": fr.int64()}) as writer:
+        writer.append({"x": np.zeros(3, np.float32), "label": 0})
+    with pytest.raises(TrainError, match=r"arrays\.frec has no field of images$"):
+        train(small_config(arrays, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay", "lr_gamma"])

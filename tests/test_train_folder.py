@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import resource
@@ -249,6 +250,25 @@ def test_metrics_that_have_no_room_end_the_run_with_their_name(tmp_path: Path) -
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert read_metrics(path) == [{"step": 1}]
+
+
+@pytest.mark.parametrize("damage", [b'{"step": 1', b"[1]", b"{}", b"\xff"])
+def test_a_damaged_line_of_the_metrics_is_refused_with_its_number(damage: bytes, colours: Path, run: Path) -> None:
+    metrics = run / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + damage + b"\n")
+    number = metrics.read_bytes().count(b"\n")
+    message = f"{metrics}: line {number} is damaged: remove it, or the file, which the checkpoints do not need"
+    assert refusal(small_config(colours, run, resume="auto", max_steps=2)) == message
+    metrics.unlink()
+    assert train(small_config(colours, run, resume="auto", max_steps=2)).step == 2
+
+
+def test_a_run_that_has_nothing_left_to_train_says_so(
+    colours: Path, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    assert train(small_config(colours, run, resume="auto", max_steps=1)).step == 1
+    assert "nothing is left to train: 0 of 2 epochs, 1 steps done" in caplog.messages
 
 
 def closed_streams(command: str, colours: Path, out: Path) -> subprocess.CompletedProcess[str]:

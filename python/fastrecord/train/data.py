@@ -131,6 +131,9 @@ def _open(
         raise TrainError(f"{_name(files)} has no field 'label', which holds the numbers of the classes") from error
     if not len(dataset):
         raise TrainError(f"{_name(files)} holds no record")
+    # In fields mode it has no such attribute.
+    if not hasattr(dataset, "image_field"):
+        raise TrainError(f"{_name(files)} has no field of images")
     if targets.ndim != 1 or targets.dtype.kind not in "iub":
         of = f"{targets.dtype}{'' if targets.ndim == 1 else ' arrays'}"
         raise TrainError(f"{_name(files)}: its labels are {of}, not numbers of classes [FR424]")

@@ -214,6 +214,8 @@ class _Run:
                 f"{train_set.root} names no classes: {len(self.classes)} are taken from its labels, 0 to "
                 f"{len(self.classes) - 1}; fr.set_metadata(path, classes=[...]) names them"
             )
+        if len(self.classes) == 1:
+            self._say("all records are of one class: there is nothing to learn")
         if config.data != "real":
             self._say(f"--data {config.data}: every batch is the same noise; nothing is learnt, nothing is evaluated")
         if found is not None:
@@ -222,6 +224,8 @@ class _Run:
     def run(self) -> Result:
         """Train until the last epoch or step, or until a signal comes."""
         signal = 0
+        if self.epoch >= self.config.epochs or self._at_max_steps():
+            self._say(f"nothing is left to train: {self.epoch} of {self.config.epochs} epochs, {self.step} steps done")
         while self.epoch < self.config.epochs and not self._at_max_steps() and not signal:
             signal = self._train_epoch() or self._evaluate_epoch()
         if self.ranks.is_first and not signal:

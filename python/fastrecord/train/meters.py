@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from fastrecord import LoaderStats
+from fastrecord.train.config import TrainError
 from fastrecord.train.distributed import Ranks
 
 T = TypeVar("T")
@@ -271,7 +272,10 @@ class MetricsFile:
     def __init__(self, path: Path, *, keep_steps: int | None) -> None:
         kept = [] if keep_steps is None else [row for row in read_metrics(path) if row["step"] <= keep_steps]
         temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        try:
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         os.replace(temporary, path)
         self._path = path
         self._file = path.open("ab", buffering=0)
@@ -307,9 +311,23 @@ _INFINITY = float("inf")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file; a torn last line, left by a killed run, is left out. A file that is not there is empty."""
+    """Read a metrics file; a torn last line, left by a killed run, is left out. A file that is not there is empty.
+
+    Raises:
+        TrainError: a line is not one of a metrics file.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        raise TrainError(f"{path}: line {number} is damaged: remove it, or the file, which the checkpoints do not need")
+    return row

@@ -9,7 +9,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastrecord.train.config import TrainError
@@ -75,4 +75,5 @@ def _lock(descriptor: int, folder: Path) -> None:
         _log.warning(f"{folder} can not be locked ({error.strerror}): let no second trainer write there")
         return
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    with suppress(OSError):  # a full disk leaves the lock without a name
+        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
