@@ -24,7 +24,7 @@ from fastrecord.listing import name_some
 from fastrecord.names import as_name
 from fastrecord.schema import FieldType
 
-# Records read by one call: their bytes stay in the page cache, only views of them are held.
+# Records after which progress is shown.
 _BATCH = 64
 # Bytes of one name in a path: what the usual file systems take.
 _NAME_MAX = 255
@@ -56,6 +56,7 @@ def extract_records(
     numbered: bool = False,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    on_large: Callable[[str], None] | None = None,
 ) -> ExtractSummary:
     """Write one payload a record into a folder, byte for byte as it was packed, its checksum verified.
 
@@ -75,6 +76,7 @@ def extract_records(
         numbered: Name files by number although there are keys.
         overwrite: Replace files that exist.
         progress: Called with records done and records in total.
+        on_large: Called with a message for each value that memory does not hold; it is left out. None: it is an error.
 
     Raises:
         IndexError: a number is out of range. FileExistsError: a file exists (those before it have been written).
@@ -93,23 +95,30 @@ def extract_records(
         with _Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             written = 0
             try:
-                for start in range(0, len(numbers), _BATCH):
+                for done, number in enumerate(numbers.tolist()):
                     if interrupt.pending:
                         raise KeyboardInterrupt
-                    part = numbers[start : start + _BATCH]
-                    for value in reader.read_batch(part, [payload], verify=True, copy=True)[payload]:
+                    # One value at a time: a few bytes of a compressed one may become 64 MiB.
+                    try:
+                        value = reader.get(number, payload, verify=True, copy=True)
                         content, ending = _content(value, kind)
-                        target.write(*names.name(written, ending), content)
-                        written += 1
-                        total += len(content)
-                    if progress is not None:
-                        progress(written, len(numbers))
+                    except MemoryError as err:
+                        if on_large is None:
+                            raise
+                        on_large(f"{reader.path}: record {number}, field {payload}: {err or 'no memory'} [FR107]")
+                        continue
+                    target.write(*names.name(done, ending), content)
+                    written += 1
+                    total += len(content)
+                    del value, content
+                    if progress is not None and ((done + 1) % _BATCH == 0 or done + 1 == len(numbers)):
+                        progress(done + 1, len(numbers))
             except KeyboardInterrupt as err:
                 raise KeyboardInterrupt(_left(target.path, written, len(numbers))) from err
             except BaseException as err:
                 err.add_note(_left(target.path, written, len(numbers)))
                 raise
-        return ExtractSummary(records=len(numbers), bytes=total, folder=os.fspath(folder))
+        return ExtractSummary(records=written, bytes=total, folder=os.fspath(folder))
 
 
 def _left(folder: str, written: int, total: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -236,10 +237,15 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
     from fastrecord.extract import extract_records
 
     options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
+    large: list[str] = []
     with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)
-        summary = extract_records(file, folder, records=chosen, progress=show, **options)
+        summary = extract_records(file, folder, records=chosen, progress=show, on_large=large.append, **options)
+    for message in large:
+        say(f"error: {message}", err=True)
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
         say(f"{summary.folder}: {summary.records:,} records, {bytes_text(summary.bytes)}")
+    if large:
+        sys.exit(1)

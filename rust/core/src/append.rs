@@ -5,11 +5,12 @@ use std::mem;
 
 use crate::dtype::{ArrayType, DType, shape_text};
 use crate::error::{Error, Result};
-use crate::extent::Extent;
+use crate::extent::{EXTENT_LEN, Extent};
 use crate::field_type::FieldType;
 use crate::layout::{PAGE, align};
 use crate::limits::{MAX_SIDE_BYTES, check_image};
 use crate::list::check_list;
+use crate::memory;
 use crate::schema::Field;
 use crate::storage::Storage;
 use crate::writer::{Value, Writer};
@@ -98,8 +99,16 @@ impl Writer {
         value: &Value<'_>,
         (width, height): (u32, u32),
     ) -> Result<usize> {
+        let next = column + self.columns[column].parts;
+        let longest = match value {
+            Value::Number(bytes) => bytes.len(),
+            Value::Array { data, .. } if !self.columns[column].has_extents() => data.len(),
+            _ => 0,
+        };
+        for column in &mut self.columns[column..next] {
+            memory::reserve(&mut column.pending, longest.max(EXTENT_LEN))?;
+        }
         let main = &mut self.columns[column];
-        let next = column + main.parts;
         match *value {
             Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
             Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),

@@ -5,6 +5,7 @@ use crate::buffer::fill_parts;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
+use crate::memory;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::seen::{Verify, is_set};
@@ -23,7 +24,7 @@ pub type Ranges = Vec<Option<(u64, u64)>>;
 impl Reader {
     /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
     fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
-        let mut starts = Vec::with_capacity(extents.len() + 1);
+        let mut starts = memory::room(extents.len() + 1).ok()?;
         let mut end = 0_u64;
         starts.push(0);
         for extent in extents {
@@ -100,7 +101,9 @@ impl Reader {
         } else if cold {
             self.ask_unless(&extents, interrupted)?;
         }
-        Ok(Some(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))).collect()))
+        let mut ranges = memory::room(extents.len())?;
+        ranges.extend(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))));
+        Ok(Some(ranges))
     }
 
     /// Copies the values of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
@@ -174,14 +177,8 @@ impl Reader {
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
         let size = starts.last().copied().unwrap_or_default();
-        let mut out = Vec::new();
         // Repeated records of a hostile file could ask for more than there is: an error, not an abort.
-        out.try_reserve_exact(size as usize).map_err(|_| Error::BufferTooSmall {
-            path: self.path().to_owned(),
-            needed: size,
-            given: 0,
-        })?;
-        out.resize(size as usize, 0);
+        let mut out = memory::zeros(size as usize)?;
         self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
         Ok((out, starts))
     }

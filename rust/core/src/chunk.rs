@@ -77,7 +77,7 @@ impl ChunkData {
                 if let Some(bytes) = self.loaded.get() {
                     return Ok(bytes);
                 }
-                let mut bytes = vec![0; length];
+                let mut bytes = crate::memory::zeros(length)?;
                 file.read_exact_at(&mut bytes, self.chunk.offset)
                     .map_err(|e| Error::unreadable(path, &format!("index of field {name}"), e))?;
                 for block in 0..self.chunk.table().1 as usize {

@@ -3,6 +3,9 @@
 use crate::error::Error;
 use crate::image::DecodeError;
 
+/// Of two kinds of errors.
+const NO_MEMORY: &str = "FR102";
+
 impl Error {
     /// What stands for this kind of error in documents, logs and messages, such as `FR302`.
     ///
@@ -11,7 +14,8 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Io { .. } => "FR101",
-            Self::Memory { .. } => "FR102",
+            Self::Memory { .. } => NO_MEMORY,
+            Self::TooLarge { .. } => "FR107",
             Self::Threads(_) => "FR103",
             Self::Interrupted => "FR104",
             Self::Unreadable { .. } => "FR105",
@@ -77,6 +81,7 @@ impl DecodeError {
             Self::Output { .. } => "FR506",
             Self::Crop { .. } => "FR507",
             Self::Pair { .. } => "FR508",
+            Self::Memory { .. } => NO_MEMORY,
             Self::Internal { .. } => "FR509",
             Self::TooLong { .. } => "FR514",
             Self::SixteenBit { .. } => "FR515",

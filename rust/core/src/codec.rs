@@ -127,7 +127,7 @@ impl Encoder {
 
 fn reserve(scratch: &mut Vec<u8>, bytes: usize) -> Result<(), String> {
     let more = bytes.saturating_sub(scratch.len());
-    scratch.try_reserve(more).map_err(|_| format!("no memory to compress: {bytes} bytes are needed"))
+    crate::memory::reserve(scratch, more).map_err(|_| format!("no memory to compress: {bytes} bytes are needed"))
 }
 
 /// Decompresses one value into memory of exactly its size. `dictionary` is asked for the one that a zstd frame names.

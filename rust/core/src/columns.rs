@@ -6,6 +6,7 @@ use crate::dtype::ArrayType;
 use crate::error::{Error, Result};
 use crate::field_type::FieldType;
 use crate::layout::Part;
+use crate::memory;
 use crate::reader::Reader;
 
 /// A column's bytes: in the mapping, or in memory.
@@ -23,7 +24,7 @@ impl Reader {
     /// # Errors
     /// A damaged column, a field of another type, or a record without a value.
     pub fn values(&self, field: usize, records: &[u64]) -> Result<Vec<u8>> {
-        let mut out = vec![0; self.values_width(field)?.saturating_mul(records.len())];
+        let mut out = memory::zeros(self.values_width(field)?.saturating_mul(records.len()))?;
         self.values_into(field, records, &mut out)?;
         Ok(out)
     }
@@ -103,7 +104,7 @@ impl Reader {
             if let Some(record) = column.first_missing(self.len()) {
                 return Err(self.missing(field, record));
             }
-            let mut all = Vec::with_capacity(self.len() as usize * column.width);
+            let mut all = memory::room((self.len() as usize).saturating_mul(column.width))?;
             column.for_each_chunk(self.path(), |_, bytes| {
                 all.extend_from_slice(bytes);
                 Ok(())

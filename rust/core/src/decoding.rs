@@ -156,8 +156,7 @@ impl LoadPlan {
         }
         if memory.len() < length || memory.len() > KEEP {
             *memory = Vec::new();
-            memory.try_reserve_exact(length).map_err(|_| Error::Memory { bytes: extent.stored })?;
-            memory.resize(length, 0);
+            resized(memory, extent.stored)?;
         }
         let bytes = &mut memory[..length];
         let read = reader.inner.file.read_exact_at(bytes, extent.offset);

@@ -148,6 +148,9 @@ pub enum Error {
     #[error("no memory for a batch of {bytes} bytes")]
     Memory { bytes: u64 },
 
+    #[error("{path}: record {record}, field {field}: no memory for {bytes} bytes: read it on a machine with more memory, or with fewer threads", path = path.display())]
+    TooLarge { path: PathBuf, record: u64, field: String, bytes: u64 },
+
     #[error("no thread could be started to load: {0}")]
     Threads(io::Error),
 
@@ -195,6 +198,7 @@ impl Error {
             | Self::BadList { record, field, .. }
             | Self::BadJson { record, field, .. }
             | Self::BadStored { record, field, .. }
+            | Self::TooLarge { record, field, .. }
             | Self::Decode { record, field, .. } => Some((*record, field)),
             _ => None,
         }

@@ -143,6 +143,7 @@ impl Spares {
             blocks.iter().rposition(|block| block.len == len).map(|at| blocks.swap_remove(at))
         };
         let block = spare.or_else(|| Block::new(len)).ok_or(Error::Memory { bytes: len as u64 })?;
+        crate::memory::check(0).map_err(|_| Error::Memory { bytes: len as u64 })?;
         let buffer = BatchBuffer { start: block.start, len, owner: Owner::Spares(Arc::clone(self)) };
         std::mem::forget(block);
         Ok(buffer)

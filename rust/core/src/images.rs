@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::image::{DecodeError, DecodeOptions, Decoder, Image};
+use crate::memory;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::seen::Verify;
@@ -29,11 +30,11 @@ pub struct Pixels {
 /// # Errors
 /// As [`Decoder::decode`].
 pub fn decode_image(data: &[u8], options: DecodeOptions) -> std::result::Result<Pixels, DecodeError> {
-    with_decoded(data, options, |image| Pixels {
-        width: image.width,
-        height: image.height,
-        pixels: image.pixels.to_vec(),
-    })
+    with_decoded(data, options, |image| {
+        let bytes = image.pixels.len() as u64;
+        let pixels = memory::copied(image.pixels).map_err(|_| DecodeError::Memory { bytes })?;
+        Ok(Pixels { width: image.width, height: image.height, pixels })
+    })?
 }
 
 /// Decodes a whole image, of which `take` takes what it wants, by a decoder that each thread makes once.

@@ -65,6 +65,7 @@ mod loader;
 mod lock;
 mod lookup;
 mod map;
+pub mod memory;
 mod mending;
 mod open;
 mod order;

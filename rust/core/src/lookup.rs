@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::extent::{EXTENT_LEN, Extent};
 use crate::field_type::FieldType;
 use crate::layout::Part;
+use crate::memory;
 use crate::reader::Reader;
 
 /// Payloads of arrays and lists begin at multiples of this.
@@ -19,7 +20,7 @@ impl Reader {
         }
         self.check_file()?;
         let (limit, image) = (self.inner.footer.offset, *kind == FieldType::Image);
-        let mut extents = Vec::with_capacity(records.len());
+        let mut extents = memory::room(records.len())?;
         self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
                 Some(bytes) => match Extent::decode(bytes, limit) {

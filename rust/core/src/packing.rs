@@ -14,6 +14,7 @@ use crate::compression::{Compression, Sample, Settled, choose, train};
 use crate::dictionary::DictionaryRange;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::memory;
 use crate::pool;
 use crate::reader::Reader;
 use crate::writer::Writer;
@@ -228,7 +229,8 @@ impl Writer {
                     return Err(Error::Interrupted);
                 }
                 let Stored { bytes, codec, crc, .. } = pack(encoders[column].as_deref(), value, &mut scratch)?;
-                done.push((i, Ready { bytes: (codec != Codec::None).then(|| bytes.to_vec()), codec, crc }));
+                let bytes = (codec != Codec::None).then(|| memory::copied(bytes)).transpose()?;
+                done.push((i, Ready { bytes, codec, crc }));
             }
         };
         let mut asked = Instant::now();
@@ -272,6 +274,7 @@ impl Writer {
         let offset = if self.columns[column].is_heaped() {
             // Relative to the heap until the heap is written.
             let offset = self.heap.len() as u64;
+            memory::reserve(&mut self.heap, bytes.len())?;
             self.heap.extend_from_slice(bytes);
             offset
         } else {

@@ -9,6 +9,7 @@ use crate::codec;
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::memory;
 use crate::reader::Reader;
 use crate::seen::{Verify, is_set};
 
@@ -129,6 +130,10 @@ impl Reader {
         self.with_mapped(field, records, extents, |mapped| {
             let Some(mapped) = mapped else { return Ok(()) };
             for (&record, extent) in records.iter().zip(extents) {
+                // A record may be there twice.
+                if !self.is_due(field, record, verify) {
+                    continue;
+                }
                 self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
                 self.remember(field, record, verify);
             }
@@ -227,7 +232,7 @@ impl Reader {
 
 /// Makes a buffer of so many bytes; what a hostile file asks for is an error, not the end of the process.
 pub(crate) fn resized(buffer: &mut Vec<u8>, bytes: u64) -> Result<()> {
-    buffer.try_reserve_exact((bytes as usize).saturating_sub(buffer.len())).map_err(|_| Error::Memory { bytes })?;
+    memory::reserve(buffer, (bytes as usize).saturating_sub(buffer.len()))?;
     buffer.resize(bytes as usize, 0);
     Ok(())
 }

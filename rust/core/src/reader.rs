@@ -13,6 +13,7 @@ use crate::faults;
 use crate::index::Column;
 use crate::layout::{FORMAT_VERSION, Part};
 use crate::map::Mapping;
+use crate::memory;
 use crate::schema::{Field, Schema};
 use crate::snapshot::{Access, Snapshot, SnapshotId};
 
@@ -121,7 +122,7 @@ impl Reader {
     /// [`Error::OutOfRange`] names the first that is none.
     pub fn resolve(&self, numbers: &[i64]) -> Result<Vec<u64>> {
         let len = self.len();
-        let mut records = Vec::with_capacity(numbers.len());
+        let mut records = memory::room(numbers.len())?;
         for &number in numbers {
             let record = if number < 0 { number.wrapping_add_unsigned(len) } else { number }.cast_unsigned();
             if record >= len {

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::field_type::FieldType;
 use crate::layout::Part;
+use crate::payload::resized;
 use crate::pool::Pool;
 use crate::reader::Reader;
 
@@ -78,7 +79,7 @@ impl Reader {
     /// Each thread holds one value at a time.
     ///
     /// # Errors
-    /// As there, and too little memory for a value.
+    /// As there. A value that memory does not hold is in the report.
     pub fn verify_deep(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
         self.verify_as(true, progress)
     }
@@ -207,9 +208,18 @@ impl Reader {
                     let outcome = if deep {
                         this.check_value(field, *record, extent, &mut memory)
                     } else {
-                        let crc = this.read_crc(extent, 0, 0, &mut memory.stored)?;
-                        this.compare_crc(field, *record, extent.crc, crc).map(|()| Found::default())
+                        let crc = this.read_crc(extent, 0, 0, &mut memory.stored);
+                        let compared = crc.and_then(|crc| this.compare_crc(field, *record, extent.crc, crc));
+                        compared.map(|()| Found::default())
                     };
+                    // The others may be smaller.
+                    let outcome = outcome.map_err(|error| match error {
+                        Error::Memory { bytes } => {
+                            let (path, field) = (this.path().to_owned(), this.name_of(field));
+                            Error::TooLarge { path, record: *record, field, bytes }
+                        }
+                        error => error,
+                    });
                     counter.fetch_add(extent.stored, Ordering::Relaxed);
                     let outcome = match outcome {
                         Err(error) if error.place().is_none() => return Err(error),
@@ -240,7 +250,7 @@ impl Reader {
     /// The CRC of the stored bytes from `at` on behind those of `crc`; any number of them, read piece by piece.
     pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
         while at < extent.stored {
-            piece.resize((extent.stored - at).min(PIECE as u64) as usize, 0);
+            resized(piece, (extent.stored - at).min(PIECE as u64))?;
             let place = extent.offset + at;
             let read = self.inner.file.read_exact_at(piece, place);
             read.map_err(|e| Error::unreadable(self.path(), &format!("byte {place}"), e))?;

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
 
 use fastrecord_core::Schema;
+use fastrecord_core::memory::copied;
 
-use crate::error::{SchemaError, to_py};
+use crate::error::{SchemaError, coded, to_py};
+use crate::held::NO_MEMORY;
 
 fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))
@@ -23,7 +25,8 @@ fn out_of_range(number: impl std::fmt::Display) -> PyErr {
 /// Record numbers from any 1-D sequence or array of integers.
 pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(array) = given.extract::<PyReadonlyArray1<'_, i64>>() {
-        return Ok(array.as_slice().map_or_else(|_| array.as_array().to_vec(), <[i64]>::to_vec));
+        let Ok(numbers) = array.as_slice() else { return Ok(array.as_array().to_vec()) };
+        return copied(numbers).map_err(to_py);
     }
     if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() || given.is_instance_of::<PyRange>() {
         return given.try_iter()?.map(|item| index(&item?)).collect();
@@ -177,5 +180,9 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 
 /// A message about one value of a record, in the core's form.
 pub(crate) fn bad_value(path: &Path, record: u64, field: &str, detail: &str) -> PyErr {
-    SchemaError::new_err(format!("{}: record {record}, field {field}: {detail} [FR402]", path.display()))
+    let message = format!("{}: record {record}, field {field}: {detail}", path.display());
+    if detail == NO_MEMORY {
+        return PyMemoryError::new_err(message);
+    }
+    SchemaError::new_err(coded(message, "FR402"))
 }

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use fastrecord_core::image::DecodeError as CoreDecodeError;
 use fastrecord_core::{Error, Result, code_of};
 use pyo3::call::PyCallArgs;
 use pyo3::create_exception;
@@ -49,9 +50,19 @@ pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
     format!("{message} [{code}]")
 }
 
+/// The exception for bytes that are not decoded.
+pub(crate) fn not_decoded(error: &CoreDecodeError) -> PyErr {
+    match error {
+        CoreDecodeError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
+        _ => DecodeError::new_err(coded(error, error.code())),
+    }
+}
+
 /// `OSError(errno, text, path)`, which becomes `FileNotFoundError` or `PermissionError` by itself.
 fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> PyErr {
     match source.raw_os_error() {
+        // As everywhere else: a mapping, say, for which the process may have no more addresses.
+        Some(_) if source.kind() == ErrorKind::OutOfMemory => PyMemoryError::new_err(message),
         Some(errno) => {
             let text = source.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
@@ -112,7 +123,9 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
         Error::NoField { .. } => PyKeyError::new_err(message),
         Error::FieldType { .. } => PyTypeError::new_err(message),
-        Error::Memory { .. } => PyMemoryError::new_err(message),
+        Error::Memory { .. }
+        | Error::TooLarge { .. }
+        | Error::Decode { source: CoreDecodeError::Memory { .. }, .. } => PyMemoryError::new_err(message),
         Error::Threads(_) | Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)

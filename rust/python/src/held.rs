@@ -1,5 +1,6 @@
 //! Values taken from Python records, checked against their fields' types.
 
+use fastrecord_core::memory::zeros;
 use fastrecord_core::{ArrayType, Column, DType, FieldType, Value, shape_text};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyBuffer;
@@ -41,6 +42,9 @@ impl Held {
     }
 }
 
+/// Why a value cannot be held that is as it should be: a `MemoryError`, not a `SchemaError`.
+pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
+
 /// Says what is wanted instead of a value.
 fn wrong(value: &Bound<'_, PyAny>, wanted: &str, error: &PyErr) -> String {
     format!("{wanted} is wanted, not {} ({})", type_name(value), error.value(value.py()))
@@ -62,8 +66,11 @@ pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, S
             if let Ok(bytes) = value.cast::<PyBytes>() {
                 return Ok(Held::Bytes(bytes.clone().unbind()));
             }
-            let buffer = PyBuffer::<u8>::get(value).map_err(|e| wrong(value, "a bytes-like object", &e))?;
-            buffer.to_vec(py).map(Held::Buffer).map_err(|e| wrong(value, "a bytes-like object", &e))
+            let unfit = |e: &PyErr| wrong(value, "a bytes-like object", e);
+            let buffer = PyBuffer::<u8>::get(value).map_err(|e| unfit(&e))?;
+            let mut bytes = zeros(buffer.len_bytes()).map_err(|_| NO_MEMORY.to_owned())?;
+            buffer.copy_to_slice(py, &mut bytes).map_err(|e| unfit(&e))?;
+            Ok(Held::Buffer(bytes))
         }
         FieldType::String => match value.cast::<PyString>() {
             Ok(text) => text

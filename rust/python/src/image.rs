@@ -3,6 +3,7 @@
 use fastrecord_core::image::{
     Crop, DecodeOptions, Decoder, Geometry, Random, Rect, SixteenBit, Truncated, foreign_kind as kind_of,
 };
+use fastrecord_core::memory::zeros;
 use fastrecord_core::{Pixels, Verify, decode_image as decode};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
 use pyo3::buffer::PyBuffer;
@@ -12,7 +13,7 @@ use pyo3::types::PyList;
 
 use crate::check::Check;
 use crate::convert::indices;
-use crate::error::{DecodeError, coded, to_py, without_gil};
+use crate::error::{not_decoded, to_py, without_gil};
 use crate::reader::Reader;
 
 type Array<'py> = Bound<'py, PyArray3<u8>>;
@@ -54,7 +55,10 @@ pub(crate) fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) ->
 
 /// A copy: while other threads run, the owner may change the bytes.
 fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    PyBuffer::<u8>::get(data)?.to_vec(data.py())
+    let buffer = PyBuffer::<u8>::get(data)?;
+    let mut bytes = zeros(buffer.len_bytes()).map_err(to_py)?;
+    buffer.copy_to_slice(data.py(), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Decode an image to RGB, uint8 (H, W, 3); other threads run meanwhile.
@@ -90,8 +94,7 @@ pub(crate) fn decode_image<'py>(
 ) -> PyResult<Array<'py>> {
     let options = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
     let data = bytes_of(data)?;
-    let image =
-        py.detach(|| decode(&data, options)).map_err(|error| DecodeError::new_err(coded(&error, error.code())))?;
+    let image = py.detach(|| decode(&data, options)).map_err(|error| not_decoded(&error))?;
     array(py, image.height, image.width, image.pixels)
 }
 
@@ -154,7 +157,7 @@ pub(crate) fn crop_image<'py>(
         let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
         Decoder::new(DecodeOptions::default()).crop_resize(&data, &crop, false, size, &mut out).map(|_| out)
     });
-    array(py, size.1, size.0, pixels.map_err(|error| DecodeError::new_err(coded(&error, error.code())))?)
+    array(py, size.1, size.0, pixels.map_err(|error| not_decoded(&error))?)
 }
 
 /// Draw the boxes of a random resized crop at positions 0 to n of epoch 0: int64 (n, 5) of x, y, width, height and whether

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fastrecord_core::memory::room;
 use fastrecord_core::{ArrayType, DType, Datum, FieldType, Reader as CoreReader, Spares, Verify};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
@@ -120,7 +121,11 @@ pub(crate) fn value<'py>(
                 return list_owned(py, state, field, item, record, bytes);
             }
             if copy && !matches!(kind, FieldType::Array(_)) {
-                return Ok(PyBytes::new(py, &bytes).into_any());
+                let copy = PyBytes::new_with(py, bytes.len(), |out| {
+                    out.copy_from_slice(&bytes);
+                    Ok(())
+                });
+                return Ok(copy?.into_any());
             }
             let view = export(py, Bytes::Owned(Arc::new(bytes)))?.into_bound(py);
             match kind {
@@ -178,11 +183,15 @@ pub(crate) fn values_of(
         // Labels and scores of small batches: a vector becomes an array by one call.
         FieldType::Scalar(DType::Int64) => {
             let bytes = py.detach(|| reader.values(field, records)).map_err(to_py)?;
-            PyArray1::from_vec(py, words(&bytes).map(i64::from_le_bytes).collect()).into_any()
+            let mut values = room(records.len()).map_err(to_py)?;
+            values.extend(words(&bytes).map(i64::from_le_bytes));
+            PyArray1::from_vec(py, values).into_any()
         }
         FieldType::Scalar(DType::Float64) => {
             let bytes = py.detach(|| reader.values(field, records)).map_err(to_py)?;
-            PyArray1::from_vec(py, words(&bytes).map(f64::from_le_bytes).collect()).into_any()
+            let mut values = room(records.len()).map_err(to_py)?;
+            values.extend(words(&bytes).map(f64::from_le_bytes));
+            PyArray1::from_vec(py, values).into_any()
         }
         kind => match kind.values() {
             Some(array) => {

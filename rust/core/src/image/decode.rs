@@ -98,7 +98,7 @@ impl Decoder {
         let pixels = if orientation == Orientation::UPRIGHT {
             &self.pixels[..len]
         } else {
-            let shown = reserve(&mut self.scratch, len);
+            let shown = reserve(&mut self.scratch, len)?;
             orientation.apply(&self.pixels[..len], width as usize, shown);
             shown
         };
@@ -285,7 +285,7 @@ fn render(
     let Output { pixels: out, size, target, turned } = output;
     let (width, height) = turned.size(size.0, size.1);
     let in_place = !turned.transpose && !turned.mirror_y;
-    let unturned = if in_place { &mut *out } else { reserve(scratch, out.len()) };
+    let unturned = if in_place { &mut *out } else { reserve(scratch, out.len())? };
     if target != Rect::whole(width, height) {
         unturned.fill(0);
     }
@@ -294,7 +294,7 @@ fn render(
     } else {
         resize(resizer, filter, source, unturned, width, target)?;
         if in_place && turned.mirror_x {
-            let copy = reserve(scratch, 3 * width as usize);
+            let copy = reserve(scratch, 3 * width as usize)?;
             for row in out.chunks_exact_mut(3 * width as usize) {
                 copy.copy_from_slice(row);
                 copy_row(copy, row, true);

@@ -10,7 +10,7 @@ use ::image::{ColorType, ImageDecoder, Limits};
 
 use super::probe::Format;
 use super::tiff::entries;
-use super::{DecodeError, DecodeOptions, Orientation, SixteenBit, Truncated, reserve};
+use super::{DecodeError, DecodeOptions, Orientation, SixteenBit, Truncated, check_memory, reserve};
 use crate::limits::MAX_IMAGE_WORKSPACE;
 
 type Boxed<'a> = Box<dyn ImageDecoder + 'a>;
@@ -55,11 +55,13 @@ pub(super) fn decode(
         if color == ColorType::L16 && options.sixteen_bit == SixteenBit::Reject {
             return Err(DecodeError::SixteenBit { format: format.name() });
         }
-        let rgb = reserve(pixels, 3 * count);
+        // What a decoder of this crate keeps beside the pixels: at most as much again.
+        check_memory(count * usize::from(color.bytes_per_pixel()))?;
+        let rgb = reserve(pixels, 3 * count)?;
         if color == ColorType::Rgb8 {
             read(format, decoder, rgb, options)?;
         } else {
-            let raw = reserve(scratch, count * usize::from(color.bytes_per_pixel()));
+            let raw = reserve(scratch, count * usize::from(color.bytes_per_pixel()))?;
             read(format, decoder, raw, options)?;
             convert(format, color, options.sixteen_bit, raw, rgb)?;
         }

@@ -113,14 +113,14 @@ impl Decoder {
     ) -> Result<Outcome, DecodeError> {
         let count = region.width as usize * region.height as usize;
         let (format, target) = if info.components == 4 {
-            (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count))
+            (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count)?)
         } else {
-            (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count))
+            (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count)?)
         };
         let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
         if format == ffi::Format::Cmyk {
             let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
-            let rgb = reserve(&mut self.pixels, 3 * count).chunks_exact_mut(3);
+            let rgb = reserve(&mut self.pixels, 3 * count)?.chunks_exact_mut(3);
             rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
         }
         Ok(outcome)
@@ -164,6 +164,10 @@ fn inverted_cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; 3] {
 }
 
 fn damaged(detail: String) -> DecodeError {
+    // As libjpeg and TurboJPEG say it.
+    if ["Insufficient memory", "Memory allocation failure"].iter().any(|text| detail.contains(text)) {
+        return DecodeError::Memory { bytes: 0 };
+    }
     DecodeError::Damaged { format: "JPEG", detail }
 }
 

@@ -32,7 +32,8 @@ pub use random::{Random, uniform};
 pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
 
-pub use crate::limits::MAX_PIXELS;
+use crate::limits::MAX_PIXELS;
+use crate::memory;
 
 /// Why bytes gave no pixels. Who has the bytes adds where they come from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +83,9 @@ pub enum DecodeError {
 
     #[error("{detail}")]
     Pair { detail: String },
+
+    #[error("no memory for {bytes} bytes")]
+    Memory { bytes: u64 },
 
     #[error("internal error of the decoder: {detail}")]
     Internal { detail: String },
@@ -158,11 +162,16 @@ impl DecodeOptions {
 }
 
 /// The first `len` bytes of a buffer that grows and is never cleared.
-fn reserve(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<&mut [u8], DecodeError> {
     if buffer.len() < len {
         // Not `resize`: the old contents are worth nothing, and are neither copied nor kept meanwhile.
         *buffer = Vec::new();
-        *buffer = vec![0; len];
+        *buffer = memory::zeros(len).map_err(|_| DecodeError::Memory { bytes: len as u64 })?;
     }
-    &mut buffer[..len]
+    Ok(&mut buffer[..len])
+}
+
+/// Checks that a library finds so many bytes that it allocates by itself.
+fn check_memory(bytes: usize) -> Result<(), DecodeError> {
+    memory::check(bytes).map_err(|_| DecodeError::Memory { bytes: bytes as u64 })
 }
