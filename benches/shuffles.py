@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import fastrecord as fr
 from benches.bench_cold import disk_bytes, drop
 from benches.conftest import make
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 # As ImageNet: 1000 classes, one behind the other, 110 KB an image, so that default blocks have 32 records.
 RECORDS, CLASSES, BYTES, BATCH = 1_281_167, 1000, 110_000, 256

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
+from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.transforms import CenterCrop
 from tests import loading, patches
 from tests.child import run_child

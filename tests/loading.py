@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
+from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.transforms import RandomResizedCrop
 from tests.pictures import pixels, save
 

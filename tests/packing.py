@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
-from fastrecord.shard_sets import without_origin
+from fastrecord.schema.shard_sets import without_origin
 from tests.conftest import encode
 
 

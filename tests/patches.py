@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
+from fastrecord.loader.loader import FastRecordLoader
 
 SCHEMA = fr.Schema(
     {

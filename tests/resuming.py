@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import fastrecord as fr
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 Pick = Callable[[int, int], int]
 """Draws a number between two, both included: hypothesis or a generator of random numbers."""

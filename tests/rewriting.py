@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fastrecord as fr
-from fastrecord.shard_sets import without_origin
+from fastrecord.schema.shard_sets import without_origin
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
 

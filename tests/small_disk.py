@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.commands import failed, good
 from tests.packing import metadata, records, write
 from tests.pictures import png, save

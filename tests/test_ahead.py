@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.sampler_state import Tail
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.state import Tail
 from tests.conftest import write_images
 from tests.test_sampler import TAILS, ranks
 

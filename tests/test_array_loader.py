@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
 import fastrecord as fr
-from fastrecord import array_batches
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.loader import array_batches
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import BatchInfo, CenterCrop, PairedRandomCrop
 from tests.loading import photo
 from tests.patches import COUNT, SCHEMA, STACKED, check, expected, make, numbers, opened, plain, record, write_patches

@@ -14,7 +14,7 @@ import torch
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.skipping import SkippedRecord
+from fastrecord.loader.skip import SkippedRecord
 from tests.patches import COUNT, check, make, numbers, opened, record
 
 BAD = 13

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastrecord.batch_info import BatchInfo
+from fastrecord.transforms.batch_info import BatchInfo
 
 
 def info(positions: Any, seed: int = 42, epoch: int = 7) -> BatchInfo:

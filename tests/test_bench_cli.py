@@ -16,9 +16,9 @@ import pytest
 
 import fastrecord as fr
 from fastrecord._core import resident_bytes
-from fastrecord.bench import Report, Row, _load, _Sample, bench_file
-from fastrecord.page_cache import cached_share, drop_from_cache
-from fastrecord.verdict import judge
+from fastrecord.diagnose.bench import Report, Row, _load, _Sample, bench_file
+from fastrecord.diagnose.page_cache import cached_share, drop_from_cache
+from fastrecord.diagnose.verdict import judge
 from tests.commands import failed, flip, good
 from tests.conftest import encode, large_images, write_bytes, write_images
 from tests.packing import write
@@ -115,11 +115,11 @@ def test_a_report_of_python_is_that_of_the_command(packed: Path) -> None:
 
 def test_a_sample_of_a_large_file_has_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_bytes(tmp_path / "a.frec", [bytes([n % 256]) * 100 for n in range(3000)])
-    monkeypatch.setattr("fastrecord.bench._SAMPLE_RECORDS", 500)
+    monkeypatch.setattr("fastrecord.diagnose.bench._SAMPLE_RECORDS", 500)
     report = bench_file(path, seconds=0.3, threads=1)
     assert 300 < report.sample <= 500
     assert report.sample_bytes == 100 * report.sample
-    monkeypatch.setattr("fastrecord.bench._SAMPLE_BYTES", 2000)
+    monkeypatch.setattr("fastrecord.diagnose.bench._SAMPLE_BYTES", 2000)
     assert bench_file(path, seconds=0.3, threads=1).sample == 20
 
 

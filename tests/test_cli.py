@@ -66,7 +66,7 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
         "import sys, fastrecord.cli as c\n"
         "try: c.main()\n"
         "except SystemExit as e: assert e.code == 0\n"
-        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.target', 'fastrecord.rewrite'}\n"
+        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.operations.rewrite'}\n"
         "print(heavy & set(sys.modules))"
     )
     for arguments in (["--help"], ["pack", "--help"], ["extract", "--help"], ["verify", "--help"], ["merge", "--help"]):
@@ -262,14 +262,14 @@ def test_pack_options_that_make_no_sense_are_wrong_usage(
 
 INTERRUPTED = """
 import signal, sys
-import fastrecord.cli, fastrecord.packer
+import fastrecord.cli, fastrecord.pack.packer
 
-class Progress(fastrecord.packer.PackProgress):
+class Progress(fastrecord.pack.packer.PackProgress):
     def __init__(self, files, total, bytes):
         if files:
             signal.raise_signal(signal.SIGINT)
 
-fastrecord.packer.PackProgress = Progress
+fastrecord.pack.packer.PackProgress = Progress
 fastrecord.cli.main()
 """
 

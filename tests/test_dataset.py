@@ -22,7 +22,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
-from fastrecord.collating import FinishedBatch
+from fastrecord.dataset.collate import FinishedBatch
 from tests.conftest import encode, folder_records, write_bytes, write_images
 
 

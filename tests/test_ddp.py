@@ -18,8 +18,8 @@ from torch import nn
 
 import fastrecord as fr
 from fastrecord.train import TrainError, train
+from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.checkpoint import load_checkpoint
-from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import evaluate
 from fastrecord.train.interrupt import StopSignal

@@ -19,7 +19,7 @@ from torchvision.transforms import functional as transform
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.loading import write_payloads
 from tests.packing import records, write
 from tests.pictures import KINDS, SOI, exif, jpeg, picture, png, reference, save, wide, with_segment

@@ -17,9 +17,9 @@ import pytest
 
 import fastrecord as fr
 from fastrecord._core import resident_bytes
-from fastrecord.doctor import FileReport, examine, judge_file
-from fastrecord.findings import Finding
-from fastrecord.machine import (
+from fastrecord.diagnose.doctor import FileReport, examine, judge_file
+from fastrecord.diagnose.findings import Finding
+from fastrecord.diagnose.machine import (
     Group,
     Machine,
     judge_machine,
@@ -29,8 +29,8 @@ from fastrecord.machine import (
     this_machine,
     versions,
 )
-from fastrecord.mounts import Disk, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
-from fastrecord.page_cache import drop_from_cache
+from fastrecord.diagnose.mounts import Disk, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
+from fastrecord.diagnose.page_cache import drop_from_cache
 from tests.commands import good, run
 from tests.conftest import large_images, write_bytes
 
@@ -219,7 +219,7 @@ def test_memory_left_is_what_is_available_within_the_limit(
 def test_this_machine_is_looked_at_without_importing_torch() -> None:
     program = (
         "import json, sys\n"
-        "from fastrecord.machine import this_machine, versions\n"
+        "from fastrecord.diagnose.machine import this_machine, versions\n"
         "print(json.dumps([this_machine().to_dict(), versions(), 'torch' in sys.modules, 'numpy' in sys.modules]))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import fastrecord as fr
-from fastrecord.pack import pack_pairs
+from fastrecord.pack.images import pack_pairs
 
 SRCNN = Path(__file__).parent.parent / "examples" / "srcnn.py"
 PHASES = ("data", "forward", "backward", "update")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.extract import extract_records
+from fastrecord.operations.extract import extract_records
 from tests.commands import failed, flip, good
 from tests.conftest import encode
 

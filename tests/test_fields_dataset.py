@@ -157,7 +157,7 @@ def test_the_samples_of_a_batch_are_those_of_single_records(data: fr.FastRecordD
 def test_a_batch_is_made_without_a_call_for_each_record(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     data = fr.FastRecordDataset(files[0], fields=["label", *TENSORS])
     expected = fr.collate(data.__getitems__(range(COUNT)))
-    monkeypatch.setattr("fastrecord.selected.sample_value", None)
+    monkeypatch.setattr("fastrecord.dataset.samples.sample_value", None)
     batch = fr.collate(data.__getitems__(range(COUNT)))
     assert all(torch.equal(batch[name], expected[name]) for name in expected)
 

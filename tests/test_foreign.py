@@ -16,8 +16,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.loader import FastRecordLoader
-from fastrecord.pack import pack_folder, pack_pairs
+from fastrecord.loader.loader import FastRecordLoader
+from fastrecord.pack.images import pack_folder, pack_pairs
 from fastrecord.transforms import RandomCrop, Resize
 from tests.commands import good
 from tests.loading import make, photo, write_payloads

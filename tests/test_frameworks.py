@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from fastrecord.resumable import ResumableLoader
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.loader.resumable import ResumableLoader
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.test_sampler import global_batches, permuted, ranks, records
 
 DOCS = Path(__file__).parents[1] / "docs" / "order.md"
@@ -288,7 +288,7 @@ import json, sys
 import lightning as L
 import torch
 from torch.utils.data import DataLoader
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 class Recorder(L.LightningModule):
     def __init__(self):
@@ -339,7 +339,7 @@ import json, sys
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, gather_object
 from torch.utils.data import DataLoader
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 data = list(range(50))
 splits = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))

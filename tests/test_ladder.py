@@ -20,10 +20,10 @@ from click.testing import CliRunner
 import fastrecord as fr
 from fastrecord.train import Rung, TrainError, run_ladder, train
 from fastrecord.train.__main__ import main
-from fastrecord.train.batches import Batch
+from fastrecord.train.batches.base import Batch
+from fastrecord.train.batches.constant import through_queue
+from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.config import DataKind, LoaderKind
-from fastrecord.train.constant_batches import through_queue
-from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.ladder import judge, table

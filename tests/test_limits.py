@@ -10,7 +10,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord._core import all_limits
-from fastrecord.limits import LIMITS
+from fastrecord.schema.limits import LIMITS
 from tests.conftest import encode, write_bytes
 
 ROOT = Path(__file__).parents[1]

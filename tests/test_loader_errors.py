@@ -18,10 +18,10 @@ from PIL import Image
 from torch.utils.data import SequentialSampler, Subset
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
-from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.skipping import SkippedRecord
-from fastrecord.stats import LoaderStats
+from fastrecord.loader.loader import FastRecordLoader
+from fastrecord.loader.skip import SkippedRecord
+from fastrecord.loader.stats import LoaderStats
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 from tests.commands import flip
 from tests.loading import epoch, make, photo, write_payloads, write_photos

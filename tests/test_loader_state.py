@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Wei
 from torch.utils.data.distributed import DistributedSampler
 
 import fastrecord as fr
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.loading import COUNT, epoch, make, write_photos
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord import _core, logs
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.child import run_child
 from tests.commands import good, run
 from tests.conftest import encode, write_bytes, write_images

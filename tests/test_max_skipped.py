@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.skipping import SkippedRecord, Skipper
+from fastrecord.loader.skip import SkippedRecord, Skipper
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.commands import flip
 from tests.loading import make, photo, write_payloads, write_photos
 

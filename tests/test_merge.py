@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.child import run_child
 from tests.commands import failed, flip, good
 from tests.conftest import write_images

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.conftest import CLASS_COUNTS, encode, write_bytes, write_images
 
 START_METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from fastrecord.transforms import CenterCrop
 from tests.loading import make, write_payloads
 from tests.packing import records, write

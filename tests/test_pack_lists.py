@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
 from tests.packing import keys, metadata, small_folder
 

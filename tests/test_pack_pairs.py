@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import PackSummary, pack_pairs
+from fastrecord.pack.images import PackSummary, pack_pairs
 from tests.commands import failed, good
 from tests.packing import is_complete, metadata
 from tests.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small

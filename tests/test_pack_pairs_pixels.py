@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack import pack_pairs
+from fastrecord.pack.images import pack_pairs
 from tests.pairing import folders, large, rows, small
 from tests.pictures import jpeg, picture, pixels, png, reference, save, wide
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import PackProgress, pack_pairs
+from fastrecord.pack.images import PackProgress, pack_pairs
 from tests.packing import is_complete, metadata
 from tests.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
 
@@ -99,7 +99,7 @@ def test_shards_hold_all_pairs_in_order_and_stay_below_the_size(tmp_path: Path, 
 
 CHILD = """
 import os, signal, sys
-from fastrecord.pack import pack_pairs
+from fastrecord.pack.images import pack_pairs
 
 lr, hr, out, how, mode = sys.argv[1:]
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.commands import failed, good
 from tests.packing import metadata, write
 from tests.recoding import FILES, ORIENTATION, decoded, difference, encoded, picture, sizes, stored, turned

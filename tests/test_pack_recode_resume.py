@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import PackProgress, pack_folder
+from fastrecord.pack.images import PackProgress, pack_folder
 from tests.child import run_child
 from tests.commands import good, run
 from tests.packing import is_complete, metadata, records, write

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import PackProgress, PackSummary, pack_folder
+from fastrecord.pack.images import PackProgress, PackSummary, pack_folder
 from tests.conftest import encode
 from tests.packing import is_complete, keys, metadata, records, small_folder, write
 
@@ -91,7 +91,7 @@ def test_shards_of_another_division_are_refused_by_name(small: Path, tmp_path: P
 
 CHILD = """
 import os, signal, sys
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 
 src, out, at, commit_bytes, how, mode, shards = sys.argv[1:]
 
@@ -332,7 +332,7 @@ def test_an_error_of_the_callback_keeps_what_is_committed(many: Path, tmp_path: 
 
 FULL = """
 import resource, sys
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 
 src, out, limit = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import Mode, pack_folder
+from fastrecord.pack.images import Mode, pack_folder
 from tests.commands import failed
 from tests.conftest import encode
 from tests.test_writer_name import irregular

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.extract import extract_records
+from fastrecord.operations.extract import extract_records
 from fastrecord.terminal import PrintableFormatter, printable
 from tests.commands import failed, good, run
 from tests.conftest import encode
@@ -205,7 +205,7 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_one_named_leftover_
     path = keyed(tmp_path / "a.frec", [f"{i}.jpg" for i in range(200)])
     program = (
         "import os, signal, sys\n"
-        "from fastrecord.extract import extract_records\n"
+        "from fastrecord.operations.extract import extract_records\n"
         "extract_records(sys.argv[1], sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, path, tmp_path / "out"], check=False, timeout=100)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.loader.loader import FastRecordLoader
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import RandomResizedCrop
 from tests.loading import write_photos
 from tests.resuming import global_batches

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests import resuming
 from tests.resuming import Case, Files, in_turn, problem, tail_problem
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrecord import _core
-from fastrecord.sampler import FastRecordBatchSampler, batch_count, batch_rows
-from fastrecord.sampler_state import Tail
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, batch_count, batch_rows
+from fastrecord.sampler.state import Tail
 
 MASK = (1 << 64) - 1
 TAILS: tuple[Tail, ...] = ("pad", "drop", "exact")
@@ -312,7 +312,7 @@ def test_numpy_integers_are_integers() -> None:
 PROCESS = """
 import json, sys
 import torch.distributed as dist
-from fastrecord.sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 early = FastRecordBatchSampler(range(50), 4, shuffle=True)
 dist.init_process_group("gloo")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.sampler_state import Tail
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.state import Tail
 from tests.test_sampler import MASK, TAILS, global_batches, mix, permuted, ranks, records, walk, words
 
 shapes = st.tuples(st.integers(1, 400), st.integers(1, 40), st.integers(1, 12))  # records, block, window

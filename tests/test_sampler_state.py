@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
 import fastrecord as fr
-from fastrecord.sampler import FastRecordBatchSampler
-from fastrecord.sampler_state import Tail
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.state import Tail
 from tests.conftest import encode
 from tests.test_sampler import TAILS, global_batches, permuted, ranks, records, words
 

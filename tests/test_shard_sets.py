@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack import PackProgress, pack_folder
-from fastrecord.pack_pairs import pack_pairs
+from fastrecord.pack.images import PackProgress, pack_folder
+from fastrecord.pack.pairs import pack_pairs
 from tests.commands import failed, good
 from tests.conftest import encode, write_images
 from tests.packing import records, write

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrecord as fr
-from fastrecord.shards import Shards
+from fastrecord.dataset.shards import Shards
 from tests.conftest import SCHEMA, encode, write_bytes, write_images
 
 # --- labels ---

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder, pack_pairs
+from fastrecord.pack.images import pack_folder, pack_pairs
 from fastrecord.transforms import Resize
 from tests.commands import failed, good
 from tests.loading import make, photo, write_payloads

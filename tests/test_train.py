@@ -21,9 +21,10 @@ from torch import nn
 
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.batches.open import check_classes, open_batches, open_datasets
+from fastrecord.train.batches.torch import make_transform
 from fastrecord.train.checkpoint import load_checkpoint, save_checkpoint
 from fastrecord.train.config import Augment
-from fastrecord.train.data import check_classes, open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.engine import evaluate
 from fastrecord.train.interrupt import StopSignal
@@ -32,7 +33,6 @@ from fastrecord.train.meters import MetricsFile, TrainMeter, correct_guesses, re
 from fastrecord.train.model import build_classifier, classifier_names, has_batch_norm, parameter_groups
 from fastrecord.train.plot import plot_metrics
 from fastrecord.train.schedule import LearningRate
-from fastrecord.train.torch_batches import make_transform
 from tests.training import (
     CLASSES,
     SCHEMA,

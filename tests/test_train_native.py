@@ -22,13 +22,13 @@ from click.testing import CliRunner
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
 from fastrecord.train.__main__ import main
-from fastrecord.train.batches import Batch
+from fastrecord.train.batches.base import Batch
+from fastrecord.train.batches.native import NativeBatches
+from fastrecord.train.batches.open import open_batches, open_datasets
+from fastrecord.train.batches.torch import TorchBatches
 from fastrecord.train.config import Augment, LoaderKind
-from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
-from fastrecord.train.native_batches import NativeBatches
-from fastrecord.train.torch_batches import TorchBatches
 from tests.commands import flip
 from tests.training import (
     CLASSES,

@@ -16,7 +16,7 @@ import torch
 
 import fastrecord as fr
 from fastrecord.train import TrainError, train
-from fastrecord.train.data import open_datasets, open_on_all_ranks
+from fastrecord.train.batches.open import open_datasets, open_on_all_ranks
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
 from tests.training import losses, small_config, write_colours

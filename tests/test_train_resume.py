@@ -18,9 +18,9 @@ import torch
 
 import fastrecord as fr
 from fastrecord.train import TrainError, train
-from fastrecord.train.batches import Batches, derive_seed
+from fastrecord.train.batches.base import Batches, derive_seed
+from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from fastrecord.train.data import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.meters import MetricsFile, read_metrics

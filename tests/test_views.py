@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, random_split
 
 import fastrecord as fr
-from fastrecord.rows import All, Permuted
-from fastrecord.splitting import part_sizes
+from fastrecord.dataset.rows import All, Permuted
+from fastrecord.dataset.split import part_sizes
 from tests.conftest import encode, write_images
 from tests.viewing import CLASSES, COUNT, LABELS, SCORES, check, numbers
 
@@ -257,7 +257,7 @@ def test_each_part_of_a_stratified_split_has_its_share_of_each_class(
             assert (field, where) == ("label", slice(None))
             return np.array(labels, np.int64)
 
-    from fastrecord.rows import Strata
+    from fastrecord.dataset.rows import Strata
 
     sizes = part_sizes(len(labels), [share / sum(shares) for share in shares])
     parts = Strata(All(len(labels)), Column(), "label", sizes, seed).parts()  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import fastrecord as fr
-from fastrecord.rows import All, Permuted, Span
+from fastrecord.dataset.rows import All, Permuted, Span
 from tests.conftest import encode
 from tests.test_workers import START_METHODS
 from tests.viewing import CLASSES, COUNT, check, numbers, write

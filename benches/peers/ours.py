@@ -17,7 +17,7 @@ from PIL import Image
 
 import fastrecord as fr
 from benches.peers import SIZE, Batch, Data, Epochs, Options
-from fastrecord.image_batches import ImageBatches
+from fastrecord.loader.image_batches import ImageBatches
 
 RAW_SIDE = 256
 

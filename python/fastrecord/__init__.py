@@ -21,9 +21,7 @@ from fastrecord._core import (
     __version__,
     decode_image,
 )
-from fastrecord.compression import Compression
-from fastrecord.limits import LIMITS
-from fastrecord.new_field import add_field, drop_field
+from fastrecord.operations.add_field import add_field, drop_field
 from fastrecord.schema import (
     FieldType,
     Schema,
@@ -49,41 +47,43 @@ from fastrecord.schema import (
     uint32,
     uint64,
 )
+from fastrecord.schema.compression import Compression
+from fastrecord.schema.limits import LIMITS
 
 if TYPE_CHECKING:
     from fastrecord import transforms
-    from fastrecord.collating import collate
-    from fastrecord.dataset import FastRecordDataset
-    from fastrecord.draws import class_weights
-    from fastrecord.loader import FastRecordLoader
-    from fastrecord.metadata import set_metadata
-    from fastrecord.repairing import repair
-    from fastrecord.resumable import ResumableLoader
-    from fastrecord.rewrite import compact, merge, shuffle, split
-    from fastrecord.sampler import FastRecordBatchSampler
-    from fastrecord.skipping import SkippedRecord
-    from fastrecord.stats import LoaderStats
-    from fastrecord.views import concat
+    from fastrecord.dataset.collate import collate
+    from fastrecord.dataset.dataset import FastRecordDataset
+    from fastrecord.dataset.views import concat
+    from fastrecord.loader.loader import FastRecordLoader
+    from fastrecord.loader.resumable import ResumableLoader
+    from fastrecord.loader.skip import SkippedRecord
+    from fastrecord.loader.stats import LoaderStats
+    from fastrecord.operations.metadata import set_metadata
+    from fastrecord.operations.repair import repair
+    from fastrecord.operations.rewrite import compact, merge, shuffle, split
+    from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+    from fastrecord.sampler.draws import class_weights
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
 
 # What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
 _LAZY = {
-    "FastRecordBatchSampler": "fastrecord.sampler",
-    "FastRecordDataset": "fastrecord.dataset",
-    "FastRecordLoader": "fastrecord.loader",
-    "LoaderStats": "fastrecord.stats",
-    "ResumableLoader": "fastrecord.resumable",
-    "SkippedRecord": "fastrecord.skipping",
-    "class_weights": "fastrecord.draws",
-    "collate": "fastrecord.collating",
-    "compact": "fastrecord.rewrite",
-    "concat": "fastrecord.views",
-    "merge": "fastrecord.rewrite",
-    "repair": "fastrecord.repairing",
-    "set_metadata": "fastrecord.metadata",
-    "shuffle": "fastrecord.rewrite",
-    "split": "fastrecord.rewrite",
+    "FastRecordBatchSampler": "fastrecord.sampler.batch_sampler",
+    "FastRecordDataset": "fastrecord.dataset.dataset",
+    "FastRecordLoader": "fastrecord.loader.loader",
+    "LoaderStats": "fastrecord.loader.stats",
+    "ResumableLoader": "fastrecord.loader.resumable",
+    "SkippedRecord": "fastrecord.loader.skip",
+    "class_weights": "fastrecord.sampler.draws",
+    "collate": "fastrecord.dataset.collate",
+    "compact": "fastrecord.operations.rewrite",
+    "concat": "fastrecord.dataset.views",
+    "merge": "fastrecord.operations.rewrite",
+    "repair": "fastrecord.operations.repair",
+    "set_metadata": "fastrecord.operations.metadata",
+    "shuffle": "fastrecord.operations.rewrite",
+    "split": "fastrecord.operations.rewrite",
 }
 # Short names of the same classes.
 _SHORT = {

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import fastrecord as fr
-from fastrecord.loader import FastRecordLoader
+from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.transforms import RandomResizedCrop
 from tests.loading import photo, write_payloads, write_photos
 

@@ -20,7 +20,7 @@ from tests.packing import metadata, records
 
 # Nobody waits longer for a process that is to be killed, however busy the machine is.
 _PATIENCE = 120
-_PRELOADED = ["tests.torture.sigkill", "fastrecord.cli.pack", "fastrecord.rewrite"]
+_PRELOADED = ["tests.torture.sigkill", "fastrecord.cli.pack", "fastrecord.operations.rewrite"]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from fastrecord.train import checkpoint, engine
 from fastrecord.train.__main__ import main
-from fastrecord.train.batches import Batch
+from fastrecord.train.batches.base import Batch
 from fastrecord.train.learner import Learner
 from tests.training import numbers_of
 

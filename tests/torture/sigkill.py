@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 import fastrecord as fr
-from fastrecord.pack import pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
 from tests.packing import records, write
 from tests.torture.experiment import Experiment, Outcome

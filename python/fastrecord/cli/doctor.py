@@ -11,9 +11,9 @@ from fastrecord.cli.options import path_type
 from fastrecord.cli.text import bytes_text, say
 
 if TYPE_CHECKING:
-    from fastrecord.doctor import FileReport, Report
-    from fastrecord.findings import Finding
-    from fastrecord.machine import Machine
+    from fastrecord.diagnose.doctor import FileReport, Report
+    from fastrecord.diagnose.findings import Finding
+    from fastrecord.diagnose.machine import Machine
 
 # Files that are described one by one.
 _SHOWN = 8
@@ -31,7 +31,7 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 
     Exit status: 0, whatever was found; 1 a FILE can not be read; 2 wrong usage.
     """
-    from fastrecord.doctor import examine
+    from fastrecord.diagnose.doctor import examine
 
     report = examine(files)
     if as_json:

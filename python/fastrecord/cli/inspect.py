@@ -17,7 +17,7 @@ from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.schema import Schema
-from fastrecord.shard_sets import Shard
+from fastrecord.schema.shard_sets import Shard
 
 _BATCH = 4096
 # Of values of these types the size is listed, not the value.
@@ -110,7 +110,7 @@ def _compression_text(how: dict[str, Any]) -> str:
 
 def _recoded(packs: object) -> list[str]:
     """Return how each pack that made a file changed its images, as the command line says it."""
-    from fastrecord.recode import Recode
+    from fastrecord.pack.recode import Recode
 
     texts: list[str] = []
     entries = packs if isinstance(packs, list) else []
@@ -139,7 +139,7 @@ def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
 
     Images have their width x height, too. Reads the index, the strings and JSON values only.
     """
-    from fastrecord.classes import class_names
+    from fastrecord.schema.classes import class_names
 
     with Reader(file) as reader:
         stop = len(reader) if limit is None else min(offset + limit, len(reader))
@@ -234,7 +234,7 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
     DIR is made if need be; what is in it stays. Checksums are verified. All keys are checked before the first file is
     written: none leads out of DIR, and no link is followed below it. A file appears under its name when it is whole.
     """
-    from fastrecord.extract import extract_records
+    from fastrecord.operations.extract import extract_records
 
     options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
     large: list[str] = []

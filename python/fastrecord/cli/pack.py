@@ -13,7 +13,7 @@ from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say
 
 if TYPE_CHECKING:
-    from fastrecord.pack import Mode, PackProgress, PackSummary
+    from fastrecord.pack.images import Mode, PackProgress, PackSummary
 
 _SHOWN = 20
 _STAGES = {"sizes": "looking up sizes", "pack": ""}
@@ -187,8 +187,8 @@ def pack(
 
 def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) -> Callable[..., PackSummary]:
     """Return what packs a folder, or the files of a list; options that do not fit are refused."""
-    from fastrecord.pack import pack_folder
-    from fastrecord.recode import Recode
+    from fastrecord.pack.images import pack_folder
+    from fastrecord.pack.recode import Recode
 
     src, out = _arguments(paths, "SRC", "OUT")
     del options["pairs"]
@@ -214,7 +214,7 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
 
 def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., PackSummary]:
     """Return what packs pairs of images; options that do not fit are refused."""
-    from fastrecord.pack_pairs import pack_pairs
+    from fastrecord.pack.pairs import pack_pairs
 
     (out,) = _arguments(paths, "OUT")
     low, high = options.pop("pairs")
@@ -244,7 +244,7 @@ def _arguments(paths: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
-    from fastrecord.packer import foreign_text
+    from fastrecord.pack.packer import foreign_text
 
     where = summary.paths[0] if len(summary.paths) == 1 else f"{summary.paths[0]} to {summary.paths[-1]}"
     classes = "" if summary.classes is None else f" in {len(summary.classes):,} classes"

@@ -11,7 +11,7 @@ from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 if TYPE_CHECKING:
-    from fastrecord.repairing import RepairSummary
+    from fastrecord.operations.repair import RepairSummary
 
 # More are counted, and are in the list.
 _SHOWN = 20
@@ -51,7 +51,7 @@ def repair(
     Exit status: 0 every record is saved, or BAD is good; 1 records are lost, or nothing can be saved; 2 wrong usage;
     130 Ctrl-C.
     """
-    from fastrecord.repairing import repair as repair_file
+    from fastrecord.operations.repair import repair as repair_file
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=bad) as show:
         summary = repair_file(bad, out, lost=lost, overwrite=overwrite, progress=show)

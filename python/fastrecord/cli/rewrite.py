@@ -12,7 +12,7 @@ from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 if TYPE_CHECKING:
-    from fastrecord.copies import CopySummary
+    from fastrecord.operations.copy_job import CopySummary
 
 _Command = Callable[..., Any]
 
@@ -78,7 +78,7 @@ def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **option
     Until all is copied nothing can be read of OUT; after an error or Ctrl-C it is absent (with --overwrite, the old
     one).
     """
-    from fastrecord.rewrite import merge as merge_files
+    from fastrecord.operations.rewrite import merge as merge_files
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = merge_files(files, out, progress=show, **options)
@@ -135,7 +135,7 @@ def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, 
 
     Until all is copied nothing can be read of the new files; after an error or Ctrl-C none of them is left.
     """
-    from fastrecord.rewrite import split as split_file
+    from fastrecord.operations.rewrite import split as split_file
 
     if sum(options[name] is not None for name in ("shards", "shard_size", "fractions")) != 1:
         raise click.UsageError("give one of --shards, --shard-size and --fractions")
@@ -170,7 +170,7 @@ def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json:
     Until all is copied nothing can be read of OUT; after an error or Ctrl-C it is absent (with --overwrite, the old
     one).
     """
-    from fastrecord.rewrite import shuffle as shuffle_file
+    from fastrecord.operations.rewrite import shuffle as shuffle_file
 
     if out is not None and named is not None:
         raise click.UsageError("OUT is given twice")
@@ -193,7 +193,7 @@ def compact(file: str, out: str | None, quiet: bool, as_json: bool, **options: A
     it open go on with the old one; a FILE that a writer has open is refused. After an error or Ctrl-C FILE is as it
     was.
     """
-    from fastrecord.rewrite import compact as compact_file
+    from fastrecord.operations.rewrite import compact as compact_file
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = compact_file(file, out, progress=show, **options)

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from fastrecord import FastRecordError
-from fastrecord.train.batches import Batch, Batches, derive_seed
+from fastrecord.train.batches.base import Batch, Batches, derive_seed
+from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, remove_leftovers, save_checkpoint
 from fastrecord.train.config import TrainConfig, TrainError, one_line
-from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import class_names

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from fastrecord import __version__
-from fastrecord.train.batches import Batch, Batches
+from fastrecord.train.batches.base import Batch, Batches
+from fastrecord.train.batches.open import open_batches, open_on_all_ranks
+from fastrecord.train.batches.torch import default_workers
 from fastrecord.train.config import DataKind, TrainConfig
-from fastrecord.train.data import open_batches, open_on_all_ranks
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
 from fastrecord.train.interrupt import StopSignal
@@ -29,7 +30,6 @@ from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
 from fastrecord.train.run_folder import check_folder
-from fastrecord.train.torch_batches import default_workers
 
 _log = logging.getLogger("fastrecord.train")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastrecord.train.batches import Batch
+from fastrecord.train.batches.base import Batch
 from fastrecord.train.config import TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import TrainMeter

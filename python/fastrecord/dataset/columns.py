@@ -1,0 +1,236 @@
+"""A field's values of many records at once, and conditions on them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Reader, SchemaError
+from fastrecord.dataset.labels import Labels
+from fastrecord.dataset.shards import Shards
+from fastrecord.dataset.values import is_number
+from fastrecord.sampler.state import digest
+
+Where = slice | NDArray[np.int64]
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MEMBER = ("in", "not in")
+OPERATORS = (*_COMPARE, *_MEMBER)
+# Strings become Python objects to be looked at; so many at a time.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of a field with a value.
+
+    Attributes:
+        field: Its name.
+        op: One of OPERATORS.
+        value: A number or a str; with "in" and "not in" a sorted array of numbers or tuple of str.
+    """
+
+    field: str
+    op: str
+    value: Any
+
+    def recipe(self) -> Any:
+        """Return it ready for JSON."""
+        value = self.value
+        if isinstance(value, np.ndarray):
+            value = value.tolist() if value.dtype == object else [str(value.dtype), len(value), digest(value)]
+        return [self.field, self.op, value if isinstance(value, (str, tuple, list)) else repr(value)]
+
+    def of_numbers(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of some numbers meet it, bool (N,)."""
+        value = self.value
+        if self.op in _MEMBER:
+            if values.dtype.kind in "iu" and value.dtype.kind in "iuO":
+                # In the field's own type: int64 and uint64 have only floats in common.
+                limits = np.iinfo(values.dtype)
+                value = np.array([n for n in value.tolist() if limits.min <= n <= limits.max], values.dtype)
+            elif value.dtype == object:
+                value = value.astype(np.float64)
+            return np.isin(values, value, invert=self.op == "not in")
+        compare = _COMPARE[self.op]
+        if values.dtype.kind in "iu" and isinstance(value, int):
+            limits = np.iinfo(values.dtype)
+            if not limits.min <= value <= limits.max:
+                return np.full(len(values), compare(0, 1 if value > limits.max else -1))
+        with np.errstate(over="ignore"):  # what a float16 can not hold is infinite
+            mask: NDArray[np.bool_] = compare(values, value)
+        return mask
+
+    def of_strings(self, values: list[Any]) -> NDArray[np.bool_]:
+        """Return which of some str meet it, bool (N,); a record without a value only meets "!=" and "not in"."""
+        if self.op in _MEMBER:
+            members = frozenset(self.value)
+            found = np.fromiter((value in members for value in values), bool, len(values))
+            return ~found if self.op == "not in" else found
+        compare, wanted = _COMPARE[self.op], self.value
+        none = self.op == "!="
+        return np.fromiter((none if v is None else compare(v, wanted) for v in values), bool, len(values))
+
+
+class Columns:
+    """The columns of all files, one behind the other; labels are the data set's.
+
+    Args:
+        shards: The files.
+        labels: Their labels.
+    """
+
+    def __init__(self, shards: Shards, labels: Labels) -> None:
+        self._shards, self._labels = shards, labels
+
+    def condition(self, field: str, op: str, value: Any) -> Condition:
+        """Check a condition.
+
+        Raises:
+            SchemaError: no such field, or one that can not be compared. TypeError, ValueError: no such operator,
+                or a value of another kind than the field's.
+        """
+        if op not in OPERATORS:
+            raise ValueError(f"op is one of {', '.join(OPERATORS)}, not {op!r}")
+        kind = self._kind(field)
+        if kind not in ("number", "string"):
+            raise SchemaError(
+                f"field {field!r} holds {kind}, which {op} does not compare: give a callable that takes its column "
+                "and returns a mask, or filter by another field [FR408]"
+            )
+        if op not in ("==", "!=", *_MEMBER) and "complex" in (self._dtype(field), type(value).__name__):
+            raise TypeError(f"field {field!r}, {op} {value!r}: complex numbers have no order")
+        if op not in _MEMBER:
+            return Condition(field, op, _scalar(field, kind, value))
+        if isinstance(value, (str, bytes)) or not np.iterable(value):
+            raise TypeError(f"{op!r} wants several values, such as a list, not {value!r}")
+        values = [_scalar(field, kind, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        if kind == "string":
+            return Condition(field, op, tuple(sorted(set(values))))
+        return Condition(field, op, np.unique(_numbers(values)))
+
+    def check(self, field: str) -> None:
+        """Check that a field has values that can be compared.
+
+        Raises:
+            SchemaError: no such field, or it has none.
+        """
+        kind = self._kind(field)
+        if kind not in ("number", "string"):
+            raise SchemaError(f"field {field!r} holds {kind}, which can not be compared [FR408]")
+
+    def mask(self, condition: Condition, where: Where) -> NDArray[np.bool_]:
+        """Return which records meet a condition, bool (N,).
+
+        Args:
+            condition: As `condition` returns them.
+            where: Numbers over all files, int64 (N,), or a slice of them.
+        """
+        if self._kind(condition.field) == "number":
+            return condition.of_numbers(self._numbers(condition.field, where, copy=True))
+        found = [condition.of_strings(values) for values in self._strings(condition.field, where)]
+        return np.concatenate(found) if found else np.empty(0, np.bool_)
+
+    def values(self, field: str, where: Where) -> NDArray[Any]:
+        """Return values of a field, (N, ...): objects if they are str, float32 in the place of bfloat16.
+
+        Of one whole file they are a mapped view, if numpy has the type.
+
+        Args:
+            field: A field, or an index column such as "image.width".
+            where: Numbers over all files, int64 (N,), or a slice of them.
+
+        Raises:
+            SchemaError: no such field, or one that has no column.
+        """
+        if self._kind(field) == "string":
+            strings = [value for values in self._strings(field, where) for value in values]
+            array = np.empty(len(strings), object)
+            array[:] = strings
+            return array
+        return self._numbers(field, where, copy=not isinstance(where, slice))
+
+    def _numbers(self, field: str, where: Where, *, copy: bool) -> NDArray[Any]:
+        """Return values of a field; what is looked at here is copied, as a mapped view may end the process."""
+        readers = self._shards.readers
+        copy = copy or len(readers) > 1
+        columns = [self._column(number, reader, field, copy=copy) for number, reader in enumerate(readers)]
+        whole: NDArray[Any] = columns[0] if len(columns) == 1 else np.concatenate(columns)
+        return whole[where]
+
+    def recipe(self, field: str) -> Any:
+        """Return what changes a field's values beside the files themselves, ready for JSON."""
+        return self._labels.recipe() if self._is_label(field) else None
+
+    def _column(self, number: int, reader: Reader, field: str, *, copy: bool) -> NDArray[Any]:
+        try:
+            if self._is_label(field):
+                return self._labels.column(number, copy=copy)
+            column = reader.column(field, copy=copy)
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"{reader.path}: field {field!r} has no column: {error} [FR408]") from error
+        if field in reader.schema and reader.schema[field].dtype == "bfloat16":
+            return (column.astype(np.uint32) << 16).view(np.float32)
+        return column
+
+    def _is_label(self, field: str) -> bool:
+        """Return whether values of a field are numbers that the data set gives."""
+        return field == self._labels.field and not self._labels.are_arrays
+
+    def _strings(self, field: str, where: Where) -> Iterator[list[Any]]:
+        total = len(self._shards)
+        rows = np.arange(total, dtype=np.int64)[where] if isinstance(where, slice) else where
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            values: list[Any] = [None] * len(chunk)
+            for shard, positions, records in self._shards.split(chunk):
+                batch = self._shards.readers[shard].read_batch(records, [field])
+                for position, value in zip(positions.tolist(), batch[field], strict=True):
+                    values[position] = value
+            yield values
+
+    def _dtype(self, field: str) -> str:
+        kind = self._shards.schema.get(field)
+        return "" if kind is None or kind.dtype is None else kind.dtype.rstrip("0123456789")
+
+    def _kind(self, field: str) -> str:
+        """Return "number" or "string", or the type's name if it is neither."""
+        schema = self._shards.schema
+        if field not in schema:
+            base, _, part = field.rpartition(".")
+            if part in ("width", "height") and base in schema and schema[base].name == "image":
+                return "number"
+            raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)} [FR407]")
+        return "number" if is_number(schema[field]) or self._is_label(field) else schema[field].name
+
+
+def _scalar(field: str, kind: str, value: Any) -> Any:
+    """Return a value to compare a field with, as Python has it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, str if kind == "string" else (bool, int, float, complex)):
+        raise TypeError(f"field {field!r} holds {kind}s, not {type(value).__name__}: {value!r}")
+    return value
+
+
+def _numbers(values: list[Any]) -> NDArray[Any]:
+    """Return Python's numbers as an array that holds them as they are: of objects, if no type of integers does."""
+    if not all(isinstance(value, int) for value in values):
+        return np.array(values)
+    for dtype in (np.int64, np.uint64):
+        limits = np.iinfo(dtype)
+        if all(limits.min <= value <= limits.max for value in values):
+            return np.array(values, dtype)
+    return np.array(values, object)

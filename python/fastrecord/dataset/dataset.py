@@ -1,0 +1,452 @@
+"""A map-style data set for torch, in the place of torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
+from fastrecord.dataset.decode import decode_native, decode_pil, place
+from fastrecord.dataset.labels import listed_labels
+from fastrecord.dataset.rows import All
+from fastrecord.dataset.samples import check_selection, field_batch, field_sample
+from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
+from fastrecord.dataset.values import as_tensors, owned, read_values
+from fastrecord.dataset.views import Views
+from fastrecord.errors import extended
+from fastrecord.schema.classes import check_names
+from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels, key_suffix
+from fastrecord.schema.shard_sets import check_together
+
+_CHUNK = 4096
+# So many neighbours, at as many places, tell whether labels lie in runs.
+_WINDOW = 64
+
+
+class FastRecordDataset(Views):
+    """Packed images and labels, record by record, as torchvision's `ImageFolder` gives them.
+
+    A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an int (a float or a
+    tensor, if labels are floats or arrays). It is the image alone if the files have no label field. The values of
+    `extra_fields` follow behind. The kernel is asked for a whole batch at once. Pickles as paths and snapshots,
+    whatever the number of records; safe to use from several threads, in forked and in spawned workers.
+
+    **Fields mode.** With `fields`, after `select`, and for files without a field that can hold images, a sample is a
+    dict field -> value: numbers as Python has them, arrays as tensors, `str`, `bytes` and JSON as they are, images as
+    `decode` says, labels by the data set's classes. `fastrecord.collate` makes dicts of stacked tensors of the fields'
+    own types, whole batches at once where there is no `transform`.
+
+    **Views.** `subset`, `filter`, `split`, `concat` (or `a + b`) and `select` return data sets over the same open
+    files, with the same settings. They hold and pickle recipes, not records; docs/datasets.md shows them.
+
+    Args:
+        path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files are one data set, in
+            sorted order within a folder or a pattern, else as given.
+        transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each sample.
+        target_transform: Called with each label.
+        decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB, that the core decodes, a
+            batch on all CPUs (in a DataLoader's worker process on one); None for the encoded `bytes`. The tensors own
+            their memory, which lies in channels_last order; `.contiguous()` makes the other one.
+        image_field: The field that holds the images; by default "image", else the only image field, else the only
+            bytes field.
+        label_field: The field that holds the labels; by default "label" if there is one. Integers and bools are numbers
+            of classes; strings are names of classes, numbered in sorted order over all files unless `classes` or the
+            files' metadata name them; floats and arrays of one shape are labels as they are.
+        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`: numbers as Python has
+            them, arrays as tensors, images and bytes as `bytes`.
+        fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
+        classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
+            numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
+        verify: When payloads are checked against their CRCs, as of `Reader`: "once", when a record's payload is first
+            taken from the mapping, and each time that a system call reads it, as for images that are decoded; True,
+            each time; False, never.
+        allow_incomplete: Accept files whose packing has not been finished, shards of which some are missing, and files
+            that together hold records twice.
+        sixteen_bit: With `decode="native"`, what grey of 16 bits does: "reject" raises, "scale" divides by 257 and
+            rounds, "clip" makes all above 255 white, as Pillow does.
+        access: "mmap", or "pread" to map nothing.
+        snapshots: What `snapshots` of a data set of the same files was: they are opened at those commits, though they
+            may have grown since. Default: at the newest.
+
+    Attributes:
+        transform, target_transform: As given; may be replaced at any time.
+        paths: The absolute path of each file.
+        root: The path given, or the folder of the first file if a sequence was given; as ImageFolder has it.
+
+    Raises:
+        FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
+        FastRecordError: a file is incomplete, or not that of its snapshot; shards are missing or belong to two sets; a
+            file lies beside one that was made of it.
+        CorruptFileError: a file is no sound .frec file.
+        SchemaError: a field is missing, files have different fields, labels are of a type that can be none, or classes
+            can not be matched; with `classes`, a file names one that is not among them, or there are no labels to
+            number.
+        ValueError: an argument has a value that is not allowed, or does not go with `fields`.
+    """
+
+    def __init__(
+        self,
+        path: Paths,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        decode: str | None = "pil",
+        *,
+        image_field: str | None = None,
+        label_field: str | None = None,
+        extra_fields: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        verify: bool | Literal["once"] = "once",
+        allow_incomplete: bool = False,
+        sixteen_bit: str = "reject",
+        access: str = "mmap",
+        snapshots: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        if decode not in ("pil", "native", None):
+            raise ValueError(
+                f"decode={decode!r} is not allowed: 'pil' gives PIL images, 'native' gives uint8 tensors, None "
+                "gives the encoded bytes"
+            )
+        if isinstance(extra_fields, str):
+            raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
+        self._given_classes = None if classes is None else check_names(classes)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.decode = decode
+        if sixteen_bit not in ("reject", "scale", "clip"):
+            raise ValueError(f'sixteen_bit is "reject", "scale" or "clip", not {sixteen_bit!r}')
+        self.verify = verify
+        self.sixteen_bit = sixteen_bit
+        self.paths = find_files(path)
+        self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
+        readers = open_files(self.paths, access, snapshots, verify)
+        for reader in readers:
+            if not (reader.complete or allow_incomplete):
+                raise FastRecordError(
+                    f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
+                    "`fastrecord pack --resume`, or pass allow_incomplete=True [FR206]"
+                )
+        if not allow_incomplete:
+            check_together(readers)
+        if fields is None and not (image_field or holds_images(readers[0])):
+            fields = tuple(readers[0].schema)
+        self._fields = None if fields is None else check_selection(fields)
+        if self._fields is not None and (image_field or extra_fields or target_transform):
+            raise ValueError(
+                "image_field, extra_fields and target_transform do not go with fields, of which a sample is a dict: "
+                "name all fields there, and change labels in transform"
+            )
+        self._image_field = None if self._fields is not None else image_field or find_image(readers[0])
+        self._label_field = label_field or find_label(readers[0])
+        if self._fields is not None and label_field is None and self._label_field is not None:
+            # Among fields that are selected, one called "label" may be anything.
+            self._label_field = self._label_field if holds_labels(readers[0].schema[self._label_field]) else None
+        self._extra_fields = tuple(extra_fields)
+        self._check_files(readers)
+        self._shards = Shards(readers)
+        self._view = All(len(self._shards))
+        self._number_classes()
+        if self._labels.are_names and (self._fields is None or self._label_field in self._fields):
+            _ = self._labels.classes  # found here, not in each worker process
+        self._targets: NDArray[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_targets": None}
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one sample.
+
+        Args:
+            index: In [-len(self), len(self)).
+
+        Raises:
+            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
+        """
+        shard, record = self.locate(index)
+        if self._fields is not None:
+            return self._transformed(field_sample(self, shard, record))
+        records = np.array([record])
+        return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
+
+    def __getitems__(self, indices: ArrayLike) -> Sequence[Any]:
+        """Return the samples of a whole batch, in the order given; torch's DataLoader calls this.
+
+        In fields mode without a transform they are views of tensors that are stacked already; `fastrecord.collate`
+        takes those.
+
+        Args:
+            indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)); repeats are allowed.
+
+        Raises:
+            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
+        """
+        numbers = normalized(indices, len(self))
+        rows = self._view.take(numbers)
+        changed = type(self).__getitem__ is not FastRecordDataset.__getitem__
+        if self._fields is not None and not changed:
+            batch = field_batch(self, rows)
+            return batch if self.transform is None else [self.transform(sample) for sample in batch]
+        parts = list(self._shards.split(rows))
+        # The kernel reads the whole batch while its first images are decoded.
+        for shard, _, records in parts if self._fields is None else ():
+            self._shards.readers[shard].prefetch(records, self.image_field)
+        if changed:
+            # A subclass that changes __getitem__, as many do with ImageFolder, means batches too.
+            return [self[number] for number in numbers.tolist()]
+        sources: list[tuple[int, int, Any, Any]] = [(0, 0, None, None)] * len(rows)
+        for shard, positions, records in parts:
+            values = (records.tolist(), self._label_list(shard, records), self._tensors(shard, records))
+            for position, record, label, image in zip(positions.tolist(), *values, strict=True):
+                sources[position] = (shard, record, label, image)
+        # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
+        return [self._sample(*source) for source in sources]
+
+    def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
+        """Return the values of fields of records: numpy arrays (N, ...) of numbers and arrays, else lists of N values.
+
+        Args:
+            rows: Numbers over all files, as `rows` returns them, int64 (N,).
+            fields: Names.
+
+        Raises:
+            KeyError: no such field. CorruptFileError: a checksum differs.
+        """
+        found = read_values(self._shards, rows, fields, verify=self.verify)
+        return [found[name] for name in fields]
+
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the labels of some records before `target_transform`; types and shapes as of `targets`.
+
+        Only these records' labels are read.
+
+        Args:
+            rows: Numbers over all files, as `rows` returns them, int64 (N,); repeats are allowed.
+
+        Raises:
+            AttributeError: the files have no label field. IndexError: a number is out of range.
+            SchemaError: a label has no class. FastRecordError: a record has no label.
+        """
+        self._require_labels()
+        return self._labels.of(self._shards.rows(rows), verify=self.verify)
+
+    def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
+        if self._label_field is None:
+            return [None] * len(records)
+        return listed_labels(self._labels.of_file(shard, records, verify=self.verify))
+
+    def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
+        """Return the decoded images of records of one file if the core decodes them, else a None for each."""
+        if self.decode != "native":
+            return [None] * len(records)
+        reader = self._shards.readers[shard]
+        return decode_native(reader, records, self.image_field, verify=self.verify, sixteen_bit=self.sixteen_bit)
+
+    def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
+        reader = self._shards.readers[shard]
+        names = self._extra_fields if image is not None else (self.image_field, *self._extra_fields)
+        try:
+            # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
+            extra = [reader.get(record, name, verify=self.verify, copy=True) for name in names]
+        except CorruptFileError as error:
+            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
+        sample: Any = image
+        if image is None:
+            payload = extra.pop(0)
+            if payload is None:
+                raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image [FR511]")
+            raw = self.decode is None
+            sample = payload if raw else decode_pil(payload, reader, record, self.image_field)
+        parts = [self._transformed(sample)]
+        if self._label_field is not None:
+            parts.append(label if self.target_transform is None else self.target_transform(label))
+        schema = self._shards.schema
+        parts += [as_tensors(owned(value), schema[name]) for name, value in zip(self._extra_fields, extra, strict=True)]
+        return tuple(parts) if len(parts) > 1 else parts[0]
+
+    def _transformed(self, sample: Any) -> Any:
+        return sample if self.transform is None else self.transform(sample)
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names, position = label; empty if there are none."""
+        return self._labels.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> label."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """All labels, int64 (N,), before `target_transform`; read-only.
+
+        They are float64 (N,) if the labels are floats, and (N, *shape) of the field's own type (float32 for bfloat16)
+        if they are arrays. For one file of int64 labels this is the file's own mapped column, not a copy.
+        `torch.tensor(ds.targets)` copies it; do not wrap it by `torch.from_numpy`, as torch has no read-only tensors.
+
+        Raises:
+            AttributeError: the files have no label field.
+        """
+        if self._targets is None:
+            name = self._require_labels()
+            arrays = self._labels.are_arrays
+            targets = self.labels(self.rows(np.arange(len(self)))) if arrays else self.column(name)
+            targets.flags.writeable = False
+            self._targets = targets
+        return self._targets
+
+    def labels_lie_in_runs(self) -> bool:
+        """Return whether neighbours mostly have one label, as in a folder packed class by class; looks at a few only.
+
+        False if the labels are not classes, or cannot be read.
+        """
+        starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
+        places = starts[:, None] + np.arange(min(_WINDOW, len(self)))
+        try:
+            if self._label_field is None or self._labels.are_arrays:
+                return False
+            labels = self.labels(self.rows(places.ravel()))
+        except (FastRecordError, OSError):
+            return False
+        if labels.dtype.kind != "i":
+            return False
+        _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        by_place = inverse.reshape(places.shape)
+        alike = float((by_place[:, 1:] == by_place[:, :-1]).mean()) if places.shape[1] > 1 else 0.0
+        # Of neighbours in a random order so many are alike.
+        expected = float(np.square(counts / counts.sum()).sum())
+        return len(counts) > 1 and alike > (1 + expected) / 2
+
+    @property
+    def samples(self) -> Samples:
+        """A sequence of `(key, label)`, read from the files when asked for; ImageFolder has a list of `(path, label)`.
+
+        Raises:
+            AttributeError: the files have no label field, or no field "key".
+        """
+        self._require_labels()
+        if not has_key(self._shards.readers[0]):
+            raise AttributeError(f"{self.paths[0]} has no string field {KEY!r}: its samples have no names")
+        return Samples(self)
+
+    @property
+    def imgs(self) -> Samples:
+        """The same as `samples`, as ImageFolder has it."""
+        return self.samples
+
+    @property
+    def image_field(self) -> str:
+        """The field that holds the images.
+
+        Raises:
+            AttributeError: in fields mode.
+        """
+        if self._image_field is None:
+            raise AttributeError(f"samples are dicts of the fields {', '.join(self._fields or ())}: none is the image")
+        return self._image_field
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples end in a label; not in fields mode."""
+        return self._label_field is not None and self._fields is None
+
+    @property
+    def extra_fields(self) -> tuple[str, ...]:
+        """Names of the fields whose values follow in each sample."""
+        return self._extra_fields
+
+    def _require_labels(self) -> str:
+        if self._label_field is None:
+            raise AttributeError(
+                f"{self.paths[0]} has no field 'label'; name the field that holds labels with label_field="
+            )
+        return self._label_field
+
+    def key(self, index: int) -> str:
+        """Return a record's key, which is its path in the folder that was packed.
+
+        Raises:
+            IndexError: out of range. SchemaError: the files have no field "key".
+        """
+        shard, record = self.locate(index)
+        return str(self._shards.readers[shard].get(record, KEY))
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """The reader of each file. Do not refresh them: the data set keeps the number of records it began with."""
+        return self._shards.readers
+
+    @property
+    def snapshots(self) -> list[dict[str, Any]]:
+        """What of each file is read, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
+        return self._shards.snapshots()
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return where a record lies: its file's position in `paths` and `readers`, and its number in that file."""
+        number = np.array([normalized_one(index, len(self))])
+        return self._shards.locate(int(self._view.take(number)[0]))
+
+    def close(self) -> None:
+        """Close the files, of all views of them. What was handed out stays valid; reading more raises."""
+        self._shards.close()
+
+    def __repr__(self) -> str:
+        """Describe the data set in the style of torchvision's."""
+        lines = [
+            f"Dataset {type(self).__name__}",
+            f"    Number of datapoints: {len(self)}",
+            f"    Root location: {self.root}",
+        ]
+        if len(self.paths) > 1:
+            lines.append(f"    Number of files: {len(self.paths)}")
+        if self._fields is not None:
+            lines.append(f"    Fields: {', '.join(self._fields)}")
+        else:
+            names = [self.image_field, *filter(None, [self._label_field]), *self._extra_fields]
+            kinds = self._shards.schema
+            lines.append(f"    Sample: {', '.join(f'{name} ({kinds[name]})' for name in names)}")
+        if self.classes:
+            lines.append(f"    Number of classes: {len(self.classes)}")
+        for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
+            if transform is not None:
+                head = f"    {title}: "
+                lines.append(head + repr(transform).replace("\n", "\n" + " " * len(head)))
+        return "\n".join(lines)
+
+
+class Samples(Sequence[tuple[str, Any]]):
+    """The `(key, label)` of every record, read when asked for: nothing is held, however many there are."""
+
+    def __init__(self, dataset: FastRecordDataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, Any] | list[tuple[str, Any]]:
+        """Return one pair, or the list of those in a slice."""
+        if isinstance(index, slice):
+            return self._pairs(np.arange(len(self))[index])
+        return self._pairs(normalized([index], len(self)))[0]
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield all pairs, in order."""
+        for start in range(0, len(self), _CHUNK):
+            yield from self._pairs(np.arange(start, min(start + _CHUNK, len(self))))
+
+    def _pairs(self, numbers: NDArray[np.int64]) -> list[tuple[str, Any]]:
+        dataset = self._dataset
+        keys = read_values(dataset._shards, dataset.rows(numbers), [KEY], verify=False)[KEY]
+        return list(zip(keys, dataset.targets[numbers].tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} samples (key, label) of {self._dataset.root}>"

@@ -1,0 +1,287 @@
+"""Which records a view of a data set has, in which order: recipes that name them when asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord import _core
+from fastrecord.dataset.columns import Columns, Condition
+from fastrecord.dataset.split import SPLIT_EPOCH, split_order
+from fastrecord.sampler.state import digest
+
+Numbers64 = NDArray[np.int64]
+
+
+class Rows(ABC):
+    """Some records out of those of all files, numbered from 0 on. Never changes; pickles as what it was made of."""
+
+    def take(self, indices: Numbers64) -> Numbers64:
+        """Return numbers over all files, int64 (N,).
+
+        Args:
+            indices: In [0, len(self)), int64 (N,).
+        """
+        return self._take(indices)
+
+    def whole(self) -> slice | Numbers64:
+        """Return all of them, as what indexes a column of all files."""
+        return self._whole()
+
+    def recipe(self) -> Any:
+        """Return what this is made of, ready for JSON: equal recipes over the same files name the same records."""
+        return self._recipe()
+
+    def fingerprint(self) -> str | None:
+        """Return a short digest of the recipe; None if it is all records of the files in their order."""
+        if isinstance(self, All):
+            return None
+        return hashlib.sha256(json.dumps(self.recipe()).encode()).hexdigest()[:32]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _take(self, indices: Numbers64) -> Numbers64: ...
+
+    @abstractmethod
+    def _recipe(self) -> Any: ...
+
+    def _whole(self) -> slice | Numbers64:
+        return self.take(np.arange(len(self), dtype=np.int64))
+
+
+class All(Rows):
+    """Every record, in the order of the files."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return self._records
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        return indices
+
+    def _recipe(self) -> Any:
+        return ["all"]
+
+    def _whole(self) -> slice:
+        return slice(None)
+
+
+class Span(Rows):
+    """Every `step`-th record of others from `start` on."""
+
+    def __init__(self, base: Rows, start: int, step: int, records: int) -> None:
+        self._base, self._start, self._step, self._records = base, start, step, records
+
+    def __len__(self) -> int:
+        return self._records
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        return self._base.take(indices * self._step + self._start)
+
+    def _recipe(self) -> Any:
+        return ["span", self._start, self._step, self._records, self._base.recipe()]
+
+    def _whole(self) -> slice | Numbers64:
+        if not isinstance(self._base, All):
+            return super()._whole()
+        stop = self._start + self._step * self._records
+        return slice(self._start, None if stop < 0 else stop, self._step)
+
+
+class Numbers(Rows):
+    """Records by their numbers over all files, which are held: 8 bytes a record."""
+
+    def __init__(self, numbers: Numbers64) -> None:
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        return self._numbers[indices]
+
+    def _recipe(self) -> Any:
+        return ["numbers", len(self), digest(self._numbers)]
+
+    def _whole(self) -> Numbers64:
+        return self._numbers
+
+
+class Permuted(Rows):
+    """Others in an order drawn from a seed, of which nothing is held."""
+
+    def __init__(self, base: Rows, seed: int) -> None:
+        self._base, self._seed = base, seed
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        return self._base.take(split_order(len(self), self._seed, indices))
+
+    def _recipe(self) -> Any:
+        return ["permuted", self._seed, self._base.recipe()]
+
+
+class _Found(Rows):
+    """Records that a look at a column finds: kept once found, and looked for again in a process that unpickles it."""
+
+    _rows: Numbers64 | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": None}
+
+    @abstractmethod
+    def _find(self) -> Numbers64:
+        """Return their numbers over all files, int64 (N,)."""
+
+    def _found(self) -> Numbers64:
+        if self._rows is None:
+            self._rows = self._find()
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        return self._found()[indices]
+
+    def _whole(self) -> Numbers64:
+        return self._found()
+
+
+class Filtered(_Found):
+    """Those of others whose value of a field meets a condition, in their order."""
+
+    def __init__(self, base: Rows, columns: Columns, condition: Condition) -> None:
+        self._base, self._columns, self._condition = base, columns, condition
+
+    def _find(self) -> Numbers64:
+        mask = self._columns.mask(self._condition, self._base.whole())
+        kept = np.flatnonzero(mask).astype(np.int64, copy=False)
+        return self._base.take(kept)
+
+    def _recipe(self) -> Any:
+        return ["filtered", self._condition.recipe(), self._columns.recipe(self._condition.field), self._base.recipe()]
+
+
+class Strata:
+    """Records dealt out to parts so that each part has its share of every value of a field.
+
+    Of each value's records, in an order drawn from the seed, the first part takes its share, the second takes its share
+    of what is left, and so on. Shares are rounded so that the parts have the sizes asked for, exactly.
+    """
+
+    def __init__(self, base: Rows, columns: Columns, field: str, sizes: Sequence[int], seed: int) -> None:
+        self.base, self.columns, self.field, self.sizes, self.seed = base, columns, field, tuple(sizes), seed
+        self._parts: list[Numbers64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parts": None}
+
+    def parts(self) -> list[Numbers64]:
+        """Return the numbers over all files of each part's records, in the order of `base`, int64 (size,)."""
+        if self._parts is None:
+            self._parts = self._deal()
+        return self._parts
+
+    def _deal(self) -> list[Numbers64]:
+        if not len(self.base):
+            return [np.empty(0, np.int64) for _ in self.sizes]
+        values = self.columns.values(self.field, self.base.whole())
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        # Sorted by value; equal ones stay in their order.
+        members = np.split(np.argsort(inverse.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
+        mixed = [
+            own[_core.permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))]
+            for stratum, own in enumerate(members)
+        ]
+        parts: list[Numbers64] = []
+        done: Numbers64 = np.zeros(len(counts), np.int64)
+        for size in self.sizes:
+            left = counts - done
+            # Python's integers: the products may be larger than 64 bits hold.
+            ends = [total * size // max(1, int(left.sum())) for total in np.cumsum(left).tolist()]
+            take = np.array(ends, np.int64) - np.array([0, *ends[:-1]], np.int64)
+            shares = [own[start : start + n] for own, start, n in zip(mixed, done, take, strict=True)]
+            parts.append(self.base.take(np.sort(np.concatenate(shares)).astype(np.int64, copy=False)))
+            done = done + take
+        return parts
+
+
+class Stratum(_Found):
+    """One part of `Strata`."""
+
+    def __init__(self, strata: Strata, part: int) -> None:
+        self._strata, self._part = strata, part
+
+    def __len__(self) -> int:
+        return self._strata.sizes[self._part]
+
+    def _find(self) -> Numbers64:
+        return self._strata.parts()[self._part]
+
+    def _recipe(self) -> Any:
+        strata = self._strata
+        source = strata.columns.recipe(strata.field)
+        return ["stratum", self._part, strata.field, source, list(strata.sizes), strata.seed, strata.base.recipe()]
+
+
+class Joined(Rows):
+    """One after the other; each is over a run of the files that begins at its own offset."""
+
+    def __init__(self, parts: Sequence[tuple[int, Rows]]) -> None:
+        self._parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self._parts)
+
+    def _take(self, indices: Numbers64) -> Numbers64:
+        ends = np.cumsum([len(rows) for _, rows in self._parts])
+        which = np.searchsorted(ends, indices, side="right")
+        found = np.empty(len(indices), np.int64)
+        for part in np.unique(which).tolist():
+            offset, rows = self._parts[part]
+            places = np.flatnonzero(which == part)
+            found[places] = rows.take(indices[places] - (int(ends[part - 1]) if part else 0)) + offset
+        return found
+
+    def _recipe(self) -> Any:
+        return ["joined", *([offset, rows.recipe()] for offset, rows in self._parts)]
+
+    def shifted(self, offset: int) -> list[tuple[int, Rows]]:
+        """Return the parts as they are if the first file comes at an offset."""
+        return [(start + offset, rows) for start, rows in self._parts]
+
+
+def span(base: Rows, numbers: range) -> Rows:
+    """Return a run of others; numbers are in [0, len(base))."""
+    if numbers == range(len(base)):
+        return base
+    if isinstance(base, Span):
+        start, step = base._start + base._step * numbers.start, base._step * numbers.step
+        return Span(base._base, start, step, len(numbers))
+    return Span(base, numbers.start, numbers.step, len(numbers))
+
+
+def joined(parts: Sequence[tuple[int, Rows]]) -> Rows:
+    """Return records one after the other."""
+    flat: list[tuple[int, Rows]] = []
+    for offset, rows in parts:
+        flat += rows.shifted(offset) if isinstance(rows, Joined) else [(offset, rows)]
+    end = 0
+    for offset, rows in flat:
+        if not isinstance(rows, All) or offset != end:
+            return Joined(flat)
+        end += len(rows)
+    return All(end)

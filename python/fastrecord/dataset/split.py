@@ -1,0 +1,71 @@
+"""Which records each part of a split gets: one rule, for views of a data set and for files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import permute
+from fastrecord.sampler.state import WORD, integer
+
+# The order of an epoch that no run gets to, so that a split is unrelated to any order of training.
+SPLIT_EPOCH = WORD - 1
+
+
+def split_order(records: int, seed: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the records at positions of the order that a split cuts into parts, int64 (N,).
+
+    The first part has the positions [0, its size), each further part the positions that follow.
+    """
+    return permute(records, seed, SPLIT_EPOCH, positions)
+
+
+def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
+    """Return the sizes of the parts, together `records`.
+
+    Args:
+        records: Number of records to split.
+        parts: A number of parts of equal size (the first get one more each, until nothing is left); sizes, ints whose
+            sum is `records`; or fractions whose sum is 1, rounded as torch's `random_split` does: down, and what is
+            left goes one by one to the first parts.
+
+    Raises:
+        TypeError, ValueError: it is none of these.
+    """
+    if not isinstance(parts, Sequence) or isinstance(parts, (str, bytes)):
+        if isinstance(parts, float) and 0 < parts < 1:
+            raise TypeError(f"parts has a share for each part: write [{parts:g}, {1 - parts:g}], not {parts!r}")
+        number = integer("parts", parts, 1)
+        return [records // number + (part < records % number) for part in range(number)]
+    if not parts:
+        raise ValueError("parts is empty: name at least one part")
+    if all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
+        sizes = [integer("a part", part, 0) for part in parts]
+        # [1] is the whole, as a fraction; of one record it is both.
+        if sum(sizes) == records:
+            return sizes
+        if sizes != [1]:
+            raise ValueError(
+                f"parts have {sum(sizes)} records together, the data set has {records}: leave none out, or write "
+                "fractions"
+            )
+    if not all(_is_share(part) for part in parts):
+        raise TypeError(f"parts are fractions or numbers of records, each at least 0, not {list(parts)!r}")
+    whole = math.fsum(parts)
+    if abs(whole - 1) > 1e-6:
+        raise ValueError(
+            f"parts sum up to {whole:g}, not to 1: each record is in one part, so name the rest as a part too"
+        )
+    sizes, left = [], records
+    for part in parts:
+        sizes.append(min(math.floor(records * part), left))
+        left -= sizes[-1]
+    return [size + left // len(sizes) + (number < left % len(sizes)) for number, size in enumerate(sizes)]
+
+
+def _is_share(part: Any) -> bool:
+    return isinstance(part, (int, float)) and math.isfinite(part) and part >= 0

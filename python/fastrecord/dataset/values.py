@@ -1,0 +1,109 @@
+"""Values of fields of a batch, from however many files, stacked where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastrecord._core import Reader
+from fastrecord.dataset.shards import Shards
+from fastrecord.schema import FieldType
+
+
+def is_number(kind: FieldType) -> bool:
+    """Return whether values of a type are single numbers, as Python has them."""
+    return kind.dtype == kind.name
+
+
+def read_values(
+    shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool | Literal["once"]
+) -> dict[str, Any]:
+    """Return fields of records: arrays (N, ...) of numbers and of arrays of one shape, else lists of N values.
+
+    Arrays own their memory and may be written. bfloat16 comes as uint16 bits.
+
+    Args:
+        shards: The files.
+        rows: Numbers over all files, int64 (N,).
+        fields: Names.
+        verify: Check the CRC of each payload.
+
+    Raises:
+        KeyError: no such field. CorruptFileError: a checksum differs.
+    """
+    names = list(fields)
+    parts = list(shards.split(rows)) or [(0, rows, rows)]
+    if len(parts) == 1:
+        # All of one file: as it comes.
+        shard, _, records = parts[0]
+        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
+        return {name: _owned(batch[name]) for name in names}
+    found: dict[str, Any] = {}
+    for shard, positions, records in parts:
+        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
+        for name in names:
+            values = _owned(batch[name])
+            if isinstance(values, np.ndarray):
+                if name not in found:
+                    found[name] = np.empty((len(rows), *values.shape[1:]), values.dtype)
+                found[name][positions] = values
+                continue
+            whole = found.setdefault(name, [None] * len(rows))
+            for position, value in zip(positions.tolist(), values, strict=True):
+                whole[position] = value
+    return found
+
+
+def owned(value: Any) -> Any:
+    """Return a value that torch's workers can send and tensors may wrap: no memoryviews, no read-only arrays."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return [owned(item) for item in value] if isinstance(value, list) else value
+
+
+def _owned(values: Any) -> Any:
+    return values if isinstance(values, np.ndarray) else [owned(value) for value in values]
+
+
+def as_tensors(value: Any, kind: FieldType) -> Any:
+    """Return arrays as tensors over the same memory, also those in a list; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return _tensor(value, kind)
+    if isinstance(value, list):
+        return [as_tensors(item, kind) for item in value]
+    return value
+
+
+def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
+    while kind.item is not None:
+        kind = kind.item
+    if kind.dtype == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
+    """Return rows of a tensor, copied.
+
+    On the CPU numpy does it: torch's threads hang in a process that was forked from one where they had work.
+    """
+    if tensor.device.type != "cpu":
+        return tensor[torch.from_numpy(places).to(tensor.device)]
+    if tensor.dtype == torch.bfloat16:
+        return pick(tensor.view(torch.int16), places).view(torch.bfloat16)
+    return torch.from_numpy(tensor.numpy()[places])
+
+
+def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool | Literal["once"]) -> Any:
+    """Return one field of one record as a sample has it: numbers as Python has them, arrays as tensors.
+
+    Raises:
+        CorruptFileError: a checksum differs.
+    """
+    return as_tensors(owned(reader.get(record, name, verify=verify, copy=True)), kind)

@@ -1,0 +1,406 @@
+"""Measuring a file on the machine that is to read it: reading, decoding and loading, and what limits them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from dataclasses import field as attribute
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import DecodeError, FastRecordError, Reader, decode_image, default_threads
+from fastrecord.diagnose.image_head import has_restarts, image_format
+from fastrecord.diagnose.machine import this_machine
+from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
+
+_SAMPLE_BYTES = 512 << 20
+_SAMPLE_RECORDS = 1 << 18
+_DESCRIBED = 512
+_TRIES = 100
+_KINDS = ("image", "bytes", "string")
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        name: What was done: "read", "views", "copies", "decode" or "load".
+        threads: How many worked.
+        records: Records that were handled within `seconds`.
+        bytes: Their bytes in the file; 0 for "views".
+        seconds: Wall time.
+        cpu_seconds: CPU time of the process within it.
+        shares: For "load": the shares of the threads' time, by "read", "decode", "resize" and "idle".
+    """
+
+    name: str
+    threads: int
+    records: int
+    bytes: int
+    seconds: float
+    cpu_seconds: float
+    shares: dict[str, float] = attribute(default_factory=dict)
+
+    @property
+    def records_per_second(self) -> float:
+        """Records handled, over the wall time."""
+        return self.records / self.seconds if self.seconds else 0.0
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Millions of bytes handled, over the wall time."""
+        return self.bytes / 1e6 / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row with its rates, ready for JSON."""
+        rates = {
+            "records_per_second": self.records_per_second,
+            "megabytes_per_second": self.megabytes_per_second,
+        }
+        return {**asdict(self), **rates}
+
+
+@dataclass
+class Report:
+    """What was found of a file.
+
+    Attributes:
+        file: The path as given.
+        records: Records in the file. nbytes: Its bytes.
+        field: The field that was read. kind: Its type.
+        mean_bytes: Of the field's values that were sampled.
+        mean_width, mean_height: In pixels, of the images sampled; None if it holds none.
+        formats: Share of the sampled images by their first bytes, such as {"JPEG": 1.0}.
+        crop_ready: Most of the sampled images are JPEGs with restart markers.
+        sample: Records that were measured. sample_bytes: Their bytes.
+        cpus: CPUs that this process may use. machine_cpus: CPUs of the machine.
+        memory: Bytes of memory that are free or can be freed; None if the system does not tell.
+        cold: The file was dropped from memory before it was read.
+        cached: Share of the file that lay in memory before it was read; None if the system does not tell.
+        skipped: Images among those sampled that can not be decoded.
+        rows: The measurements.
+    """
+
+    file: str
+    records: int
+    nbytes: int
+    field: str
+    kind: str
+    cpus: int
+    machine_cpus: int
+    memory: int | None
+    cold: bool
+    cached: float | None = None
+    mean_bytes: float = 0.0
+    mean_width: float | None = None
+    mean_height: float | None = None
+    formats: dict[str, float] = attribute(default_factory=dict)
+    crop_ready: bool = False
+    sample: int = 0
+    sample_bytes: int = 0
+    skipped: int = 0
+    rows: list[Row] = attribute(default_factory=list)
+
+    def row(self, name: str, threads: int | None = None) -> Row | None:
+        """Return the measurement of that name, of the most threads unless told otherwise."""
+        found = [row for row in self.rows if row.name == name and threads in (None, row.threads)]
+        return max(found, key=lambda row: row.threads, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
+
+
+def bench_file(
+    path: str | os.PathLike[str],
+    *,
+    seconds: float = 30.0,
+    threads: int | None = None,
+    size: int = 224,
+    batch_size: int = 64,
+    image_field: str | None = None,
+    cold: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure reading, decoding and loading of random records of a file. Changes nothing.
+
+    What is measured after the first reading lies in memory, so that it shows what CPUs and memory give; the first one
+    shows the disk, as far as the file was not in memory.
+
+    Args:
+        path: The .frec file; one that is not complete is taken as it is.
+        seconds: Time for all measurements; importing torch comes on top, and a disk that is slow may take longer.
+        threads: Threads at the most; by default the CPUs that this process may use.
+        size: Height and width of the loader's output, in pixels.
+        batch_size: Records in a batch.
+        image_field: The field to read; by default an image field, else one of bytes or strings.
+        cold: Drop the file from the system's page cache first. Needs no special rights; pages that other processes have
+            mapped stay.
+        seed: Of the choice of records.
+        progress: Called before each measurement with its name, how many are done, and how many there are.
+
+    Raises:
+        FastRecordError: the file has nothing to measure, or none of the sampled images can be decoded.
+        CorruptFileError: a checksum differs. FileNotFoundError: no such file.
+        ValueError: an argument is out of range.
+    """
+    if not (seconds > 0 and size > 0 and batch_size > 0 and (threads is None or threads > 0)):
+        raise ValueError("seconds, size, batch_size and threads are above 0")
+    cpus = default_threads()
+    most = threads or cpus
+    cached = None if cold else resident_share(path)  # opening it reads a part of it
+    with Reader(path, threads=most) as reader:
+        report = Report(
+            file=os.fspath(path),
+            records=len(reader),
+            nbytes=reader.nbytes,
+            field=_choose(reader, image_field),
+            kind="",
+            cpus=cpus,
+            machine_cpus=os.cpu_count() or cpus,
+            memory=this_machine().memory_left,
+            cold=cold,
+            cached=cached,
+        )
+        report.kind = reader.schema[report.field].name
+        images = report.kind == "image"
+        counts = _counts(most)
+        ends = [1, most] if most > 1 else [1]
+        # Name, threads and weight of each; the loader's numbers are what people want most.
+        steps = [("read", most, 2.0), ("views", 1, 0.5), *(("copies", n, 1.0) for n in ends)]
+        if images:
+            steps += [*(("decode", n, 1.0) for n in ends), *(("load", n, 2.0) for n in counts)]
+        per_weight = seconds / sum(weight for _, _, weight in steps)
+        sample = _Sample(reader, report, batch_size, seed)
+        for done, (name, n, weight) in enumerate(steps):
+            if progress is not None:
+                progress(name, done, len(steps))
+            budget = per_weight * weight
+            if name == "read":
+                report.rows.append(sample.read_first(budget, most, cold=cold))
+                _describe(reader, report, sample.records)
+            elif name == "views":
+                report.rows.append(sample.views(budget))
+            elif name == "copies":
+                report.rows.append(sample.copies(budget, n))
+            elif name == "decode":
+                report.rows.append(sample.decode(budget, n))
+            else:
+                report.rows.append(_load(path, report, sample, budget, n, size))
+    return report
+
+
+def _counts(most: int) -> list[int]:
+    """Return the numbers of threads to try: 1, some in between, all."""
+    return sorted({1, *(max(1, most // part) for part in (8, 4, 2)), most})
+
+
+def _choose(reader: Reader, wanted: str | None) -> str:
+    schema = reader.schema
+    if wanted is not None:
+        if wanted not in schema:
+            raise FastRecordError(f"{reader.path}: no field {wanted!r}: it has {', '.join(schema)} [FR407]")
+        if schema[wanted].name not in _KINDS:
+            raise FastRecordError(
+                f"{reader.path}: field {wanted!r} holds {schema[wanted].name}: choose one of bytes [FR408]"
+            )
+        return wanted
+    names = [name for kind in _KINDS[:2] for name, of in schema.items() if of.name == kind]
+    if "image" in names:
+        return "image"
+    if not names:
+        raise FastRecordError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)} [FR408]")
+    return names[0]
+
+
+class _Sample:
+    """Random records of a file, and what is measured of them.
+
+    Attributes:
+        records: int64 (N,), each with a value.
+    """
+
+    def __init__(self, reader: Reader, report: Report, batch_size: int, seed: int) -> None:
+        self._reader, self._report, self._batch = reader, report, batch_size
+        rng = np.random.default_rng(seed)
+        count = min(len(reader), _SAMPLE_RECORDS)
+        # Not `permutation(n)`: a file may have a hundred million records.
+        wide = count < len(reader)
+        drawn = np.unique(rng.integers(0, len(reader), count)) if wide else np.arange(count)
+        lengths = reader.lengths(report.field, drawn)
+        present = np.flatnonzero(lengths > 0)
+        if not len(present):
+            raise FastRecordError(
+                f"{reader.path}: no record has a value in field {report.field!r}: nothing to measure [FR409]"
+            )
+        chosen = rng.permutation(present)
+        limit = min(_SAMPLE_BYTES, (report.memory or 4 * _SAMPLE_BYTES) // 4)
+        kept = max(1, int(np.searchsorted(np.cumsum(lengths[chosen]), limit, side="right")))
+        self.records: NDArray[np.int64] = drawn[chosen[:kept]]
+        self.lengths: NDArray[np.int64] = lengths[chosen[:kept]]
+
+    def batches(self) -> Iterator[slice]:
+        """Yield slices of `records` that are a batch each, round and round."""
+        while True:
+            for start in range(0, len(self.records), self._batch):
+                yield slice(start, min(start + self._batch, len(self.records)))
+
+    def _run(
+        self, name: str, threads: int, budget: float, work: Callable[[slice], object], *, rounds: int | None = None
+    ) -> Row:
+        """Do batches until the time is over, at least one, at most `rounds` rounds."""
+        records = size = 0
+        start, cpu = time.perf_counter(), time.process_time()
+        for number, batch in enumerate(self.batches()):
+            if rounds is not None and number >= rounds * -(-len(self.records) // self._batch):
+                break
+            work(batch)
+            records += batch.stop - batch.start
+            size += int(self.lengths[batch].sum())
+            if time.perf_counter() - start >= budget:
+                break
+        return Row(name, threads, records, size, time.perf_counter() - start, time.process_time() - cpu)
+
+    def read_first(self, budget: float, threads: int, *, cold: bool) -> Row:
+        """Read each record once, as the file is found; the sample is what was read in the time."""
+        if cold:
+            drop_from_cache(self._reader.path)
+            self._report.cached = resident_share(self._reader.path)
+        row = self._run("read", threads, budget, self._copy(self._reader), rounds=1)
+        self.records, self.lengths = self.records[: row.records], self.lengths[: row.records]
+        self._report.sample, self._report.sample_bytes = row.records, row.bytes
+        return row
+
+    def _copy(self, reader: Reader) -> Callable[[slice], object]:
+        buffer = np.empty(max(1, max(int(self.lengths[b].sum()) for b in self._round())), np.uint8)
+        name = self._report.field
+        return lambda batch: reader.read_batch_into(self.records[batch], name, buffer, verify=True)
+
+    def _round(self) -> list[slice]:
+        starts = range(0, len(self.records), self._batch)
+        return [slice(start, start + self._batch) for start in starts]
+
+    def views(self, budget: float) -> Row:
+        """Hand batches over as views, and touch nothing of them: no bytes."""
+        name = self._report.field
+        row = self._run("views", 1, budget, lambda batch: self._reader.read_batch(self.records[batch], [name]))
+        return replace(row, bytes=0)
+
+    def copies(self, budget: float, threads: int) -> Row:
+        """Copy and check batches that lie in memory."""
+        with Reader(self._reader.path, threads=threads) as reader:
+            return self._run("copies", threads, budget, self._copy(reader))
+
+    def decode(self, budget: float, threads: int) -> Row:
+        """Decode whole images that lie in memory, each thread its own."""
+        limit = time.perf_counter() + budget
+        stop = threading.Event()
+
+        def work(first: int) -> tuple[int, int, int]:
+            done = size = tried = 0
+            for position in range(first, 1 << 62, threads):
+                over = time.perf_counter() >= limit and (done or tried >= _TRIES)
+                if stop.is_set() or (tried and over):
+                    break
+                at = position % len(self.records)
+                tried += 1
+                try:
+                    decode_image(self._reader.get(int(self.records[at]), self._report.field), sixteen_bit="clip")
+                except DecodeError:
+                    continue
+                done += 1
+                size += int(self.lengths[at])
+            return done, size, tried
+
+        start, cpu = time.perf_counter(), time.process_time()
+        with ThreadPoolExecutor(threads) as executor:
+            try:
+                results = list(executor.map(work, range(threads)))
+            finally:
+                stop.set()  # on Ctrl-C too: leaving the block waits for the threads
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        done, size, tried = (sum(column) for column in zip(*results, strict=True))
+        if not done:
+            raise FastRecordError(
+                f"{self._reader.path}: none of {tried:,} values of field {self._report.field!r} that were tried can be "
+                "decoded; if it holds no images, choose another field [FR513]"
+            )
+        return Row("decode", threads, done, size, seconds, cpu)
+
+
+def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> None:
+    from fastrecord._core import image_size
+
+    report.mean_bytes = report.sample_bytes / max(1, report.sample)
+    if report.kind != "image":
+        return
+    some = records[:_DESCRIBED].tolist()
+    payloads = [reader.get(record, report.field) for record in some]
+    sizes = [size for payload in payloads if (size := image_size(payload)) is not None]
+    if sizes:
+        report.mean_width, report.mean_height = (float(side) for side in np.mean(sizes, axis=0))
+    names = [image_format(bytes(payload[:12])) for payload in payloads]
+    report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
+    report.crop_ready = 2 * sum(map(has_restarts, payloads)) > len(payloads)
+
+
+def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:
+    """Let the loader make batches of the sample, from its first batch on until the time is over."""
+    from fastrecord.dataset.dataset import FastRecordDataset
+    from fastrecord.loader.loader import FastRecordLoader
+    from fastrecord.transforms import RandomResizedCrop
+
+    dataset = FastRecordDataset(path, image_field=report.field, allow_incomplete=True)
+    with FastRecordLoader(
+        dataset,
+        batch_sampler=_Endless(sample),
+        image=RandomResizedCrop(size),
+        flip=True,
+        threads=threads,
+        on_error="skip",
+        max_skipped=None,
+        sixteen_bit="clip",
+        pin_memory=False,
+    ) as loader:
+        batches = iter(loader)
+        next(batches)
+        before, start, cpu = loader.stats(), time.perf_counter(), time.process_time()
+        images = 0
+        while True:
+            made = next(batches)
+            images += len(made[0] if isinstance(made, tuple) else made)
+            seconds = time.perf_counter() - start
+            if seconds >= budget:
+                break
+        stats, cpu = loader.stats() - before, time.process_time() - cpu
+        report.skipped = max(report.skipped, len({skipped.record for skipped in loader.skipped}))
+    dataset.close()
+    shares = {
+        "read": stats.read_share,
+        "decode": stats.decode_share,
+        "resize": stats.resize_share,
+        "idle": stats.idle_share,
+    }
+    size_of_each = stats.bytes_read / stats.reads if stats.reads else 0.0
+    return Row("load", threads, images, round(images * size_of_each), seconds, cpu, shares)
+
+
+class _Endless:
+    """Batches of a sample's record numbers, without end."""
+
+    def __init__(self, sample: _Sample) -> None:
+        self._sample = sample
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        """Yield record numbers, int64 (B,)."""
+        return (self._sample.records[batch] for batch in self._sample.batches())

@@ -1,0 +1,287 @@
+"""Say what of this machine and of files makes reading them slow or unsafe. Quick: nothing is decoded."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import os
+import shlex
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastrecord._core import (
+    FastRecordError,
+    Reader,
+    count_chunks,
+    image_size,
+    side_lengths,
+)
+from fastrecord.diagnose.findings import Finding
+from fastrecord.diagnose.machine import Machine, judge_machine, read_text, this_machine, versions
+from fastrecord.diagnose.mounts import (
+    Disk,
+    Mount,
+    disk_of,
+    judge_disk,
+    judge_mount,
+    mount_of,
+    parse_locks,
+    parse_mounts,
+)
+from fastrecord.diagnose.page_cache import resident_size
+from fastrecord.errors import system_text
+
+# Records that are looked at to know what images a file holds.
+_SAMPLE = 8
+# Bytes of an image that its size is looked for in.
+_HEAD = 64 << 10
+_JPEG = b"\xff\xd8\xff"
+# Below so many pixels an image is decoded in less time than its parts are picked.
+_SMALL_IMAGE = 96 * 96
+# Chunks of one column from which on looking a record up takes longer than it has to.
+_MANY_CHUNKS = 64
+# A file in pieces smaller than this on average is read by more requests than it has to be.
+_PIECE_BYTES = 1 << 20
+_MANY_PIECES = 64
+_COLD = 0.1
+# A smaller file is read at once, wherever it lies.
+_LARGE = 64 << 20
+_FIEMAP = 0xC020660B  # FS_IOC_FIEMAP of linux/fs.h
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What a file is like; None where it can not be told.
+
+    Attributes:
+        file: As the caller calls it.
+        error: Why it can not be read, or None.
+        size: Bytes.
+        mode: Permissions, as in `st_mode`.
+        mappable: Whether the file system maps it into memory.
+        resident: Those of them that lie in the page cache.
+        pieces: In how many runs the file system keeps it.
+        mount: The file system that it lies on.
+        disk: The disk below that.
+        writer: Process that has it open for writing.
+        records: Records in its newest commit.
+        commits: The number of that.
+        complete: False while an import is under way.
+        tail_bytes: Bytes behind the newest commit.
+        chunks: Chunks of the column that has the most of them.
+        crop_ready: Share of the JPEGs looked at that are crop-ready; None if there are none worth it.
+    """
+
+    file: str
+    error: str | None = None
+    size: int | None = None
+    mode: int | None = None
+    mappable: bool | None = None
+    resident: int | None = None
+    pieces: int | None = None
+    mount: Mount | None = None
+    disk: Disk | None = None
+    writer: int | None = None
+    records: int | None = None
+    commits: int | None = None
+    complete: bool | None = None
+    tail_bytes: int | None = None
+    chunks: int | None = None
+    crop_ready: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values that JSON knows."""
+        return asdict(self) | {
+            "mount": None if self.mount is None else self.mount.to_dict(),
+            "disk": None if self.disk is None else self.disk.to_dict(),
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what came of it.
+
+    Attributes:
+        versions: What is installed and built in.
+        machine: What this machine grants.
+        files: The files, in the order given.
+        findings: About the machine, then about each file.
+    """
+
+    versions: dict[str, str | None]
+    machine: Machine
+    files: list[FileReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def readable(self) -> bool:
+        """Whether every file could be read."""
+        return all(file.error is None for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values that JSON knows."""
+        return {
+            "versions": self.versions,
+            "machine": self.machine.to_dict(),
+            "files": [file.to_dict() for file in self.files],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+def examine(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
+    """Look at this machine and at files: their file systems, disks, page cache and state.
+
+    Changes nothing, and decodes nothing: of each file its newest commit is read, and the first bytes of some images.
+
+    Args:
+        files: .frec files. One that can not be read is a finding, not an exception.
+    """
+    machine = this_machine()
+    report = Report(versions=versions(), machine=machine, findings=judge_machine(machine, len(files)))
+    mounts = parse_mounts(read_text("/proc/self/mountinfo") or "")
+    locks = read_text("/proc/locks") or ""
+    for path in files:
+        file = _look_at(os.fspath(path), mounts, locks)
+        report.files.append(file)
+        report.findings += judge_file(file, machine)
+    return report
+
+
+def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
+    about = FileReport(path)
+    try:
+        status = os.stat(path)
+        about.mount = mount_of(os.path.realpath(path), mounts)
+        about.disk = disk_of(status.st_dev)
+        about.writer = parse_locks(locks, status.st_ino)
+        about.size, about.mode = status.st_size, stat.S_IMODE(status.st_mode)
+        # Before anything else of it is touched: opening it, and looking at its images, brings parts of it into memory.
+        about.resident = resident_size(path)
+        about.mappable = True
+        try:
+            reader = Reader(path, threads=1)
+        except OSError as err:
+            if err.errno != errno.ENODEV:
+                raise
+            reader, about.mappable = Reader(path, "pread", threads=1), False
+        with reader:
+            about.records, about.commits, about.complete = len(reader), reader.commit, reader.complete
+            about.tail_bytes, about.chunks = reader.tail_bytes, count_chunks(reader)
+            about.crop_ready = _crop_ready(reader)
+        about.pieces = _pieces(path)
+    except (FastRecordError, OSError) as err:
+        about.error = system_text(err) if isinstance(err, OSError) else str(err)
+    return about
+
+
+def _pieces(path: str) -> int | None:
+    """Return in how many runs a file lies on its disk, or None if the file system does not tell."""
+    # start, length, flags, extents found, extents asked for, reserved: none asked for, so they are just counted.
+    request = array.array("B", struct.pack("=QQIIII", 0, 2**64 - 1, 0, 0, 0, 0))
+    with open(path, "rb") as file:
+        try:
+            fcntl.ioctl(file, _FIEMAP, request)
+        except OSError:
+            return None
+    return int(struct.unpack("=QQIIII", request.tobytes())[3])
+
+
+def _crop_ready(reader: Reader) -> float | None:
+    """Return the share of the JPEGs looked at that are crop-ready; None if none is large enough for it to matter."""
+    names = [name for name, kind in reader.schema.items() if kind.name == "image"]
+    if not names or not len(reader):
+        return None
+    name = names[0]
+    numbers = sorted({i * (len(reader) - 1) // (_SAMPLE - 1) for i in range(_SAMPLE)})
+    ready = worth = 0
+    for number, side in zip(numbers, side_lengths(reader, name, numbers).tolist(), strict=True):
+        value = reader.get(number, name)
+        head = b"" if value is None else bytes(value[:_HEAD])
+        if head.startswith(_JPEG):
+            width, height = image_size(head) or (_SMALL_IMAGE, 1)  # a header that long is that of no small image
+            if width * height >= _SMALL_IMAGE:
+                worth += 1
+                ready += side > 0
+    return ready / worth if worth else None
+
+
+def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
+    """Return what is to be known of a file on a machine."""
+    if file.error is not None:
+        message = file.error.removeprefix(f"{file.file}: ")
+        command = f"fastrecord verify {shlex.quote(file.file)}" if os.path.isfile(file.file) else None
+        return [Finding("warning", "unreadable", message, command, file.file)]
+    found = [] if file.mount is None else judge_mount(file.file, file.mount)
+    if file.disk is not None:
+        found += judge_disk(file.file, file.disk)
+    if file.mappable is False:
+        message = (
+            'its file system maps no files: open it with access="pread"; views and single records cost a copy there'
+        )
+        found.append(Finding("warning", "no-mapping", message, file=file.file))
+    return [*found, *_judge_state(file), *_judge_cache(file, machine), *_judge_access(file)]
+
+
+def _judge_state(file: FileReport) -> list[Finding]:
+    name, quoted = file.file, shlex.quote(file.file)
+    found = []
+    if not file.complete:
+        message = "its import is not complete: data sets refuse it"
+        found.append(Finding("warning", "incomplete", message, f"fastrecord pack --resume SRC {quoted}", name))
+    if file.writer is not None:
+        message = f"process {file.writer} is writing to it; readers see what is committed, and more by `refresh`"
+        found.append(Finding("note", "writer", message, f"ps -fp {file.writer}", name))
+    elif file.tail_bytes:
+        message = (
+            f"{file.tail_bytes:,} bytes behind the last commit: a writer was stopped; they do no harm, and the next "
+            "writer drops them"
+        )
+        found.append(Finding("note", "tail", message, f"fastrecord compact {quoted}", name))
+    if (file.chunks or 0) >= _MANY_CHUNKS:
+        message = f"its index lies in {file.chunks:,} pieces: looking records up takes longer than it has to"
+        found.append(Finding("note", "chunks", message, f"fastrecord compact {quoted}", name))
+    if file.crop_ready is not None and file.crop_ready < 0.5:
+        message = "its JPEGs are not crop-ready: a random crop decodes all rows above it, too"
+        found.append(Finding("note", "crop-ready", message, "fastrecord pack --crop-ready SRC OUT", name))
+    pieces, size = file.pieces or 0, file.size or 0
+    if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:
+        message = f"the file system keeps it in {pieces:,} pieces of {size / pieces / 1e3:,.0f} kB on average"
+        found.append(Finding("note", "fragmented", message, f"fastrecord compact {quoted}", name))
+    if not found:
+        message = f"{file.records:,} records, complete, its index in {file.chunks:,} pieces a column at most"
+        found.append(Finding("ok", "state", message, file=name))
+    return found
+
+
+def _judge_cache(file: FileReport, machine: Machine) -> list[Finding]:
+    size, granted = file.size or 0, machine.memory_granted
+    if granted is not None and size > granted:
+        message = (
+            f"{size / 1e9:.1f} GB, and {granted / 1e9:.1f} GB of memory at most: every epoch reads from the disk, "
+            "which `fastrecord bench` measures"
+        )
+        return [
+            Finding(
+                "note", "larger-than-memory", message, f"fastrecord bench --cold {shlex.quote(file.file)}", file.file
+            )
+        ]
+    if file.resident is None or not size:
+        return []
+    share = file.resident / size
+    if share < _COLD and size >= _LARGE:
+        message = f"{100 * share:.0f} % of it lie in the page cache: the first epoch reads from the disk"
+        return [Finding("note", "cold", message, f"cat {shlex.quote(file.file)} > /dev/null", file.file)]
+    return [Finding("ok", "page-cache", f"{100 * share:.0f} % of it lie in the page cache", file=file.file)]
+
+
+def _judge_access(file: FileReport) -> list[Finding]:
+    if (file.mode or 0) & stat.S_IWOTH:
+        message = (
+            "everyone may write to it: whoever cuts it off or changes it under a mapping ends its readers, or worse"
+        )
+        return [Finding("warning", "writable", message, f"chmod o-w {shlex.quote(file.file)}", file.file)]
+    return []

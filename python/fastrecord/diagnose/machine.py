@@ -1,0 +1,309 @@
+"""What this machine grants a process: CPUs, memory, files, shared memory. What parses takes texts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import resource
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from typing import Any
+
+from fastrecord._core import __version__, default_threads, instructions, libraries
+from fastrecord.diagnose.findings import Finding
+
+FORMAT_VERSION = 1
+_PACKAGES = ("numpy", "torch", "torchvision", "pillow", "click", "tqdm")
+_GIB = 1 << 30
+# A container's default is 64 MiB, a batch of 256 images of 224 x 224 pixels in float32 takes 154 MB.
+_ENOUGH_SHM = 1 << 30
+_ENOUGH_FILES = 1024
+# Version 1 of control groups says "no limit" by a number near 2^63.
+_NO_LIMIT = 1 << 60
+
+
+def versions() -> dict[str, str | None]:
+    """Return what is installed and built in: name -> version, None if it is absent. Imports none of it."""
+    found: dict[str, str | None] = {"fastrecord": __version__, "format": str(FORMAT_VERSION)}
+    found["python"] = platform.python_version()
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found | libraries()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What the control groups of a process grant it; None where there is no limit."""
+
+    cpus: float | None = None
+    memory: int | None = None
+
+
+def parse_group(membership: str, mounts: str, read: Any) -> Group:
+    """Return the tightest limits of a process's control groups and of those above them.
+
+    Args:
+        membership: /proc/self/cgroup.
+        mounts: /proc/self/mountinfo.
+        read: Returns the text of a file, or None if it can not be read.
+    """
+    from fastrecord.diagnose.mounts import parse_mounts
+
+    cpus: list[float] = []
+    memory: list[int] = []
+    points = [mount for mount in parse_mounts(mounts) if mount.kind in ("cgroup", "cgroup2")]
+    for line in membership.splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if not number.isdigit():
+            continue
+        wanted = set(names.split(",")) - {""}
+        for mount in points:
+            if (mount.kind == "cgroup2") == bool(wanted) or not wanted <= mount.options | {""}:
+                continue
+            # In a container the path is that of the host, and what is mounted is the group itself: it is looked at too.
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for depth in range(len(parts), -1, -1):
+                place = os.path.join(mount.point, *parts[:depth])
+                if mount.kind == "cgroup2":
+                    quota, period = [*(read(f"{place}/cpu.max") or "").split(), "", ""][:2]
+                    limit = (read(f"{place}/memory.max") or "").strip()
+                else:
+                    quota = (read(f"{place}/cpu.cfs_quota_us") or "").strip()
+                    period = (read(f"{place}/cpu.cfs_period_us") or "").strip()
+                    limit = (read(f"{place}/memory.limit_in_bytes") or "").strip()
+                if quota.isdigit() and period.isdigit() and int(period) > 0:
+                    cpus.append(int(quota) / int(period))
+                if limit.isdigit() and int(limit) < _NO_LIMIT:
+                    memory.append(int(limit))
+    return Group(min(cpus, default=None), min(memory, default=None))
+
+
+def parse_memory(text: str) -> dict[str, int]:
+    """Return /proc/meminfo in bytes: name -> number."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return found
+
+
+def parse_choice(text: str) -> str | None:
+    """Return the one in brackets of `always [madvise] never`."""
+    return next((word.strip("[]") for word in text.split() if word.startswith("[")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a process is granted; None where the system does not tell.
+
+    Attributes:
+        system: Name, release and architecture.
+        cpus: CPUs of the machine.
+        allowed_cpus: Those that this process may run on.
+        cpu_quota: CPUs that its control group may use at once.
+        threads: How many threads a loader starts by default.
+        instructions: What is computed by instructions of this processor: what for -> name.
+        memory: Bytes of the machine.
+        memory_available: Bytes that may be had without swapping.
+        memory_limit: Bytes that the control group may use, page cache included.
+        huge_pages: Setting of transparent huge pages: "always", "madvise" or "never".
+        open_files: How many files may be open at once.
+        open_files_hard: Up to what `ulimit -n` may raise that.
+        shared_memory: Bytes of /dev/shm.
+        shared_memory_free: Those of it that are free.
+        start_method: How `multiprocessing` starts processes, and so DataLoader's workers.
+    """
+
+    system: str
+    cpus: int
+    allowed_cpus: int
+    cpu_quota: float | None
+    threads: int
+    memory: int | None
+    memory_available: int | None
+    memory_limit: int | None
+    huge_pages: str | None
+    open_files: int
+    open_files_hard: int
+    shared_memory: int | None
+    shared_memory_free: int | None
+    start_method: str
+    instructions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def memory_left(self) -> int | None:
+        """Bytes of memory that may be had now, within the limit of the control group."""
+        known = [size for size in (self.memory_available, self.memory_limit) if size is not None]
+        return min(known, default=None)
+
+    @property
+    def memory_granted(self) -> int | None:
+        """Bytes of memory that the process and its page cache may take at the most."""
+        known = [size for size in (self.memory, self.memory_limit) if size is not None]
+        return min(known, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values that JSON knows."""
+        return asdict(self)
+
+
+def read_text(path: str) -> str | None:
+    """Return the text of a file of the system, or None if there is none to read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def this_machine() -> Machine:
+    """Look at the machine that this process runs on."""
+    memory = parse_memory(read_text("/proc/meminfo") or "")
+    group = parse_group(read_text("/proc/self/cgroup") or "", read_text("/proc/self/mountinfo") or "", read_text)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError:
+        shm = None
+    cpus = os.cpu_count() or 1
+    uname = platform.uname()
+    return Machine(
+        system=f"{uname.system} {uname.release} {uname.machine}",
+        cpus=cpus,
+        allowed_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cpus,
+        cpu_quota=group.cpus,
+        threads=default_threads(),
+        memory=memory.get("MemTotal"),
+        memory_available=memory.get("MemAvailable"),
+        memory_limit=group.memory,
+        huge_pages=parse_choice(read_text("/sys/kernel/mm/transparent_hugepage/enabled") or ""),
+        open_files=soft,
+        open_files_hard=hard,
+        shared_memory=None if shm is None else shm.f_blocks * shm.f_frsize,
+        shared_memory_free=None if shm is None else shm.f_bavail * shm.f_frsize,
+        start_method=multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+        instructions=instructions(),
+    )
+
+
+def judge_machine(machine: Machine, files: int = 0) -> list[Finding]:
+    """Return what is to be known of a machine before files are read on it.
+
+    Args:
+        machine: What it grants.
+        files: How many files are to be open at once.
+    """
+    found = [*_judge_cpus(machine), *_judge_memory(machine)]
+    found.append(_judge_open_files(machine, files))
+    if machine.shared_memory is not None:
+        free = machine.shared_memory_free or 0
+        if machine.shared_memory < _ENOUGH_SHM or free < _ENOUGH_SHM // 4:
+            message = (
+                f"/dev/shm has {machine.shared_memory / 1e6:,.0f} MB, {free / 1e6:,.0f} of them free: DataLoader's "
+                "workers hand batches over in it, and end with a bus error when it is full; FastRecordLoader does not "
+                "need it"
+            )
+            found.append(Finding("warning", "shared-memory", message, "docker run --shm-size=8g ..."))
+        else:
+            found.append(Finding("ok", "shared-memory", f"/dev/shm has {machine.shared_memory / 1e9:.1f} GB"))
+    method = machine.start_method
+    means = {
+        "fork": "workers begin with all that their parent has; readers, data sets and loaders go through it",
+        "forkserver": "workers open the files again by path, file id and commit; what they get must pickle",
+        "spawn": "workers open the files again by path, file id and commit; what they get must pickle",
+    }
+    found.append(Finding("ok", "start-method", f"processes start by {method}: {means.get(method, 'not tried')}"))
+    return found
+
+
+def _judge_cpus(machine: Machine) -> list[Finding]:
+    found = []
+    if machine.allowed_cpus < machine.cpus:
+        found.append(
+            Finding(
+                "note",
+                "cpu-affinity",
+                f"this process may run on {machine.allowed_cpus:,} of {machine.cpus:,} CPUs, and loads with as many "
+                "threads: ask the scheduler for more, or for fewer ranks on this machine",
+                "taskset -cp $$",
+            )
+        )
+    if machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cpus:
+        found.append(
+            Finding(
+                "note",
+                "cpu-quota",
+                f"the control group may use {machine.cpu_quota:g} CPUs at once, of {machine.allowed_cpus:,}: threads "
+                "beyond that are stopped now and then",
+                "docker run --cpus=N ...",
+            )
+        )
+    jpeg = machine.instructions.get("jpeg")
+    if jpeg not in ("avx2", "neon", None):
+        message = f"JPEGs are decoded by {jpeg}: a processor with AVX2 decodes faster"
+        found.append(Finding("note", "instructions", message))
+    if not found:
+        used = ", ".join(f"{what} {name}" for what, name in machine.instructions.items())
+        found.append(Finding("ok", "cpus", f"{machine.threads:,} threads by default; {used}"))
+    return found
+
+
+def _judge_memory(machine: Machine) -> list[Finding]:
+    found = []
+    if machine.memory_limit is not None and machine.memory is not None and machine.memory_limit < machine.memory:
+        message = (
+            f"the control group may use {machine.memory_limit / 1e9:.1f} of {machine.memory / 1e9:.1f} GB, and what "
+            "it reads of files counts: larger files do not stay in memory"
+        )
+        found.append(Finding("note", "memory-limit", message, "docker run --memory=64g ..."))
+    if machine.memory_available is not None and machine.memory_available < _GIB:
+        message = (
+            f"{machine.memory_available / 1e6:,.0f} MB of memory are available: what is read of files does not stay"
+        )
+        found.append(Finding("note", "memory", message))
+    if not found and machine.memory is not None:
+        found.append(
+            Finding(
+                "ok", "memory", f"{machine.memory / 1e9:.1f} GB, {(machine.memory_available or 0) / 1e9:.1f} available"
+            )
+        )
+    if machine.huge_pages is not None:
+        means = {
+            "always": "batch buffers come in pages of 2 MiB where they fit",
+            "madvise": "batch buffers come in pages of 4 KiB, which costs little, as they are used again",
+            "never": "batch buffers come in pages of 4 KiB, which costs little, as they are used again",
+        }
+        meaning = means.get(machine.huge_pages, "not tried")
+        message = f"transparent huge pages: {machine.huge_pages}: {meaning}; mapped files do not depend on it"
+        found.append(Finding("ok", "huge-pages", message))
+    return found
+
+
+def _judge_open_files(machine: Machine, files: int) -> Finding:
+    limit, hard = machine.open_files, machine.open_files_hard
+    unlimited = limit == resource.RLIM_INFINITY
+    # A reader keeps up to two open; workers that are forked inherit them.
+    needed = 2 * files + 256
+    if not unlimited and limit < max(needed, _ENOUGH_FILES):
+        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+        level: Any = "warning" if limit < needed else "note"
+        message = (
+            f"{limit:,} files may be open at once (at most {most}); a training run on {files:,} shards needs some "
+            f"{needed:,}"
+        )
+        below = hard != resource.RLIM_INFINITY and hard < max(needed, _ENOUGH_FILES)
+        if below:
+            message += (
+                ": only root raises the hard limit (/etc/security/limits.conf, LimitNOFILE= of systemd, "
+                "docker run --ulimit nofile=65536)"
+            )
+        command = None if hard == limit else f"ulimit -n {most.replace(',', '')}"
+        return Finding(level, "open-files", message, command)
+    return Finding("ok", "open-files", f"{'any number of' if unlimited else f'{limit:,}'} files may be open at once")

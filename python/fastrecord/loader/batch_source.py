@@ -1,0 +1,293 @@
+"""Which records a loader makes next: batches of any batch sampler, with what decides their augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.rows import All, Rows
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, process_group
+from fastrecord.sampler.state import WORD, Shuffle, integer
+
+_STATE_VERSION = 1
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an iteration is: `total` is known once the sampler has no more."""
+
+    epoch: int
+    done: int = 0
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One batch, or several neighbouring ones that are made together.
+
+    Attributes:
+        seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
+        rows: Numbers of the records over all files, int64 (N,).
+        sizes: Records of each of the batches; their sum is N.
+        hand_out: To be called when a batch goes to the consumer, of each of them.
+        ahead: Numbers of records of later batches that the kernel is to be asked for, ascending, int64 (N,).
+    """
+
+    seed: int
+    epoch: int
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sizes: list[int]
+    hand_out: Callable[[], None]
+    ahead: NDArray[np.int64] | None = None
+
+
+class OwnRequests:
+    """Batches of a FastRecordBatchSampler, computed ahead: its state counts those handed out.
+
+    Args:
+        sampler: Over the records of a data set.
+        view: Which records of the files those are.
+    """
+
+    def __init__(self, sampler: FastRecordBatchSampler, view: Rows) -> None:
+        self.sampler = sampler
+        self._view = view
+
+    def __iter__(self) -> Iterator[Request]:
+        """Begin an iteration of the sampler."""
+        return self.groups(1, 1)
+
+    def groups(self, batches: int, records: int) -> Iterator[Request]:
+        """Begin an iteration of the sampler.
+
+        Args:
+            batches: In a request, at most.
+            records: A request ends with the batch that brings it to so many.
+        """
+        sampler = self.sampler
+        size = sampler.batch_size
+        batches = max(1, min(batches, -(-records // size)))
+        run = sampler._begin()
+        ahead = sampler._read_ahead(run)
+
+        def hand_out() -> None:
+            run.done += 1
+
+        for first in range(run.done, len(sampler), batches):
+            stop = min(first + batches, len(sampler))
+            positions = sampler._span(first, stop)
+            rows = self._view.take(sampler._at(positions, run.epoch))
+            sizes = [size] * (stop - first)
+            sizes[-1] = len(rows) - size * (len(sizes) - 1)
+            coming = None if ahead is None else self._coming([ahead.rows(batch) for batch in range(first, stop)])
+            yield Request(sampler.seed, run.epoch, rows, positions, sizes, hand_out, coming)
+
+    def _coming(self, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        if isinstance(self._view, All) and len(parts) == 1:
+            return parts[0]
+        # The order of the files may be another than the view's.
+        return np.sort(self._view.take(np.concatenate(parts)))
+
+    @property
+    def epoch_records(self) -> int:
+        """Records of this rank in a whole epoch, those that fill up its last batch too."""
+        last = len(self.sampler) - 1
+        return self.sampler.batch_size * last + len(self.sampler.positions(last)) if last >= 0 else 0
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether ranks may have different numbers of batches, so that one of which nothing is left may be left out."""
+        return self.sampler.tail == "exact"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration."""
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a sampler's state."""
+        self.sampler.load_state_dict(state)
+
+
+class ForeignRequests:
+    """Batches of any iterable of batches of record numbers, such as torch's BatchSampler.
+
+    Args:
+        batches: Iterated once an epoch, in this process.
+        rows: Checks record numbers and makes them an array.
+        records: Of the data set.
+        seed: Of the augmentation.
+    """
+
+    def __init__(
+        self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, records: int, seed: int
+    ) -> None:
+        self.sampler = batches
+        self._rows, self._records = rows, records
+        self._seed = seed
+        self._progress = _Progress(epoch=0)
+        self._skip = 0
+
+    def _counted(self) -> int:
+        """Return the epoch as a sampler that counts epochs has it, else as counted here."""
+        inner = getattr(self.sampler, "sampler", self.sampler)
+        epoch = getattr(inner, "epoch", None)
+        if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0:
+            return epoch
+        return self._next_epoch()
+
+    def _next_epoch(self) -> int:
+        progress = self._progress
+        return progress.epoch + (progress.done == progress.total)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate over the sampler; what a loaded state says is done is left out."""
+        return self.groups(1, 1)
+
+    def groups(self, batches: int, records: int) -> Iterator[Request]:
+        """Iterate over the sampler; what a loaded state says is done is left out.
+
+        Args:
+            batches: In a request, at most.
+            records: A request ends with the batch that brings it to so many.
+        """
+        skip, self._skip = self._skip, 0
+        progress = self._progress = _Progress(self._counted(), skip)
+        rank, world_size = process_group() or (0, 1)
+
+        def hand_out() -> None:
+            progress.done += 1
+
+        def request() -> Request:
+            rows, positions = (
+                np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
+            )
+            sizes = [len(part) for part, _ in group]
+            return Request(self._seed, progress.epoch, rows, positions, sizes, hand_out)
+
+        group: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        first = number = grouped = 0
+        for batch in self.sampler:
+            rows = self._rows(batch)
+            if not len(rows):
+                continue
+            # No two ranks draw the same crops, whatever share of the records a sampler gives them.
+            positions = (first + np.arange(len(rows), dtype=np.int64)) * world_size + rank
+            first += len(rows)
+            number += 1
+            if number <= skip:
+                continue
+            group.append((rows, positions))
+            grouped += len(rows)
+            if len(group) >= batches or grouped >= records:
+                yield request()
+                group, grouped = [], 0
+        if group:
+            yield request()
+        progress.total = max(number, skip)
+
+    @property
+    def epoch_records(self) -> int:
+        """A guess at the records of this rank in a whole epoch: the sampler says it by ending."""
+        _, world_size = process_group() or (0, 1)
+        return self._records // world_size
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether one of several batches may be left out: not where other ranks may wait for it."""
+        _, world_size = process_group() or (0, 1)
+        return world_size == 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next iteration, to the sampler too if it wants to know.
+
+        Raises:
+            TypeError: no int. ValueError: negative.
+        """
+        epoch = integer("epoch", epoch, 0, WORD)
+        if epoch != self._next_epoch():
+            self._skip = 0
+            self._progress = _Progress(epoch)
+        for owner in (self.sampler, getattr(self.sampler, "sampler", None)):
+            name_epoch = getattr(owner, "set_epoch", None)
+            if name_epoch is not None:
+                name_epoch(epoch)
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many batches of which epoch were handed out."""
+        progress = self._progress
+        over = progress.done == progress.total
+        return {
+            "version": _STATE_VERSION,
+            "seed": self._seed,
+            "epoch": self._next_epoch(),
+            "batches_done": 0 if over else progress.done,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Leave out, in the next iteration, the batches that were done; the sampler itself is asked for them again.
+
+        Raises:
+            TypeError, ValueError: the state is none of this.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a loader's state is a dict, not {type(state).__name__}")
+        if state.get("version") != _STATE_VERSION or "global_batch_size" in state:
+            raise ValueError("the state is that of another kind of batch sampler, or of another version")
+        names = ("seed", "epoch", "batches_done")
+        seed, epoch, done = (integer(f"state: {name}", state.get(name), 0, WORD) for name in names)
+        self._seed = seed
+        self.set_epoch(epoch)
+        self._progress = _Progress(epoch, done)
+        self._skip = done
+
+
+def make_requests(
+    dataset: FastRecordDataset,
+    batch_size: int | None,
+    batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
+    shuffle: Shuffle | None,
+    drop_last: bool,
+    seed: int | None,
+) -> OwnRequests | ForeignRequests:
+    """Return where the batches of a loader come from; the arguments are those of FastRecordLoader.
+
+    Raises:
+        TypeError, ValueError: they contradict each other, one is missing, or the sampler is for other records.
+    """
+    if (batch_size is None) == (batch_sampler is None):
+        raise ValueError("give one of batch_size and batch_sampler")
+    if batch_size is not None:
+        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
+        return OwnRequests(sampler, dataset._view)
+    if shuffle or drop_last:
+        raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
+    if isinstance(batch_sampler, FastRecordBatchSampler):
+        if seed is not None:
+            raise ValueError("the batch sampler has a seed, for the augmentation too: leave seed out")
+        if batch_sampler.records != len(dataset):
+            raise ValueError(
+                f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
+                "make it of this data set"
+            )
+        if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
+            raise ValueError(
+                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
+                "or of a view made by the same steps"
+            )
+        return OwnRequests(batch_sampler, dataset._view)
+    if not isinstance(batch_sampler, Iterable):
+        kind = type(batch_sampler).__name__
+        raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
+    own_seed = 0 if seed is None else integer("seed", seed, 0, WORD)
+    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset), seed=own_seed)

@@ -1,0 +1,176 @@
+"""How batches get from the core's threads to where the consumer wants them: plain or pinned memory, or a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fastrecord import _core
+from fastrecord.loader.batch_source import Request
+from fastrecord.transforms import Geometry, Normalize
+
+# Values that torch normalises by one call, which nothing interrupts: some 10 ms of work, in the CPU's cache.
+_VALUES_AT_ONCE = 1 << 21
+
+Failures = list[tuple[int, Exception]]
+Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
+
+
+class Delivery:
+    """Where batches go.
+
+    Args:
+        device: None leaves them in the host's memory.
+        pin_memory: "auto": if the device is CUDA, or none is given and there is CUDA.
+        dtype: A float type to normalise to; None leaves uint8.
+
+    Raises:
+        TypeError: `dtype` is no float type.
+        ValueError: no such device; pinned memory is asked for without CUDA, or CUDA without there being one.
+    """
+
+    def __init__(
+        self, device: torch.device | str | int | None, pin_memory: bool | Literal["auto"], dtype: torch.dtype | None
+    ) -> None:
+        try:
+            self.device = None if device is None else torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device: {error}") from error
+        if pin_memory not in (True, False, "auto"):
+            raise ValueError(f'pin_memory is True, False or "auto", not {pin_memory!r}')
+        self.copies = self.device is not None and self.device.type != "cpu"
+        on_cuda = self.device is not None and self.device.type == "cuda"
+        if (on_cuda or pin_memory is True) and not torch.cuda.is_available():
+            raise ValueError("no CUDA device is available to torch: leave out device and pin_memory, or use the CPU")
+        self.pinned = on_cuda or (self.device is None and torch.cuda.is_available())
+        if pin_memory != "auto":
+            self.pinned = pin_memory
+        self._normalize = None if dtype is None else Normalize(dtype=dtype).to(self.device or "cpu")
+        self._stream: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None}
+
+    @property
+    def stream(self) -> Any:
+        """The stream of the copies, made when first used; None if there are none to CUDA."""
+        if self._stream is None and self.device is not None and self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return self._stream
+
+    def begin(
+        self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry], fill: Fill | None = None
+    ) -> Pending:
+        """Have a batch made; `fill` is called with its images and failures, and returns the failures that are left."""
+        shapes = [(len(request.rows), *geometry.output, 3) for geometry in outputs.values()]
+        # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
+        memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
+        flat = None if memory is None else [tensor.view(-1).numpy() for tensor in memory]
+        load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat, request.ahead)
+        return Pending(self, request, load, shapes, memory, fill)
+
+    def send(self, value: Any) -> Any:
+        """Return a tensor or array on the device; what is neither stays as it is."""
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self.pinned:
+            value = value.pin_memory()
+        return self.receive(self.copy(value)) if self.copies else value
+
+    def send_all(self, value: Any) -> Any:
+        """Return a value with all tensors in it, also those in lists and tuples, on the device."""
+        if not (self.pinned or self.copies):
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.send_all(item) for item in value)
+        return self.send(value) if isinstance(value, torch.Tensor) else value
+
+    def current_stream(self) -> Any:
+        """Return the stream that work is queued on now; None if there are no copies to CUDA."""
+        return None if self.stream is None else torch.cuda.current_stream(self.device)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begin to copy to the device, on the copies' own stream; nobody uses it before `receive`."""
+        if self.stream is None:
+            return tensor.to(self.device, non_blocking=True)
+        with torch.cuda.stream(self.stream):
+            return tensor.to(self.device, non_blocking=True)
+
+    def receive(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Let work that is queued from now on see a copied tensor whole."""
+        if self.stream is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self.stream)
+            # Its memory is the copies' stream's, and must not be used again before the consumer's work is done.
+            tensor.record_stream(current)
+        return tensor
+
+    def show(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if so asked."""
+        shown = images.permute(0, 3, 1, 2)
+        if self._normalize is None:
+            return shown
+        at_once = self.copies or shown.numel() <= _VALUES_AT_ONCE
+        made: torch.Tensor = self._normalize(shown) if at_once else _in_parts(self._normalize, shown)
+        return made
+
+
+class Pending:
+    """A batch under way.
+
+    Attributes:
+        request: What was asked for.
+        images: Of each output, uint8 (B, height, width, 3), once complete.
+        failures: Positions of records without an image, and why, once complete.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        request: Request,
+        load: _core.Load,
+        shapes: Iterable[tuple[int, ...]],
+        memory: list[torch.Tensor] | None,
+        fill: Fill | None,
+    ) -> None:
+        self.request = request
+        self.images: list[torch.Tensor] = []
+        self.failures: list[tuple[int, Exception]] = []
+        self._delivery, self._load, self._shapes, self._memory = delivery, load, list(shapes), memory
+        self._fill = fill
+
+    def is_ready(self) -> bool:
+        """Return whether `complete` would not wait for the threads."""
+        return bool(self.images) or self._load.is_ready()
+
+    def complete(self) -> None:
+        """Wait for the batch, and begin to copy it to the device. The second time does nothing."""
+        if self.images:
+            return
+        made, failures = self._load.wait()
+        images = self._memory
+        if images is None:
+            images = [
+                torch.frombuffer(memory, dtype=torch.uint8).view(shape)
+                for memory, shape in zip(made, self._shapes, strict=True)
+            ]
+        self._memory = None
+        self.failures = self._fill(images, failures) if failures and self._fill is not None else failures
+        self.images = [self._delivery.copy(image) for image in images] if self._delivery.copies else images
+
+
+def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
+    """Return images (B, 3, H, W) normalised by the CPU, part by part: Ctrl-C is heard between two of them."""
+    images_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1].numel()))
+    rows_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1, :, :1].numel()))
+    made = torch.empty_like(images, dtype=normalize.dtype)
+    for first in range(0, len(images), images_at_once):
+        for top in range(0, images.shape[2], rows_at_once):
+            part = (slice(first, first + images_at_once), slice(None), slice(top, top + rows_at_once))
+            made[part] = normalize(images[part])
+    return made

@@ -1,0 +1,191 @@
+"""Images that the core does not decode: by Pillow, in the consumer's thread, into their places in a batch."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_limits, foreign_kind
+from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.decode import PIL_ERRORS, as_stored
+from fastrecord.errors import extended
+from fastrecord.loader.batch_source import Request
+from fastrecord.loader.stats import Clock
+
+SixteenBit = Literal["reject", "scale", "clip"]
+Failures = list[tuple[int, Exception]]
+
+# No image of a known type; a kind that is not decoded.
+_NOT_DECODED = ("FR501", "FR504")
+_PALETTES = ("P", "PA")
+_SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+class Picture(NamedTuple):
+    """An image as the core takes it: its bytes, and what its pixels were if they do not say that any more."""
+
+    data: bytes
+    channels: str | None
+
+
+class Foreign:
+    """Fills in the records of which the core's threads made nothing because they do not know the kind of image.
+
+    Args:
+        dataset: Where the records are.
+        fields: Of the images, one for each output.
+        sixteen_bit, exif_orientation, max_pixels: As for the loader.
+    """
+
+    def __init__(
+        self,
+        dataset: FastRecordDataset,
+        fields: Sequence[str],
+        *,
+        sixteen_bit: str,
+        exif_orientation: bool,
+        max_pixels: int | None,
+    ) -> None:
+        self._dataset, self._fields = dataset, tuple(fields)
+        self._sixteen_bit, self._upright = sixteen_bit, exif_orientation
+        self._max_pixels = all_limits()["max_pixels"] if max_pixels is None else max_pixels
+
+    def fill(
+        self, loading: Loading, request: Request, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
+    ) -> Failures:
+        """Make what Pillow can make, and return the failures that are left.
+
+        Args:
+            loading: Whose threads made the batch.
+            request: What was asked for.
+            images: Of each output, uint8 (B, height, width, 3) in the host's memory.
+            failures: Positions in the batch, and why the core made nothing of them.
+            clock: Counts what is made.
+        """
+        left: Failures = []
+        kinds: Counter[str] = Counter()
+        for place, failure in failures:
+            if not (isinstance(failure, DecodeError) and failure.code in _NOT_DECODED):
+                left.append((place, failure))
+                continue
+            shard, record = self._dataset._shards.locate(int(request.rows[place]))
+            reader = self._dataset.readers[shard]
+            try:
+                pictures, kind = self._pictures(reader, record, failure)
+                made = self._make(loading, request, place, reader, record, pictures)
+            except (FastRecordError, OSError) as error:
+                left.append((place, error))
+                continue
+            for image, pixels in zip(images, made, strict=True):
+                image[place] = torch.from_numpy(pixels)
+            kinds[kind] += 1
+        if kinds:
+            self._tell(kinds, len(request.rows), clock)
+        return left
+
+    def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
+        """Return a record's images, those that the core does not decode as pixels, and the kind of the first of these.
+
+        Raises:
+            DecodeError: Pillow does not open one either. CorruptFileError, OSError: it cannot be read.
+        """
+        stored = [bytes(reader.get(record, field, verify=self._dataset.verify, copy=True)) for field in self._fields]
+        kinds = [foreign_kind(data) for data in stored]
+        # Where the headers promise more than the decoder holds, all of them.
+        every = not any(kinds)
+        pictures, found = [], ""
+        for field, data, kind in zip(self._fields, stored, kinds, strict=True):
+            if kind is None and not every:
+                pictures.append(Picture(data, None))
+                continue
+            try:
+                picture, name = self._decode(data)
+            except DecodeError as error:
+                raise _placed(error, str(error), reader, record, field) from None
+            except PIL_ERRORS as error:
+                if kind is None:
+                    raise failure from None
+                raise DecodeError(extended(failure, f", and Pillow does not open it: {_reason(kind, error)}")) from None
+            pictures.append(picture)
+            found = found or kind or name
+        return pictures, found
+
+    def _decode(self, data: bytes) -> tuple[Picture, str]:
+        """Return the pixels that Pillow gives, and its name of the format."""
+        with Image.open(io.BytesIO(data)) as opened:
+            name = opened.format or "unknown"
+            if opened.width * opened.height > self._max_pixels:
+                size = f"{opened.width} x {opened.height} pixels"
+                limit = f"the limit of {self._max_pixels}: `max_pixels` of the loader sets another"
+                raise DecodeError(f"{size} are more than {limit} [FR505]")
+            if self._upright:
+                opened.load()  # which turns some formats already
+                image = ImageOps.exif_transpose(opened)
+            else:
+                image = as_stored(opened)
+            mode = image.mode
+            rgb = self._narrow(image, name).convert("RGB")
+        channels = "palette" if mode in _PALETTES else "several" if mode in _SEVERAL else "one"
+        return Picture(b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes(), channels), name
+
+    def _narrow(self, image: Image.Image, name: str) -> Image.Image:
+        """Return an image of 8 bits.
+
+        Raises:
+            DecodeError: it has more, and nobody said what to do.
+        """
+        if not image.mode.startswith(("I", "F")) or self._sixteen_bit == "clip":
+            return image
+        bits = 16 if image.mode.startswith("I;16") else 32
+        if bits == 16 and self._sixteen_bit == "scale":
+            values = np.asarray(image).astype(np.uint32)
+            return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        scale = 'sixteen_bit="scale" divides by 257, ' if bits == 16 else ""
+        raise DecodeError(
+            f"a grey {name} of {bits} bits, where an image has 8: {scale}"
+            'sixteen_bit="clip" makes all above 255 white, as Pillow does [FR515]'
+        )
+
+    def _make(
+        self, loading: Loading, request: Request, place: int, reader: Reader, record: int, pictures: list[Picture]
+    ) -> Sequence[Any]:
+        position = int(request.positions[place])
+        try:
+            return loading.make_of(request.seed, request.epoch, position, pictures)
+        except DecodeError as error:
+            message, output = error.args
+            raise _placed(error, message, reader, record, self._fields[output]) from None
+
+    def _tell(self, kinds: Counter[str], records: int, clock: Clock) -> None:
+        """Count what was made, and warn the first time."""
+        first = not clock.by_pillow
+        clock.by_pillow += kinds.total()
+        if first:
+            names = ", ".join(f"{number} of kind {kind}" for kind, number in kinds.items())
+            warnings.warn(
+                f"of the {records} records of a batch fastrecord does not decode {kinds.total()}: {names}: Pillow "
+                "decodes such images in the thread of the training loop, one after the other; stats().by_pillow counts "
+                'them, and decoder="native" refuses them',
+                stacklevel=2,
+            )
+
+
+def _placed(error: DecodeError, message: str, reader: Reader, record: int, field: str) -> DecodeError:
+    """Return an error whose message names the value that it is about."""
+    return type(error)(f"{reader.path}: record {record}, field {field}: {message}")
+
+
+# What has to be installed, and imported, for Pillow to know a kind.
+_PLUGINS = {"HEIC": "pillow-heif", "HEIF": "pillow-heif", "JPEG XL": "pillow-jxl-plugin"}
+
+
+def _reason(kind: str, error: Exception) -> str:
+    told = str(error).split(" <")[0]
+    return f"{told} (the package {_PLUGINS[kind]} may add that)" if kind in _PLUGINS else told

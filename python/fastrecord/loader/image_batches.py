@@ -1,0 +1,140 @@
+"""Batches of images that the core's threads have made, and what follows them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastrecord import _core
+from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.labels import listed_labels
+from fastrecord.dataset.values import as_tensors, pick
+from fastrecord.loader.batch_source import ForeignRequests, OwnRequests, Request
+from fastrecord.loader.delivery import Delivery, Pending
+from fastrecord.loader.foreign import Foreign
+from fastrecord.loader.skip import EpochSkips
+from fastrecord.loader.stats import Clock
+from fastrecord.transforms import Geometry
+
+
+class ImageBatches:
+    """Makes batches `(images, labels, *fields)`; of a data set in fields mode dicts of images and other fields.
+
+    Args:
+        dataset: Says files and labels.
+        outputs: Field -> what is made of its images.
+        single: Of one output, the images themselves stand in the batch, and no dict.
+        fields: Further fields whose values follow.
+        options: What else the core's threads are told.
+        delivery: Says where batches go.
+        prefetch: Batches under way beside the one that the consumer has or waits for.
+        by_pillow: Whether Pillow decodes what the core does not know.
+    """
+
+    def __init__(
+        self,
+        dataset: FastRecordDataset,
+        outputs: Mapping[str, Geometry],
+        single: bool,
+        fields: Sequence[str],
+        options: Mapping[str, Any],
+        delivery: Delivery,
+        prefetch: int,
+        *,
+        by_pillow: bool,
+    ) -> None:
+        self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
+        self._delivery, self._prefetch = delivery, prefetch
+        # The consumer's batch, the one before it while it is replaced, and those under way.
+        self._options = {**options, "main": _main(dataset, outputs), "spares": len(outputs) * (prefetch + 2)}
+        names = ("sixteen_bit", "exif_orientation", "max_pixels")
+        self._foreign = (
+            Foreign(dataset, list(outputs), **{name: options[name] for name in names}) if by_pillow else None
+        )
+
+    def plan(self) -> _core.ImagePlan:
+        """Return what the core's threads are to do."""
+        names = list(self._outputs)
+        specs = [geometry._spec() for geometry in self._outputs.values()]
+        return _core.ImagePlan([(reader, names) for reader in self._dataset.readers], specs, **self._options)
+
+    def groups(
+        self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
+    ) -> Iterator[Iterable[tuple[Request, NDArray[np.int64] | slice, Any]]]:
+        """Yield groups of one batch: what was asked for, what part of it is left, what the consumer gets (or None).
+
+        Raises:
+            FastRecordError, OSError: the turn of a batch has come with a record that failed.
+        """
+        pending: deque[Pending] = deque()
+        waiting = iter(requests)
+        while True:
+            while len(pending) <= self._prefetch and (request := next(waiting, None)) is not None:
+                pending.append(self._begin(loading, request, clock))
+            if not pending:
+                return
+            batch = pending.popleft()
+            with clock.waiting():
+                batch.complete()
+            kept, made = self._finish(batch, skips)
+            if pending and self._delivery.copies and pending[0].is_ready():
+                # Its copy to the device runs while the consumer computes.
+                pending[0].complete()
+            yield ((batch.request, kept, made),)
+
+    def _begin(self, loading: _core.Loading, request: Request, clock: Clock) -> Pending:
+        foreign = self._foreign
+        fill = None if foreign is None else partial(foreign.fill, loading, request, clock=clock)
+        return self._delivery.begin(loading, request, self._outputs, fill)
+
+    def _finish(self, batch: Pending, skips: EpochSkips) -> tuple[NDArray[np.int64] | slice, Any]:
+        """Return what the consumer gets: without the records that failed, if they may be skipped."""
+        rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
+        kept: NDArray[np.int64] | slice = slice(None)
+        skips.seen += len(rows)
+        if batch.failures:
+            kept = skips.keep(rows, batch.failures)
+            if not len(kept):
+                return kept, None
+            rows = rows[kept]
+            images = [pick(tensor, kept) for tensor in images]
+        shown = [self._delivery.show(tensor) for tensor in images]
+        if self._dataset.fields is not None:
+            others = dict(zip(self._fields, self._values(rows), strict=True))
+            named = {**dict(zip(self._outputs, shown, strict=True)), **others}
+            return kept, {name: named[name] for name in self._dataset.fields}
+        parts: list[Any] = [shown[0] if self._single else dict(zip(self._outputs, shown, strict=True))]
+        if self._dataset.has_labels:
+            parts.append(self._delivery.send(self._labels(rows)))
+        parts += self._values(rows)
+        return kept, tuple(parts) if len(parts) > 1 else parts[0]
+
+    def _values(self, rows: NDArray[np.int64]) -> list[Any]:
+        if not self._fields:
+            return []
+        schema, label = self._dataset.readers[0].schema, self._dataset._mapped_label
+        values = dict(zip(self._fields, self._dataset.values(rows, self._fields), strict=True))
+        if label in values:
+            values[label] = self._dataset.labels(rows)
+        return [self._delivery.send_all(as_tensors(value, schema[name])) for name, value in values.items()]
+
+    def _labels(self, rows: NDArray[np.int64]) -> Any:
+        labels = self._dataset.labels(rows)
+        transform = self._dataset.target_transform
+        if transform is None:
+            return labels
+        return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])
+
+
+def _main(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> int | None:
+    """Return which of several outputs may show anything: that of the data set's images, else the first."""
+    names = list(outputs)
+    if len(names) == 1:
+        return None
+    return names.index(dataset._image_field) if dataset._image_field in names else 0

@@ -1,0 +1,214 @@
+"""What becomes of records that can not be loaded: whose errors are raised, what is skipped, and how much of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import FastRecordError
+from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.errors import extended
+from fastrecord.sampler.state import integer
+from fastrecord.schema.roles import read_key
+
+_log = logging.getLogger("fastrecord.loader")
+
+# So many are named in the log.
+_TOLD = 20
+# Enough to look for the cause; a disk that fails every read must not fill the memory.
+_LISTED = 1000
+# Any share but 0.0 allows so many: a few bad records of a small file are no reason to end a run.
+_AT_LEAST = 10
+# Named by the error that ends an epoch.
+_NAMED = 3
+
+# Far above what a sound data set loses, and far below what a wrong file or a dying disk takes.
+MAX_SKIPPED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    """A record that was left out of its batch.
+
+    Attributes:
+        path: Of its file.
+        record: Its number in the file.
+        key: Its key; None if it has none, or one that can not be read.
+        reason: What was wrong, in a sentence that names file and record too.
+    """
+
+    path: str
+    record: int
+    key: str | None
+    reason: str
+
+
+OnError: TypeAlias = Literal["raise", "skip"] | Callable[[Exception, SkippedRecord], object]
+
+
+def check_max_skipped(value: Any) -> float | int | None:
+    """Check a bound: an int is a number of records, a float a share, None none.
+
+    Raises:
+        TypeError: neither. ValueError: out of range.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (float, np.floating)):
+        return integer("max_skipped", value, 0)
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"max_skipped is {value!r}: as a float it is a share of an epoch's records, from 0.0 to 1.0 (a number of "
+            "records is an int)"
+        )
+    return float(value)
+
+
+class Skipper:
+    """Decides about failed records as `on_error` says, counts those that were skipped, and lists the first of them.
+
+    Attributes:
+        records: The first 1000 that were skipped.
+        total: How many were.
+
+    Raises:
+        TypeError, ValueError: an argument is none of its values.
+    """
+
+    def __init__(self, on_error: OnError, max_skipped: float | None, dataset: FastRecordDataset) -> None:
+        if on_error not in ("raise", "skip") and not callable(on_error):
+            raise ValueError(f'on_error is "raise", "skip" or a callable, not {on_error!r}')
+        self._on_error = on_error
+        self._max_skipped = check_max_skipped(max_skipped)
+        self._dataset = dataset
+        self.records: list[SkippedRecord] = []
+        self.total = 0
+
+    def anew(self) -> Skipper:
+        """Return one that has skipped nothing yet."""
+        return Skipper(self._on_error, self._max_skipped, self._dataset)
+
+    def begin(self, records: int, *, may_fall_short: bool) -> EpochSkips:
+        """Begin an iteration.
+
+        Args:
+            records: Of the whole epoch, as far as that is known: it may turn out to be longer.
+            may_fall_short: Whether a batch may be left out of which no record is left.
+        """
+        return EpochSkips(self, records, may_fall_short)
+
+    def allowed(self, records: int) -> float:
+        """Return how many of an epoch's records may be skipped."""
+        most = self._max_skipped
+        if most is None:
+            return math.inf
+        if not isinstance(most, float):
+            return most
+        # 0.57 * 1000 is a little less than 570.
+        return max(math.floor(most * records + 1e-9), _AT_LEAST if most else 0)
+
+    def skip(self, row: int, failure: Exception) -> SkippedRecord:
+        """Skip a record, or raise what was wrong with it.
+
+        Raises:
+            FastRecordError, OSError: a failure that may not be skipped.
+        """
+        error, record = self._describe(row, failure)
+        # A disk that does not answer is no matter of this record.
+        if self._on_error == "raise" or not isinstance(failure, FastRecordError):
+            raise error
+        if callable(self._on_error):
+            self._on_error(error, record)
+        elif self.total < _TOLD:
+            _log.warning("skipped: %s", record.reason)
+        elif self.total == _TOLD:
+            _log.warning("skipped more records: from here on they are only counted")
+        self.total += 1
+        if len(self.records) < _LISTED:
+            self.records.append(record)
+        return record
+
+    def _describe(self, row: int, failure: Exception) -> tuple[Exception, SkippedRecord]:
+        shard, number = self._dataset._shards.locate(row)
+        reader = self._dataset.readers[shard]
+        key = read_key(reader, number)
+        named = "" if key is None else f", key {key!r}"
+        if isinstance(failure, FastRecordError):
+            # That of a whole file names no record.
+            which = "" if f"record {number}" in str(failure) else f", record {number}"
+            failure = type(failure)(extended(failure, f"{which}{named}"))
+        else:
+            failure.add_note(f"{reader.path}: record {number}{named}")
+        return failure, SkippedRecord(reader.path, number, key, str(failure))
+
+
+class EpochSkips:
+    """What one iteration skips.
+
+    Attributes:
+        seen: Records of the batches whose turn has come so far; counted by whoever makes batches.
+    """
+
+    def __init__(self, skipper: Skipper, records: int, may_fall_short: bool) -> None:
+        self._skipper, self._records, self._may_fall_short = skipper, records, may_fall_short
+        self.seen = 0
+        self._count = 0
+        self._last: deque[SkippedRecord] = deque(maxlen=_NAMED)
+
+    def keep(self, rows: NDArray[np.int64], failures: Sequence[tuple[int, Exception]]) -> NDArray[np.int64]:
+        """Return the positions in a batch that stay, int64 (K,); none if the batch may be left out.
+
+        Args:
+            rows: The batch, numbers over all files, int64 (N,).
+            failures: Positions in it, and why they can not be loaded.
+
+        Raises:
+            FastRecordError, OSError: a failure that may not be skipped, more of them than may be in an epoch, or
+                nothing is left of a batch that may not be left out.
+        """
+        for position, failure in failures:
+            self._last.append(self._skipper.skip(int(rows[position]), failure))
+            self._count += 1
+        allowed = self._skipper.allowed(max(self.seen, self._records))
+        if self._count > allowed:
+            raise FastRecordError(f"{self._too_many(allowed)} [FR808]")
+        if len(failures) == len(rows) and not self._may_fall_short:
+            raise FastRecordError(
+                f"none of the {len(rows)} records of a batch could be loaded, and ranks that take equally many batches "
+                f"(tail 'pad' or 'drop') can not leave one out: use larger batches; the last one: "
+                f"{self._last[-1].reason} [FR807]"
+            )
+        return np.delete(np.arange(len(rows)), [position for position, _ in failures])
+
+    def end(self) -> None:
+        """End the iteration: its last batch has come.
+
+        Raises:
+            FastRecordError: there was no record that could be loaded.
+        """
+        if self._count and self._count == self.seen:
+            raise FastRecordError(
+                f"none of the {self._count} records of an iteration could be loaded; the last one: "
+                f"{self._last[-1].reason} [FR807]"
+            )
+
+    def _too_many(self, allowed: float) -> str:
+        names = [
+            f"{skipped.path}: record {skipped.record}" + ("" if skipped.key is None else f", key {skipped.key!r}")
+            for skipped in self._last
+        ]
+        path = self._last[-1].path
+        return (
+            f"{self._count} of the epoch's first {self.seen} records could not be loaded: max_skipped="
+            f"{self._skipper._max_skipped} allows {allowed} to be skipped in an epoch; the last ones: "
+            f"{'; '.join(names)}; the reason of the last: {self._last[-1].reason}; `fastrecord verify --deep {path}` "
+            "finds every bad record of a file, `fastrecord repair` saves the others into a new one, and a larger "
+            "max_skipped goes on without them"
+        )

@@ -1,0 +1,153 @@
+"""What merge, split, shuffle and compact share: sources, new files of which all are finished or none, the summary."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Copier, FastRecordError, Reader
+from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.places import refuse_irregular
+from fastrecord.schema.shard_sets import made_of
+
+Progress = Callable[[int, int], None]
+PathLike = str | os.PathLike[str]
+
+# Rows handed to the core by one call.
+ROWS = 1 << 16
+
+
+@dataclass(slots=True)
+class CopySummary:
+    """What a merge, split, shuffle or compact has done.
+
+    Attributes:
+        paths: The files written, in order.
+        counts: Records of each of them.
+        records: Records of all of them.
+        bytes: Their size together.
+        source_bytes: Size of the files that they were made of.
+        classes: Class names, position = label; None if there are none.
+        differing: Keys of the metadata that are not the same in all sources; the first file that has one gives its
+            value.
+        seconds: Wall time.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    classes: list[str] | None = None
+    differing: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self)
+
+
+class Job:
+    """The new files of one call: all of them are whole at its end, or each place has what it had before."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        paths: Sequence[str],
+        *,
+        overwrite: bool,
+        verify: bool,
+        progress: Progress | None,
+        in_place: bool = False,
+    ) -> None:
+        self.paths, self.verify, self.progress = list(paths), verify, progress
+        self.overwrite = overwrite or in_place
+        self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
+        self.total = sum(reader.nbytes for reader in readers)
+        # The file itself, made anew, is made of no other.
+        self.origin = {} if in_place else made_of(readers)
+        self.copiers: list[Copier] = []
+        self.before = 0  # bytes of the files that are copied already
+        if in_place:
+            return
+        for path in self.paths:
+            check_target(path, [reader.path for reader in readers], overwrite=self.overwrite)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for copier in self.copiers:
+            copier.abort()  # one that is closed stays
+
+    def begin(self, number: int, like: Reader, records: int) -> Copier:
+        """Begin a file for so many records; one that was begun under this number is given up."""
+        for copier in self.copiers[number:]:
+            copier.abort()
+        self.before = sum(copier.bytes_written for copier in self.copiers[:number])
+        path = self.paths[number]
+        self.copiers[number:] = [Copier(path, like, records, overwrite=self.overwrite, verify=self.verify)]
+        return self.copiers[number]
+
+    def report(self, written: int) -> None:
+        """Tell the caller how far all is, by the bytes written of the file that is being copied."""
+        if self.progress is not None:
+            self.progress(min(self.before + written, self.total), self.total)
+
+    def finish(self, *metadata: dict[str, Any], complete: bool = True) -> None:
+        """Commit all files, each with its metadata, then give them their names; Ctrl-C is heard afterwards."""
+        with HeldInterrupt() as interrupt:
+            for copier, own in zip(self.copiers, metadata, strict=True):
+                copier.commit(own | self.origin, complete=complete)
+            # All that can fail for want of room has been done.
+            for copier in self.copiers:
+                copier.close()
+        if self.progress is not None:
+            self.progress(self.total, self.total)
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
+
+    def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
+        """Return what was done since `started`, by `time.perf_counter`."""
+        counts = [len(copier) for copier in self.copiers]
+        size = sum(os.path.getsize(path) for path in self.paths)
+        seconds = time.perf_counter() - started
+        return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
+
+
+def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
+    """Refuse a file to write that is one to read from, or that exists and is not to be replaced."""
+    refuse_irregular(path)
+    for source in sources:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written [FR742]")
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+
+
+def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
+    """Open a file to read from.
+
+    Raises:
+        FastRecordError: its import is not complete, and it is not to be taken so.
+    """
+    reader = Reader(path)
+    if not reader.complete and not allow_incomplete:
+        reader.close()
+        raise FastRecordError(
+            f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
+            "`--allow-incomplete` (allow_incomplete=True) takes it as it is [FR206]"
+        )
+    return reader
+
+
+def steps(n: int) -> Iterable[NDArray[np.int64]]:
+    """Yield all positions in [0, n), some at a time."""
+    for start in range(0, n, ROWS):
+        yield np.arange(start, min(start + ROWS, n), dtype=np.int64)

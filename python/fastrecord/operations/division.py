@@ -1,0 +1,141 @@
+"""How the records of a file are divided over several: by number, by size, or by shares at random."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import Reader, stored_bytes
+from fastrecord.dataset.split import part_sizes, split_order
+from fastrecord.operations.copy_job import PathLike, steps
+from fastrecord.operations.shard_names import Part, refuse_strays
+from fastrecord.schema.shard_sets import shard_path
+
+# What a file takes beside its records: pages of its own for start and end, and padding.
+_FILE_BYTES = 64 << 10
+# Fractions that are meant to be 1 in all, as floats are.
+_ROUNDING = Fraction(1, 10**9)
+
+
+def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[int]:
+    """Return the sizes of the files that shares make. Records that the shares leave out go to no file.
+
+    Raises:
+        ValueError: a share is not above 0, or they are more than 1 in all.
+    """
+    try:
+        # A float's text is the decimal that was meant.
+        exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
+    except (ValueError, ZeroDivisionError) as err:
+        raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
+    if not exact or min(exact) <= 0 or sum(exact) > 1 + _ROUNDING:
+        raise ValueError(f"fractions are above 0, and 1 in all at most, not {list(fractions)}")
+    rest = 1 - sum(exact)
+    parts = [*exact, rest] if rest > _ROUNDING else exact
+    return part_sizes(records, [float(part) for part in parts])[: len(exact)]
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError for what is no seed, a TypeError for what is no int."""
+    _check_int("seed", seed, " in [0, 2**64)")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is in [0, 2**64), not {seed}")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise a ValueError for less than 1, a TypeError for what is no int."""
+    _check_int(name, value)
+    if value < 1:
+        raise ValueError(f"{name} is at least 1, not {value}")
+
+
+def _check_int(name: str, value: object, allowed: str = "") -> None:
+    try:
+        operator.index(value)  # type: ignore[arg-type]  # that is what is asked
+    except TypeError as err:
+        raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err
+
+
+def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
+    """Return for each record the number of its file; the number of files for those that are left out."""
+    chosen = np.empty(n, np.min_scalar_type(len(ends)))
+    for positions in steps(n):
+        chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")
+    return chosen
+
+
+def name_files(
+    path: str, out: PathLike | Sequence[PathLike] | None, names: Sequence[str] | None, shares: int
+) -> list[PathLike]:
+    """Return what the files of shares are called. They serve different ends, so they have no names like shards.
+
+    Args:
+        path: The file that is split.
+        out: With `names` the folder to write into, by default that of `path`; else a path for each file.
+        names: What each file is called, such as "train" for `train.frec`.
+        shares: Number of files.
+
+    Raises:
+        ValueError: there is not one name for each file, or one is not the name of a file.
+    """
+    if names is None:
+        if out is None or isinstance(out, (str, os.PathLike)):
+            if out is not None and shares == 1:
+                return [out]
+            raise ValueError(
+                "fractions make files that serve different ends: name each, as names=['train', 'val'] "
+                "(--names train,val), or give a path for each"
+            )
+        return list(out)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"names is a list of names, such as ['train', 'val'], not {names!r}")
+    if out is not None and not isinstance(out, (str, os.PathLike)):
+        raise ValueError("names and paths are two ways to name the files: give one of them")
+    if bad := [name for name in names if name in ("", ".", "..") or os.path.basename(name) != name]:
+        raise ValueError(f"a name is that of a file, such as 'train', not {bad[0]!r}: the folder to write into is OUT")
+    folder = os.path.dirname(path) if out is None else os.fspath(out)
+    return [os.path.join(folder, name.removesuffix(".frec") + ".frec") for name in names]
+
+
+def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
+    """Give runs of records that end at `ends` the names of their files.
+
+    Raises:
+        ValueError: other names than files, or the same twice. FastRecordError: shards of another division lie there.
+    """
+    starts = [0, *ends[:-1]]
+    if isinstance(out, (str, os.PathLike)):
+        base = os.fspath(out)
+        paths = [shard_path(base, i, len(ends)) for i in range(len(ends))]
+    else:
+        base, paths = "", [os.fspath(path) for path in out]
+        if len(paths) != len(ends):
+            raise ValueError(f"{len(paths)} names for {len(ends)} files")
+        if len({os.path.realpath(path) for path in paths}) != len(paths):
+            raise ValueError(f"names of new files are there twice: {', '.join(paths)}")
+    parts = [Part(path, start, stop) for path, start, stop in zip(paths, starts, ends, strict=True)]
+    if base:
+        refuse_strays(base, parts)
+    return parts
+
+
+def ends_by_size(reader: Reader, limit: int) -> list[int]:
+    """Return where runs end of which each makes a file of at most `limit` bytes, or has one record."""
+    empty = _FILE_BYTES + len(repr(reader.metadata).encode())
+    ends = []
+    size = empty
+    for positions in steps(len(reader)):
+        first = int(positions[0])
+        for number, record in enumerate(stored_bytes(reader, first, len(positions)).tolist(), first):
+            # Of long runs a thousandth may be padding to pages.
+            if size + record > limit - limit // 1000 and size > empty:
+                ends.append(number)
+                size = empty
+            size += record
+    return [*ends, len(reader)]

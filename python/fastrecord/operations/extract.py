@@ -1,0 +1,401 @@
+"""Write records back into files of their own."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import stat
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import FastRecordError, Reader, SchemaError
+from fastrecord.names import as_name
+from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.temp_files import create, remove_leftovers, temporary_name
+from fastrecord.pack.listing import name_some
+from fastrecord.schema import FieldType
+from fastrecord.schema.classes import class_names
+
+# Records after which progress is shown.
+_BATCH = 64
+# Bytes of one name in a path: what the usual file systems take.
+_NAME_MAX = 255
+# Characters of a key that a message shows.
+_SHOWN = 200
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractSummary:
+    """What was extracted: number of records, bytes of their payloads, and the folder."""
+
+    records: int
+    bytes: int
+    folder: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self)
+
+
+def extract_records(
+    path: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    records: Iterable[int] | None = None,
+    classes: Sequence[str] = (),
+    field: str | None = None,
+    numbered: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    on_large: Callable[[str], None] | None = None,
+) -> ExtractSummary:
+    """Write one payload a record into a folder, byte for byte as it was packed, its checksum verified.
+
+    Files are named by the field `key`; without one by the record's number and an ending that fits the value: `.jpg`,
+    `.png` and so on by the first bytes, else `.bin`; `.txt` for strings, `.json`, `.npy` for arrays. A key without an
+    ending gets one, too, unless `fastrecord pack` wrote the file: its keys are the paths that it read. All keys are
+    checked before the first file is written. A file appears under its name when it is whole. One that takes the
+    place of another has its permissions; others have what the process's umask leaves.
+
+    Args:
+        path: The .frec file.
+        folder: Where to; made if need be.
+        records: Record numbers; each is written once, in ascending order. None: all.
+        classes: Only records of these classes; empty: of any.
+        field: Field to write, of type image, bytes, string, json or array; may be left out if only one is of type image
+            or bytes.
+        numbered: Name files by number although there are keys.
+        overwrite: Replace files that exist.
+        progress: Called with records done and records in total.
+        on_large: Called with a message for each value that memory does not hold; it is left out. None: it is an error.
+
+    Raises:
+        IndexError: a number is out of range. FileExistsError: a file exists (those before it have been written).
+        CorruptFileError: a checksum differs. SchemaError: no such field, class or label.
+        FastRecordError: a key is no path inside of the folder, two records have the same, or one is a folder of
+            another; a link is in the way; or the file system takes two keys for one name.
+        KeyboardInterrupt: Ctrl-C. Of this error and all others that come amid writing a note, or the message, says how
+            many records have been written, each as a whole.
+    """
+    with Reader(path) as reader:
+        payload = _payload_field(reader, field)
+        numbers = _select(reader, records, classes)
+        names = _Names(reader, numbers, numbered=numbered)
+        kind = reader.schema[payload]
+        total = 0
+        with _Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
+            written = 0
+            try:
+                for done, number in enumerate(numbers.tolist()):
+                    if interrupt.pending:
+                        raise KeyboardInterrupt
+                    # One value at a time: a few bytes of a compressed one may become 64 MiB.
+                    try:
+                        value = reader.get(number, payload, verify=True, copy=True)
+                        content, ending = _content(value, kind)
+                    except MemoryError as err:
+                        if on_large is None:
+                            raise
+                        on_large(f"{reader.path}: record {number}, field {payload}: {err or 'no memory'} [FR107]")
+                        continue
+                    target.write(*names.name(done, ending), content)
+                    written += 1
+                    total += len(content)
+                    del value, content
+                    if progress is not None and ((done + 1) % _BATCH == 0 or done + 1 == len(numbers)):
+                        progress(done + 1, len(numbers))
+            except KeyboardInterrupt as err:
+                raise KeyboardInterrupt(_left(target.path, written, len(numbers))) from err
+            except BaseException as err:
+                err.add_note(_left(target.path, written, len(numbers)))
+                raise
+        return ExtractSummary(records=written, bytes=total, folder=os.fspath(folder))
+
+
+def _left(folder: str, written: int, total: int) -> str:
+    """Return what an extraction that did not end well leaves behind."""
+    if written == 0:
+        return f"{folder}: nothing is written"
+    count = f"{written:,} of {total:,} records are written, each as a whole"
+    return f"{folder}: {count}: `--overwrite` writes all of them anew"
+
+
+def _payload_field(reader: Reader, field: str | None) -> str:
+    schema = reader.schema
+    if field is not None:
+        fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes", "string", "json", "array")]
+        if field not in fields:
+            raise SchemaError(
+                f"{reader.path}: no field {field!r} of type image, bytes, string, json or array: the file has "
+                f"{fields or 'none'} [FR407]"
+            )
+        return field
+    fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
+    if len(fields) != 1:
+        raise SchemaError(
+            f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'} [FR412]"
+        )
+    return fields[0]
+
+
+def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str]) -> NDArray[np.int64]:
+    count = len(reader)
+    if records is None:
+        numbers = np.arange(count, dtype=np.int64)
+    else:
+        chosen = set()
+        for number in records:
+            if not 0 <= number < count:
+                raise IndexError(f"{reader.path}: record {number} is out of range: the file has {count} records")
+            chosen.add(number)
+        numbers = np.array(sorted(chosen), np.int64)
+    if not classes:
+        return numbers
+    known = class_names(reader)
+    if known is None or "label" not in reader.schema:
+        raise SchemaError(f"{reader.path}: the file names no classes to choose from [FR420]")
+    for name in classes:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"near ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
+            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint} [FR421]")
+    if reader.schema["label"].name == "string":
+        parts = [numbers[start : start + 4096] for start in range(0, len(numbers), 4096)]
+        kept = [np.isin(reader.read_batch(part, ["label"])["label"], classes) for part in parts]
+        mask: NDArray[np.bool_] = np.concatenate([*kept, np.empty(0, bool)])
+        return numbers[mask]
+    labels = reader.column("label")[numbers]
+    return numbers[np.isin(labels, [known.index(name) for name in classes])]
+
+
+class _Names:
+    """The names of the files that records become: keys, or numbers; with endings where there are none.
+
+    Attributes:
+        alike: Keys that some file system could take for another of them.
+    """
+
+    def __init__(self, reader: Reader, numbers: NDArray[np.int64], *, numbered: bool) -> None:
+        self._numbers = numbers
+        self._width = len(str(max(len(reader) - 1, 0)))
+        self._keys = None if numbered or "key" not in reader.schema else _keys(reader, numbers)
+        self.alike = _alike(self._keys or [])
+        # Keys of a pack are the paths of its input, whatever these end with.
+        self._packed = "packs" in reader.metadata
+        bare = self._keys is not None and not self._packed and not all(map(_has_ending, self._keys))
+        self._taken = {_folded(key) for key in self._keys or []} if bare else set()
+
+    def name(self, at: int, ending: str) -> tuple[str, str]:
+        """Return the key of a record (its number, if it has none), and the name of its file."""
+        if self._keys is None:
+            number = f"{self._numbers[at]:0{self._width}d}"
+            return number, f"{number}{ending}"
+        key = self._keys[at]
+        name = f"{key}{ending}"
+        if self._packed or _has_ending(key) or _folded(name) in self._taken or _wrong(name) is not None:
+            return key, key
+        return key, name
+
+
+def _has_ending(key: str) -> bool:
+    return os.path.splitext(key)[1] != ""
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
+    names: list[str] = []
+    for start in range(0, len(numbers), 4096):
+        names.extend(reader.read_batch(numbers[start : start + 4096], ["key"])["key"])
+    first: dict[str, int] = {}
+    folders: dict[str, int] = {}
+    for number, name in zip(numbers.tolist(), names, strict=True):
+        wrong = _wrong(name)
+        if wrong is not None:
+            raise FastRecordError(
+                f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: name the files by number "
+                "(`--numbered`) [FR740]"
+            )
+        if first.setdefault(name, number) != number:
+            raise FastRecordError(
+                f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: name the "
+                "files by number (`--numbered`) [FR740]"
+            )
+        above = name.rpartition("/")[0]
+        # Most keys lie in the folder of the one before: the walk up ends at the first folder that is known.
+        while above and above not in folders:
+            folders[above] = number
+            above = above.rpartition("/")[0]
+    for folder in folders.keys() & first.keys():
+        raise FastRecordError(
+            f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in that of record "
+            f"{folders[folder]}: name the files by number (`--numbered`) [FR740]"
+        )
+    return names
+
+
+def _wrong(key: str) -> str | None:
+    """Return why a key can not name a file below a folder, or None."""
+    # A backslash is a character like any other here, but not where the files may be carried to.
+    if "\0" in key or ".." in key.replace("\\", "/").split("/") or any(part in ("", ".") for part in key.split("/")):
+        return "is no path inside of a folder"
+    longest = max(len(part.encode()) for part in key.split("/"))
+    if longest > _NAME_MAX:
+        return f"has a name of {longest} bytes in it, where file systems take {_NAME_MAX}"
+    return None
+
+
+def _shown(key: str) -> str:
+    return repr(key) if len(key) <= _SHOWN else f"{key[:_SHOWN]!r}..."
+
+
+def _alike(names: Sequence[str]) -> set[str]:
+    """Return the names that some file system could take for another of them: only case or composition differs."""
+    folded = [_folded(name) for name in names]
+    counts = Counter(folded)
+    if len(counts) == len(names):
+        return set()
+    return {name for name, fold in zip(names, folded, strict=True) if counts[fold] > 1}
+
+
+class _Folder:
+    """Writes files below one folder, and never through a link to anywhere else."""
+
+    def __init__(self, path: str, alike: set[str], *, overwrite: bool) -> None:
+        self.path, self.alike, self.overwrite = path, alike, overwrite
+        # What was written of the names in `alike`: device and inode -> name.
+        self.written: dict[tuple[int, int], str] = {}
+        os.makedirs(path, exist_ok=True)
+        self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # The folder that was written to last: keys of one class come one behind the other.
+        self.last: tuple[tuple[str, ...], int] = ((), os.dup(self.root))
+        self.tidied: set[tuple[str, ...]] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self.last[1])
+        os.close(self.root)
+
+    def write(self, key: str, name: str, data: bytes | memoryview) -> None:
+        path = as_name(name)
+        *folders, file_name = path.split("/")
+        at = self._open(tuple(folders))
+        full = os.path.join(self.path, path)
+        before = _status(file_name, at)
+        if before is not None and key in self.alike and (before.st_dev, before.st_ino) in self.written:
+            other = self.written[before.st_dev, before.st_ino]
+            raise FastRecordError(
+                f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
+                "(`--numbered`), or extract to another file system [FR740]"
+            )
+        if before is not None and not self.overwrite:
+            raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
+        # What replaces a file that others may not read is not for them either, from its first byte on.
+        kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
+        if tuple(folders) not in self.tidied:
+            remove_leftovers(at)
+            self.tidied.add(tuple(folders))
+        temporary = temporary_name()
+        try:
+            created = create(temporary, at, 0o666 if kept is None else 0o600)
+            with os.fdopen(created, "wb", buffering=0) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                if kept is not None:
+                    os.fchmod(created, kept)
+                if key in self.alike:
+                    status = os.fstat(created)
+                    self.written[status.st_dev, status.st_ino] = key
+            os.replace(temporary, file_name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException as err:
+            if _status(temporary, at) is not None:
+                os.unlink(temporary, dir_fd=at)
+            if isinstance(err, OSError):
+                raise type(err)(err.errno, err.strerror, full) from err
+            raise
+
+    def _open(self, folders: tuple[str, ...]) -> int:
+        if folders == self.last[0]:
+            return self.last[1]
+        here = os.dup(self.root)
+        try:
+            for i, folder in enumerate(folders):
+                if _status(folder, here) is None:
+                    os.mkdir(folder, dir_fd=here)
+                try:
+                    below = os.open(folder, _FOLDER_FLAGS, dir_fd=here)
+                except OSError as err:
+                    full = os.path.join(self.path, *folders[: i + 1])
+                    raise FastRecordError(
+                        f"{full}: is a link or no folder, nothing is written through it [FR741]"
+                    ) from err
+                above, here = here, below
+                os.close(above)
+        except BaseException:
+            os.close(here)
+            raise
+        before, self.last = self.last[1], (folders, here)
+        os.close(before)
+        return here
+
+
+def _status(name: str, folder: int) -> os.stat_result | None:
+    """Return what a folder has under a name, links not followed; None if it has nothing."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+_BRANDS = {b"avif": ".avif", b"avis": ".avif", b"heic": ".heic", b"heix": ".heic", b"mif1": ".heif"}
+_MAGIC = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG\r\n\x1a\n", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"),
+    (b"P5", ".pgm"),
+    (b"P6", ".ppm"),
+    (b"\xff\x0a", ".jxl"),
+    (b"\0\0\0\x0cJXL ", ".jxl"),
+)
+
+
+def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
+    """Return what a file holds of a value of a field of some type, and what its name ends with."""
+    if kind.name == "string":
+        return value.encode(), ".txt"
+    if kind.name == "json":
+        return json.dumps(value, ensure_ascii=False).encode(), ".json"
+    if kind.name == "array":
+        if kind.dtype == "bfloat16":
+            # What numpy sees of them are the upper halves of float32.
+            value = (value.astype(np.uint32) << 16).view(np.float32)
+        file = io.BytesIO()
+        np.save(file, value)
+        return file.getbuffer(), ".npy"
+    return value, _ending(bytes(value[:16]))
+
+
+def _ending(head: bytes) -> str:
+    """Return the usual file name ending for the first 16 bytes of an image, `.bin` for anything else."""
+    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
+        return _BRANDS[head[8:12]]
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return ".webp"
+    return next((ending for magic, ending in _MAGIC if head.startswith(magic)), ".bin")

@@ -1,0 +1,239 @@
+"""Saving what can be saved of a damaged file, into a new one; the damaged file is only read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastrecord._core import CorruptFileError, FastRecordError, Reader, Salvage, __version__
+from fastrecord.operations.copy_job import ROWS, Job, PathLike, Progress, check_target
+from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.schema.roles import read_key
+
+REPAIRS = "repairs"
+"""The key of the metadata that tells what was lost."""
+
+# In the summary and in the metadata; the list has all of them.
+_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LostValue:
+    """A record that could not be saved, and one reason for it.
+
+    Attributes:
+        record: Its number in the damaged file.
+        field: The field that is damaged; None if nothing of the record is left.
+        key: What its field `key` says, if it has one of type string that can be read.
+        why: What is wrong, in a sentence.
+    """
+
+    record: int
+    field: str | None
+    key: str | None
+    why: str
+
+
+@dataclass(slots=True)
+class RepairSummary:
+    """What a repair has done.
+
+    Attributes:
+        path: The damaged file.
+        out: The file written; None if nothing is damaged, and there was nothing to do.
+        records: Records that the damaged file had, as far as anything tells.
+        saved: Records of them that are in `out`.
+        lost: Records of them that are not.
+        unknown: Whether a later commit is lost of which nothing tells how many records it added.
+        commit: The commit of the damaged file whose records were saved.
+        complete: Whether `out` says that its import is complete, as that commit does.
+        notes: What of the file's structure is damaged, or was taken from an older commit.
+        values: What is lost, in record order; the first 1,000.
+        lost_list: The file that lists all of it, a JSON object a line; None if nothing is lost.
+        bytes: Size of `out`.
+        tail_bytes: Bytes behind that commit in the damaged file: one under way, or torn.
+        seconds: Wall time.
+    """
+
+    path: str
+    out: str | None = None
+    records: int = 0
+    saved: int = 0
+    lost: int = 0
+    unknown: bool = False
+    commit: int = 0
+    complete: bool = True
+    notes: list[str] = field(default_factory=list)
+    values: list[LostValue] = field(default_factory=list)
+    lost_list: str | None = None
+    bytes: int = 0
+    tail_bytes: int = 0
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self)
+
+
+def repair(
+    path: PathLike,
+    out: PathLike,
+    *,
+    lost: PathLike | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> RepairSummary:
+    """Write the records of a damaged file that can be saved into a new one, in their order, and list the others.
+
+    The newest commit is taken whose footer, directory and metadata can be read. Of its records each is saved whole, as
+    it is stored, or is lost: one damaged value is enough. Index blocks that are damaged are taken from older commits
+    where these have them. What was lost is in the new file's metadata, too, under `repairs`: a list, to which each
+    repair adds a dict with `lost`, `records` (the number before), `runs` (the first 1,000 runs of lost records, as
+    [first, last]), `commit`, `unknown` and `fastrecord` (the version).
+
+    Args:
+        path: The damaged file. It is only read.
+        out: File to write. Nothing can be read of it before all is copied.
+        lost: Where to list what is lost, a JSON object a line: `record`, `field`, `key`, `why`. By default `out` with
+            `.lost.jsonl` behind it. Not written if nothing is lost.
+        overwrite: Replace `out` and the list if they exist, at the end.
+        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the repair.
+
+    Returns:
+        What was done; `out` is None if nothing is damaged: nothing is written then.
+
+    Raises:
+        CorruptFileError: nothing can be saved. UnsupportedVersionError: a newer fastrecord has written it.
+        FileExistsError: `out` or the list exists. FastRecordError: one of them is the damaged file.
+        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these nothing new is left; but
+            `out`, whole, if the list alone fails to get its name at the end, which a note then says.
+    """
+    started = time.perf_counter()
+    source, target = os.fspath(path), os.fspath(out)
+    listing = f"{target}.lost.jsonl" if lost is None else os.fspath(lost)
+    if os.path.abspath(listing) == os.path.abspath(target):
+        raise FastRecordError(f"{target}: can not be both the file to write and the list of what is lost [FR743]")
+    for name in (target, listing):
+        check_target(name, [source], overwrite=overwrite)
+        _check_place(name)
+    salvage = Salvage(source, progress=None if progress is None else lambda done, total: progress(done, 2 * total))
+    with salvage.reader() as reader:
+        summary = RepairSummary(source, records=salvage.records, saved=salvage.saved_records)
+        summary.lost = summary.records - summary.saved
+        summary.unknown, summary.notes = salvage.lost_unknown, salvage.notes
+        summary.commit, summary.complete, summary.tail_bytes = reader.commit, reader.complete, reader.tail_bytes
+        if not salvage.damaged:
+            summary.seconds = time.perf_counter() - started
+            return summary
+        if summary.saved == 0 and summary.records > 0:
+            raise CorruptFileError(
+                f"{source}: nothing can be saved: each of its {summary.records:,} records is damaged [FR310]"
+            )
+
+        def report(done: int, total: int) -> None:
+            if progress is not None and done < total:  # not when all is written: an exception would come too late
+                progress(total + done, 2 * total)
+
+        job = Job([reader], [target], overwrite=overwrite, verify=True, progress=report)
+        kept = "is as it was before" if os.path.lexists(target) else "nothing is written"
+        temporary = f"{listing}.tmp-{secrets.token_hex(4)}"
+        try:
+            with job:
+                copier = job.begin(0, reader, summary.saved)
+                for first in range(0, len(reader), ROWS):
+                    rows = salvage.saved(first, first + ROWS)
+                    if len(rows):
+                        copier.copy_rows(reader, rows, progress=job.report)
+                metadata = reader.metadata
+                if summary.lost or summary.unknown:
+                    _note_repair(metadata, salvage, summary)
+                if summary.lost:
+                    with _named(listing, f"{target}: {kept}"):
+                        _write_list(temporary, salvage, reader, summary)
+                # Both or none, whenever Ctrl-C comes.
+                with HeldInterrupt() as interrupt:
+                    job.finish(metadata, complete=reader.complete)
+                    if summary.lost:
+                        with _named(listing, f"{target}: is written whole, without its list"):
+                            os.replace(temporary, listing)
+                        summary.lost_list = listing
+                    elif overwrite:
+                        with suppress(FileNotFoundError):
+                            os.unlink(listing)  # of an earlier repair: it would be taken for this one's
+            if interrupt.pending:
+                raise KeyboardInterrupt(f"{target}: all is written")
+        finally:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+        summary.out, summary.bytes = target, os.path.getsize(target)
+        summary.seconds = time.perf_counter() - started
+        return summary
+
+
+def _check_place(path: str) -> None:
+    """Refuse to write where a folder is, or where there is no folder, by the name that the caller knows."""
+    folder = os.path.dirname(path) or os.curdir
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+
+
+@contextmanager
+def _named(listing: str, left: str) -> Iterator[None]:
+    """Name the list, not the temporary file, in an error of the system, and say in a note what is left."""
+    try:
+        yield
+    except OSError as err:
+        named = OSError(err.errno, f"the list of what is lost can not be written: {err.strerror}", listing)
+        named.add_note(left)
+        raise named from err
+
+
+def _lost_values(salvage: Salvage, reader: Reader) -> Iterator[LostValue]:
+    for first, end, name, why in salvage.losses:
+        for record in range(first, end):
+            yield LostValue(record, name, read_key(reader, record) if record < len(reader) else None, why)
+
+
+def _write_list(path: str, salvage: Salvage, reader: Reader, summary: RepairSummary) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        for value in _lost_values(salvage, reader):
+            if len(summary.values) < _LISTED:
+                summary.values.append(value)
+            file.write(json.dumps(asdict(value)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _note_repair(metadata: dict[str, Any], salvage: Salvage, summary: RepairSummary) -> None:
+    before = metadata.get(REPAIRS, [])
+    entry = {
+        "lost": summary.lost,
+        "records": summary.records,
+        "runs": _lost_runs(salvage, summary.records),
+        "commit": summary.commit,
+        "unknown": summary.unknown,
+        "fastrecord": __version__,
+    }
+    metadata[REPAIRS] = [*(before if isinstance(before, list) else [before]), entry]
+
+
+def _lost_runs(salvage: Salvage, records: int) -> list[list[int]]:
+    """Return the first runs of lost records, as [first, last]."""
+    runs: list[list[int]] = []
+    for first, end, _, _ in salvage.losses:
+        if runs and first <= runs[-1][1] + 1:
+            runs[-1][1] = max(runs[-1][1], end - 1)
+        elif len(runs) == _LISTED:
+            break
+        else:
+            runs.append([first, min(end, records) - 1])
+    return runs

@@ -1,0 +1,196 @@
+"""Pack a folder of images, or the files of a list, into one file or several shards."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import FastRecordError, Writer
+from fastrecord.names import as_name
+from fastrecord.operations.shard_names import plan
+from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
+from fastrecord.pack.output import Target, class_table, number_labels, open_target
+from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.pairs import pack_pairs
+from fastrecord.pack.recode import Recode
+from fastrecord.schema import FieldType, Schema, image, int64, string
+
+__all__ = ["BadFiles", "Mode", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
+
+
+def pack_folder(
+    src: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    mode: Mode = "x",
+    list_path: str | os.PathLike[str] | None = None,
+    classes_from: str | os.PathLike[str] | None = None,
+    bad_files: BadFiles = "stop",
+    allow_empty_classes: bool = False,
+    shards: int | None = None,
+    shard_size: int | None = None,
+    short_side: int | None = None,
+    max_side: int | None = None,
+    quality: int | None = None,
+    raw: bool = False,
+    crop_ready: str | None = None,
+    sixteen_bit: str | None = None,
+    commit_bytes: int = 1 << 30,
+    progress: Callable[[PackProgress], None] | None = None,
+) -> PackSummary:
+    """Pack image files, as they are, byte for byte, unless told otherwise.
+
+    A record has an image, a label (int64; absent if a list has none) and a key (path relative to `src`, with `/`).
+    Records lie in the order of `torchvision.datasets.ImageFolder`, or of the list. Until its last commit a file says
+    `complete: false`.
+
+    Args:
+        src: Folder with one sub-folder a class, or any folder that holds the files of the list.
+        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
+        mode: "x": `out` must not exist. "a": add records to it; its classes keep their numbers, new ones come behind.
+            "w": replace it, or all its shards, when all is packed. "resume": go on where a killed or interrupted pack
+            of the same input stopped, or begin if there is nothing yet.
+        list_path: CSV list of the files and their labels; see `fastrecord.pack.listing.list_csv`.
+        classes_from: .frec file whose classes give the label numbers; a class that it does not know is an error.
+        bad_files: "stop": a file that is no image, or can not be read, ends the pack. "skip": it is left out, and
+            listed in the summary and under "skipped" in the metadata.
+        allow_empty_classes: Keep class folders without files as classes without records.
+        shards: Number of files to write, whose numbers of records differ by one at most.
+        shard_size: Size in bytes that no shard shall exceed (unless one record alone does). Only of images that stay as
+            they are: what becomes of the others is known too late.
+        short_side: Make images whose shorter side is above so many pixels smaller, and JPEGs of them. Of their metadata
+            these keep the orientation only. All other images keep their bytes.
+        max_side: The same for the longer side.
+        quality: Of these JPEGs, 1 to 100; 90 by default.
+        raw: Store all images as their pixels, in binary PPM; those above `short_side` or `max_side` made smaller.
+        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which of their
+            marker segments are kept: "all", "none", or names out of "exif", "icc" and "other" with commas between them.
+        sixteen_bit: Of images that are decoded for that, what becomes of grey of 16 bits: "scale" divides by 257 and
+            rounds, "clip" makes all above 255 white, as Pillow does. By default such a file is a bad one.
+        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        progress: Called a few times a second; an exception in it ends the pack.
+
+    Raises:
+        ValueError: options that contradict each other.
+        FileExistsError: `out` exists and `mode` is "x". FileNotFoundError: it does not and `mode` is "a".
+        LockedError: another process writes to `out`.
+        FastRecordError: the input or `out` is not as it must be; the message has the name and the way out.
+        OSError: reading a folder or writing failed. A file without any commit is removed; else it stays at its last
+            commit.
+        KeyboardInterrupt: Ctrl-C; what was packed so far is committed (dropped, if it was to replace a file), and
+            "resume" goes on from there. A second Ctrl-C does not wait for that: the file stays at its commit before.
+    """
+    started = time.perf_counter()
+    check_options(mode, bad_files, shards, shard_size, commit_bytes)
+    if mode == "a" and classes_from is not None:
+        raise ValueError("a file that is appended to keeps its own classes: leave classes_from out")
+    if list_path is not None and allow_empty_classes:
+        raise ValueError("a list has no class folders that could be empty: leave allow_empty_classes out")
+    recode = Recode(short_side, max_side, quality, raw, crop_ready, sixteen_bit)
+    if shard_size is not None and recode.changes:
+        raise ValueError("how large images become is known only when they are packed: give shards, not shard_size")
+    source, target = os.fspath(src), os.fspath(out)
+    if list_path is not None:
+        listing = list_csv(source, os.fspath(list_path))
+    else:
+        listing = list_folder(source, allow_empty_classes=allow_empty_classes)
+        _refuse_inside(target, listing)
+    packer = _ImagePacker(listing, bad_files, recode, commit_bytes, progress, started)
+    packer.refuse_bad()
+    known = None if classes_from is None else class_table(os.fspath(classes_from))
+    labels, classes = number_labels(listing, known, str(classes_from))
+    schema = _schema(labelled=labels is not None)
+    parts = plan(listing, target, shards=shards, shard_size=shard_size)
+    summary = packer.run(
+        parts, target, mode, lambda part: open_target(part, mode, listing, schema, labels, classes, recode)
+    )
+    summary.empty_classes = _empty_classes(listing, {key for key, _ in summary.skipped})
+    return summary
+
+
+class _ImagePacker(Packer):
+    """Packs one image of each record."""
+
+    def __init__(
+        self,
+        listing: Listing,
+        bad_files: BadFiles,
+        recode: Recode,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        started: float,
+    ) -> None:
+        super().__init__(listing, bad_files, commit_bytes, progress, changes=recode.changes, started=started)
+        self.recode = recode
+
+    def append(self, positions: range, target: Target, writer: Writer) -> None:
+        listing = self.listing
+        if listing.list_path is not None:
+            listing.find_irregular(positions)
+        readable: Sequence[int] = positions
+        if listing.bad:
+            readable = [i for i in positions if listing.keys[i] not in listing.bad]
+        values: dict[str, Sequence[Any] | NDArray[Any]] = {"key": [listing.keys[i] for i in readable]}
+        if target.labels is not None:
+            values["label"] = target.labels[np.asarray(readable, np.int64)]
+        # Also when the first bad file is to end the pack: only so is its place in the list known, and what was appended
+        # behind it goes with the abort.
+        paths = [listing.path(i) for i in readable]
+        failed = writer.append_files("image", paths, values, on_error="skip", **self.recode.keywords())
+        reasons = {readable[at]: _reason(listing, readable[at], message) for at, message in failed}
+        if listing.bad:
+            reasons |= {i: listing.bad[key] for i in positions if (key := listing.keys[i]) in listing.bad}
+        if reasons and self.bad_files == "stop":
+            raise self.describe_bad(*min(reasons.items()))
+        target.skipped += [(listing.keys[i], reasons[i]) for i in sorted(reasons)]
+
+    def describe_bad(self, position: int, reason: str) -> FastRecordError:
+        if reason.startswith(UNREADABLE):
+            way_out = "see that it can be read, or leave out all that can not be with `--bad-files skip`"
+        else:
+            way_out = "remove the file, or leave out all that are no images with `--bad-files skip`"
+        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
+
+    def count(self, writer: Writer) -> None:
+        self.count_foreign(writer.foreign)
+        if self.changes:
+            before = self.summary.recoded or {}
+            self.summary.recoded = {name: count + before.get(name, 0) for name, count in writer.recoded.items()}
+
+
+def _schema(*, labelled: bool) -> Schema:
+    fields: dict[str, FieldType] = {"image": image()}
+    if labelled:
+        fields["label"] = int64()
+    return Schema(fields | {"key": string()})
+
+
+def _refuse_inside(out: str, listing: Listing) -> None:
+    relative = os.path.relpath(os.path.realpath(out), os.path.realpath(listing.source)).split(os.sep)
+    if len(relative) > 1 and relative[0] in map(as_name, listing.classes or ()):
+        raise FastRecordError(
+            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside [FR742]"
+        )
+
+
+def _reason(listing: Listing, position: int, message: str) -> str:
+    """Return what the core says of a file, without the path that it begins with and the system's error number."""
+    text = message.removeprefix(f"{listing.path(position)}: ")
+    plain = re.sub(r" \(os error \d+\)$", "", text)
+    return plain if plain == text else f"{UNREADABLE}: {plain}"
+
+
+def _empty_classes(listing: Listing, skipped: set[str]) -> list[str]:
+    if listing.classes is None or listing.labels is None:
+        return []
+    counts = np.bincount(np.asarray(listing.labels), minlength=len(listing.classes))
+    if skipped:
+        gone = [label for key, label in zip(listing.keys, listing.labels, strict=True) if key in skipped]
+        counts -= np.bincount(gone, minlength=len(listing.classes))
+    return [listing.classes[label] for label in np.flatnonzero(counts == 0)]

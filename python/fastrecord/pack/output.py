@@ -1,0 +1,359 @@
+"""The file that a pack writes to: begun, appended to, or gone on with after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Reader, SchemaError, Writer, __version__
+from fastrecord.operations.shard_names import Part
+from fastrecord.pack.listing import Listing, name_some
+from fastrecord.pack.pair_listing import Pairing
+from fastrecord.pack.recode import Recode
+from fastrecord.schema import FieldType, Schema
+from fastrecord.schema.classes import class_names
+
+Labels = NDArray[np.int64]
+Settings = Recode | Pairing
+
+# A pack commits between its chunks, where the list of skipped files is complete: never the writer by itself.
+_NEVER = 1 << 62
+_BATCH = 4096
+
+
+@dataclass(slots=True)
+class Target:
+    """An output file and what is known of it.
+
+    Attributes:
+        writer: Open for appending; None if the file is complete already.
+        classes: Class names, position = label; None if labels are bare numbers or absent.
+        labels: Label of each input file in this file's numbers, int64 (N,), or None.
+        position: Position of the input file to go on with.
+        records: Records in the file when it was opened.
+        first_record: Number of the first record that this pack, over all its runs, adds.
+        skipped: (key, reason) of the input files that this pack has skipped.
+        kept: Metadata that is not this pack's.
+        source: Name of the folder that it is made of.
+        settings: How this pack stores images.
+    """
+
+    writer: Writer | None
+    classes: list[str] | None
+    labels: Labels | None
+    position: int
+    records: int = 0
+    first_record: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    settings: Settings = field(default_factory=Recode)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata to commit: with it the file tells how far the pack is."""
+        this: dict[str, Any] = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
+        this |= self.settings.entry()
+        this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
+        data = dict(self.kept)
+        if self.classes is not None:
+            data["classes"] = self.classes
+        data["skipped"] = [*data.get("skipped", []), *this_skipped]
+        data["packs"] = [*data.get("packs", []), this | {"skipped": len(this_skipped)}]
+        return data
+
+
+def class_table(path: str) -> list[str]:
+    """Return the class names of a file, position = label.
+
+    Raises:
+        SchemaError: it names none.
+    """
+    with Reader(path) as reader:
+        names = class_names(reader)
+    if names is None:
+        raise SchemaError(f"{path}: the file names no classes, so they can not be taken from it [FR420]")
+    return names
+
+
+def number_labels(
+    listing: Listing, known: list[str] | None, where: str, *, extend: bool = False
+) -> tuple[Labels | None, list[str] | None]:
+    """Return the labels of a listing in the numbers of known classes, int64 (N,), and all class names.
+
+    Args:
+        listing: The input.
+        known: Class names, position = label; None to number the classes as the listing does.
+        where: The file that knows them, for errors.
+        extend: Add unknown classes at the end, instead of refusing them.
+
+    Raises:
+        SchemaError: a class or a label number that is unknown, or no labels at all where classes are known.
+    """
+    if listing.labels is None:
+        if known is not None:
+            raise SchemaError(
+                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class` [FR425]"
+            )
+        return None, None
+    labels: Labels = np.asarray(listing.labels)
+    if known is None:
+        return labels, listing.classes
+    if listing.classes is None:
+        outside = np.flatnonzero((labels < 0) | (labels >= len(known)))
+        if len(outside):
+            at = int(outside[0])
+            raise SchemaError(
+                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes "
+                "[FR424]"
+            )
+        return labels, known
+    numbers = {name: number for number, name in enumerate(known)}
+    unknown = [name for name in listing.classes if name not in numbers]
+    if unknown and not extend:
+        what = "class" if len(unknown) == 1 else "classes"
+        raise SchemaError(
+            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where} "
+            "[FR421]"
+        )
+    for name in unknown:
+        numbers[name] = len(numbers)
+    table = np.array([numbers[name] for name in listing.classes], np.int64)
+    return table[labels], list(numbers)
+
+
+def open_target(
+    part: Part,
+    mode: str,
+    listing: Listing,
+    schema: Schema,
+    labels: Labels | None,
+    classes: list[str] | None,
+    settings: Settings,
+    facts: Mapping[str, Any] | None = None,
+) -> Target:
+    """Open the file of one part and find out where to go on.
+
+    Args:
+        part: The file and its run of the input.
+        mode: As in `fastrecord.pack.images.pack_folder`.
+        listing: The input.
+        schema: What its records are.
+        labels: Its labels for a new file, int64 (N,), or None.
+        classes: Class names for a new file, or None.
+        settings: How images are stored.
+        facts: What the metadata shall say of all records; None takes it back.
+
+    Raises:
+        FastRecordError: the file does not fit the input, or is not in a state for this mode.
+        LockedError: it has a writer.
+    """
+    if mode == "a":
+        return _append(part, listing, schema, settings, facts or {})
+    path = part.path
+    if mode == "resume":
+        path = os.path.realpath(path)  # a link stays, and leads to what is written
+        if os.path.exists(path) and not _removed_without_commit(path):
+            return _resume(part, listing, schema, labels, classes, settings)
+    kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
+    target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
+    create = "w" if mode == "w" else "x"
+    target.writer = Writer(path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
+    return target
+
+
+def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (metadata | dict(facts)).items() if value is not None or name not in facts}
+
+
+def _source(listing: Listing) -> str:
+    # The folder's own name: where it lies is this machine's business.
+    return os.fsencode(os.path.basename(os.path.abspath(listing.source))).decode(errors="backslashreplace")
+
+
+def _removed_without_commit(path: str) -> bool:
+    """Remove a file whose writer was killed before the first commit; return whether it was one."""
+    if os.path.getsize(path) > 0:
+        try:
+            Reader(path).close()
+            return False
+        except CorruptFileError as err:
+            if "holds no commit" not in str(err):
+                raise
+    with open(path, "rb") as file:
+        # The writer's own lock: a pack that runs now, before its first commit, must not lose its file.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise LockedError(f"{path}: another pack is writing this file now [FR601]") from err
+        os.unlink(path)
+    return True
+
+
+def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, facts: Mapping[str, Any]) -> Target:
+    with Reader(part.path) as reader:
+        if not reader.complete:
+            raise FastRecordError(
+                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first [FR206]"
+            )
+        _check_schema(reader, schema)
+        names = class_names(reader)
+        if names is None and listing.classes is not None and len(reader):
+            raise SchemaError(
+                f"{part.path}: its labels are numbers without class names: append with a list that has a column "
+                "`label` [FR420]"
+            )
+        labels, classes = number_labels(listing, names, part.path, extend=True)
+        new = set(listing.keys)
+        for _, key, _ in _records(reader, 0):
+            if key in new:
+                raise FastRecordError(
+                    f"{part.path}: {key!r} is in the file already; to give other files of that name keys of their own, "
+                    f"{listing.other_keys()} [FR730]"
+                )
+        records, kept = len(reader), _with_facts(reader.metadata, facts)
+        for name in ("skipped", "packs"):
+            if not isinstance(kept.get(name, []), list):
+                raise FastRecordError(
+                    f"{part.path}: metadata {name!r} is not the list that `fastrecord pack` keeps there: give it "
+                    f"another name, or remove it with fastrecord.set_metadata(path, {name}=None) [FR733]"
+                )
+    target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
+    target.writer = _reopen(part.path, records)
+    return target
+
+
+def _resume(
+    part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None, settings: Settings
+) -> Target:
+    with Reader(part.path) as reader:
+        _check_schema(reader, schema)
+        kept = reader.metadata
+        this, skipped = _last_pack(part.path, kept)
+        if this["settings"] != settings:
+            found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
+            raise FastRecordError(
+                f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
+                "give the same, or begin anew with `--overwrite` [FR731]"
+            )
+        names = class_names(reader)
+        if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
+            labels, classes = number_labels(listing, names, part.path)
+        elif names != classes:
+            raise _other_input(reader, f"the classes are not those that it was begun with: {_differ(names, classes)}")
+        position = _match(reader, part, listing, labels, this["first_record"], {key for key, _ in skipped})
+        records, complete = len(reader), reader.complete
+        if complete and position < part.stop:
+            raise _other_input(reader, f"{listing.keys[position]!r} is not in the file")
+    target = Target(
+        None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"], settings
+    )
+    if not complete:
+        target.writer = _reopen(part.path, records)
+    return target
+
+
+def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Take what the last pack said of itself out of a file's metadata; return that, and what it skipped."""
+    try:
+        this = metadata["packs"].pop()
+        first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
+        settings = _settings(this)
+        rows = metadata["skipped"]
+        skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
+        metadata["skipped"] = rows[: len(rows) - count]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
+        raise FastRecordError(
+            f"{path}: was not written by `fastrecord pack`, so it can not be resumed [FR733]"
+        ) from err
+    return {"first_record": first_record, "source": source, "settings": settings}, skipped
+
+
+def _settings(this: dict[str, Any]) -> Settings:
+    return Pairing.from_json(this["pairs"]) if "pairs" in this else Recode.from_json(this.get("recode", {}))
+
+
+def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
+    """Compare the records of a pack with its input; return the position of the first input file that is not done."""
+    keys = listing.keys
+    position = part.start
+    for number, key, label in _records(reader, first):
+        while position < part.stop and keys[position] in skipped:
+            position += 1
+        expected = keys[position] if position < part.stop else None
+        if key != expected:
+            found = "nothing" if expected is None else repr(expected)
+            raise _other_input(reader, f"record {number} is {key!r}, where the input has {found}")
+        if labels is not None and label != labels[position]:
+            raise _other_input(
+                reader, f"record {number}, {key!r}, has the label {label}, the input says {labels[position]}"
+            )
+        position += 1
+    while position < part.stop and keys[position] in skipped:
+        position += 1
+    return position
+
+
+def _other_input(reader: Reader, what: str) -> FastRecordError:
+    if reader.complete:
+        found = "is complete, and was packed from another input"
+        ways_out = "`--append` adds files to it, `--overwrite` replaces it"
+    else:
+        found = "can not be resumed, it was begun with another input"
+        ways_out = "give that one, or begin anew with `--overwrite`"
+    return FastRecordError(f"{reader.path}: {found}: {what}: {ways_out} [FR732]")
+
+
+def _differ(names: list[str] | None, classes: list[str] | None) -> str:
+    if names is None or classes is None:
+        return "only one of them has class names"
+    added, gone = sorted(set(classes) - set(names)), sorted(set(names) - set(classes))
+    if added:
+        return f"new {name_some(added)}"
+    return f"without {name_some(gone)}" if gone else "in another order"
+
+
+def _reopen(path: str, records: int) -> Writer:
+    writer = Writer(path, None, "a", complete=False, commit_bytes=_NEVER)
+    found = len(writer)
+    if found != records:
+        writer.abort()
+        raise FastRecordError(
+            f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish [FR734]"
+        )
+    return writer
+
+
+def _check_schema(reader: Reader, schema: Schema) -> None:
+    found = reader.schema
+    if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
+        texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))
+        raise SchemaError(
+            f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)} [FR403]"
+        )
+
+
+def _holds(found: FieldType, given: FieldType) -> bool:
+    """Return whether all values of a type are values of the one that a file has: its shape may leave open more.
+
+    How a file compresses is its own; what a pack was told to do is compared with its settings.
+    """
+    if found.shape is None or given.shape is None or len(found.shape) != len(given.shape):
+        return found == given
+    wide = all(dim is None or dim == other for dim, other in zip(found.shape, given.shape, strict=True))
+    return wide and replace(found, shape=given.shape, compression=given.compression) == given
+
+
+def _records(reader: Reader, first: int) -> Iterator[tuple[int, str, int]]:
+    """Yield number, key and label (0 if there are no labels) of the records from `first` on."""
+    fields = ["key", "label"] if "label" in reader.schema else ["key"]
+    for start in range(first, len(reader), _BATCH):
+        numbers = range(start, min(start + _BATCH, len(reader)))
+        batch = reader.read_batch(numbers, fields)
+        labels = batch["label"].tolist() if "label" in fields else [0] * len(numbers)
+        yield from zip(numbers, batch["key"], labels, strict=True)

@@ -1,0 +1,344 @@
+"""Fill the files of a pack: chunk by chunk, with commits between, and a good end whatever comes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fastrecord._core import FastRecordError, Reader, Writer
+from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.places import refuse_irregular
+from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
+from fastrecord.pack.listing import Listing
+from fastrecord.pack.output import Target
+
+_log = logging.getLogger("fastrecord.pack")
+
+Mode = Literal["x", "a", "w", "resume"]
+BadFiles = Literal["stop", "skip"]
+
+# One call into the core reads about this much, so that progress shows and Ctrl-C is heard a few times a second.
+_CHUNK_BYTES = 64 << 20
+_CHUNK_FILES = range(16, 1025)
+_FIRST_CHUNK_FILES = 64
+# Where images are changed a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
+_CHUNK_SECONDS = 0.3
+_FIRST_CHANGED_FILES = 2
+# Of the files that are left out, so many are named in the log.
+_NAMED = 20
+# A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
+_COMMIT_RECORDS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class PackProgress:
+    """How far a pack is.
+
+    Attributes:
+        files: Input files done, packed or skipped, those of earlier runs included.
+        total: Files in the input.
+        bytes: Bytes that this run has written.
+        stage: "sizes" while the sizes of pairs are looked up, then "pack".
+    """
+
+    files: int
+    total: int
+    bytes: int
+    stage: Literal["sizes", "pack"] = "pack"
+
+
+@dataclass(slots=True)
+class PackSummary:
+    """What a pack has done.
+
+    Attributes:
+        paths: The files written, in order.
+        records: Records that they hold.
+        packed: Records that this run has added to them.
+        bytes: Size of the files together.
+        written: Bytes that this run has written.
+        classes: Class names, position = label; None if labels are bare numbers or absent.
+        empty_classes: Classes of the input of which no file was packed.
+        skipped: (key, reason) of each file of the input that is in no file.
+        ignored: Files beside the class folders, which belong to no class.
+        foreign: Kind -> number of images of this run that fastrecord itself does not decode, such as AVIF. The loader
+            has Pillow decode them, one by one.
+        recoded: What became of the images that this run has packed, if any were to be changed: numbers of `images`
+            and, of them, `kept` byte for byte, made `smaller`, `crop_ready`, `raw`; `bytes_in` of the input files and
+            `bytes_out` of what is stored of them.
+        scale: How many times as high and wide the larger images of pairs are; None without pairs, or one scale of all.
+        seconds: Wall time.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    records: int = 0
+    packed: int = 0
+    bytes: int = 0
+    written: int = 0
+    classes: list[str] | None = None
+    empty_classes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
+    foreign: dict[str, int] = field(default_factory=dict)
+    recoded: dict[str, int] | None = None
+    scale: int | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as values that JSON knows."""
+        return asdict(self) | {"skipped": [{"key": key, "reason": reason} for key, reason in self.skipped]}
+
+
+class Packer(ABC):
+    """Packs one part after the other, and adds up what was done.
+
+    Args:
+        listing: The input.
+        bad_files: Whether a bad file ends the pack.
+        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        progress: Called after each chunk.
+        changes: Whether what is stored takes work to make, and is of another size than the files.
+        started: When the pack began, by `time.perf_counter`.
+    """
+
+    # How an error calls what is packed, and what each is to be.
+    inputs = "input files is an image"
+
+    def __init__(
+        self,
+        listing: Listing,
+        bad_files: BadFiles,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        *,
+        changes: bool,
+        started: float,
+    ) -> None:
+        self.listing, self.bad_files, self.commit_bytes, self.progress = listing, bad_files, commit_bytes, progress
+        self.changes = changes
+        self.summary = PackSummary(ignored=listing.ignored)
+        self._started = started
+
+    @abstractmethod
+    def append(self, positions: range, target: Target, writer: Writer) -> None:
+        """Append the records of some input files; what is left out is noted in `target.skipped`."""
+
+    @abstractmethod
+    def describe_bad(self, position: int, reason: str) -> FastRecordError:
+        """Return the error for a bad file."""
+
+    def count(self, writer: Writer) -> None:  # noqa: B027 - by default there is nothing to count
+        """Add to the summary what a writer has counted."""
+
+    def count_foreign(self, kinds: Mapping[str, int]) -> None:
+        """Add images of kinds that the core does not decode to the summary."""
+        for kind, number in kinds.items():
+            self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
+
+    def refuse_bad(self) -> None:
+        """Raise the error for the first file that is known to be bad, if bad files end the pack."""
+        if self.listing.bad and self.bad_files == "stop":
+            position = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
+            raise self.describe_bad(position, self.listing.bad[self.listing.keys[position]])
+
+    def run(self, parts: Sequence[Part], out: str, mode: Mode, opened: Callable[[Part], Target]) -> PackSummary:
+        """Pack all parts.
+
+        Args:
+            parts: The files to write.
+            out: What the caller calls them.
+            mode: As in `fastrecord.pack.images.pack_folder`.
+            opened: Opens the file of a part.
+        """
+        refuse_strays(out, parts)
+        for part in parts:
+            refuse_irregular(part.path)
+        if mode == "x":
+            for part in parts:
+                if os.path.lexists(part.path):
+                    raise FileExistsError(
+                        f"{part.path}: exists already: choose --resume (go on with a killed pack), --append (add to "
+                        'it) or --overwrite (replace it); in Python mode="resume", "a" or "w"'
+                    )
+        if parts[0].path != out:
+            parts = as_set_begun(parts) if mode == "resume" else as_set(parts)
+        with HeldInterrupt() as interrupt:
+            if mode == "w":
+                self._replace(parts, opened, interrupt)
+            else:
+                for part in parts:
+                    self._pack(part, opened(part), interrupt)
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{out}: all is packed, the pack is complete")
+        summary = self.summary
+        summary.bytes = sum(os.path.getsize(path) for path in summary.paths)
+        summary.seconds = time.perf_counter() - self._started
+        self._tell()
+        return summary
+
+    def _tell(self) -> None:
+        summary = self.summary
+        for key, reason in summary.skipped[:_NAMED]:
+            _log.warning("skipped: %s: %s", key, reason)
+        if len(summary.skipped) > _NAMED:
+            _log.warning("skipped %d more files", len(summary.skipped) - _NAMED)
+        if summary.foreign:
+            _log.warning("%s: %s", summary.paths[0], foreign_text(summary.foreign))
+        counts = summary.packed, summary.records, len(summary.paths), summary.seconds
+        _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
+
+    def _pack(self, part: Part, target: Target, interrupt: HeldInterrupt, *, replaces: bool = False) -> None:
+        """Pack one part; if it replaces a file, all is durable then but its name."""
+        summary = self.summary
+        writer = target.writer
+        if writer is not None:
+            before = len(writer)
+            with _explained(part.path, writer):
+                finished = self._fill(part, target, writer, interrupt)
+                if not finished and (replaces or len(writer) == target.first_record):
+                    raise KeyboardInterrupt
+                if len(writer) == 0 and len(target.skipped) == len(self.listing):
+                    raise self._nothing(part, target)
+                writer.metadata = target.metadata()
+                writer.complete = finished
+                summary.packed += len(writer) - before
+                target.records = len(writer)
+                if replaces:
+                    writer._finish()
+                else:
+                    writer.close()
+                self.count(writer)
+            if not finished:
+                raise KeyboardInterrupt(
+                    f"{part.path}: {target.records:,} records are committed: `--resume` goes on from there"
+                )
+        summary.paths.append(part.path)
+        summary.classes = target.classes
+        summary.records += target.records
+        summary.skipped += target.skipped
+
+    def _replace(self, parts: Sequence[Part], opened: Callable[[Part], Target], interrupt: HeldInterrupt) -> None:
+        """Pack all parts, and have them take their places when all are whole: until then the old files stay."""
+        with ExitStack() as stack:
+            begun: list[tuple[Part, Target, Writer]] = []
+            # What keeps one of them from its place shows before hours of work.
+            for part in parts:
+                target = opened(part)
+                if target.writer is not None:
+                    stack.callback(target.writer.abort)
+                    begun.append((part, target, target.writer))
+            for part, target, _ in begun:
+                self._pack(part, target, interrupt, replaces=True)
+            for part, _, writer in begun:
+                with _explained(part.path, writer):
+                    writer.close()
+
+    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
+        """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
+        position = target.position
+        files = _FIRST_CHANGED_FILES if self.changes else _FIRST_CHUNK_FILES
+        committed_bytes, committed_records = writer.bytes_written, len(writer)
+        self._report(position)
+        while position < part.stop:
+            if interrupt.pending:
+                return False
+            stop = min(position + files, part.stop)
+            before, started = writer.bytes_written, time.perf_counter()
+            self.append(range(position, stop), target, writer)
+            grown, seconds = writer.bytes_written - before, time.perf_counter() - started
+            self.summary.written += grown
+            files = self._next_files(stop - position, grown, seconds)
+            position = stop
+            bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
+            if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
+                writer.metadata = target.metadata()
+                writer.commit()
+                committed_bytes, committed_records = writer.bytes_written, len(writer)
+            self._report(position)
+        return True
+
+    def _next_files(self, files: int, grown: int, seconds: float) -> int:
+        """Return how many files the next chunk takes, by what this one of `files` took."""
+        by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
+        if not self.changes:
+            return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
+        by_time = int(_CHUNK_SECONDS * files / max(seconds, 1e-9))
+        return min(max(min(by_bytes, by_time, 4 * files), 1), _CHUNK_FILES.stop - 1)
+
+    def _report(self, position: int) -> None:
+        if self.progress is not None:
+            self.progress(PackProgress(position, len(self.listing), self.summary.written))
+
+    def _nothing(self, part: Part, target: Target) -> FastRecordError:
+        key, reason = target.skipped[0]
+        return FastRecordError(
+            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason} [FR711]"
+        )
+
+
+@contextmanager
+def _explained(path: str, writer: Writer) -> Iterator[None]:
+    """Give up a writer after an error, and say in a note what that leaves behind."""
+    try:
+        yield
+    except BaseException as err:
+        writer.abort()
+        _explain(path, err)
+        raise
+
+
+def foreign_text(kinds: Mapping[str, int]) -> str:
+    """Say how many images are of kinds that the core does not decode."""
+    names = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(kinds.items()))
+    return (
+        f"{sum(kinds.values()):,} images are of kinds that fastrecord does not decode ({names}): the loader leaves "
+        "them to Pillow, one by one, in the training loop's thread"
+    )
+
+
+def _explain(path: str, err: BaseException) -> None:
+    """Say in a note what an error leaves behind."""
+    if isinstance(err, FastRecordError) and err.code == "FR607":
+        return  # it says where the records are, which the path does not lead to
+    if isinstance(err, OSError):
+        err.__notes__ = []  # the writer's own, which knows of no `--resume`
+    room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    try:
+        with Reader(path) as reader:
+            records, complete = len(reader), reader.complete
+    except FileNotFoundError:
+        err.add_note(f"{path}: nothing was committed, and no file is left{room and ': make room, then pack again'}")
+        return
+    except (FastRecordError, OSError):
+        return  # the error at hand matters more
+    if complete:
+        err.add_note(f"{path}: the file is as it was before, with {records:,} records")
+    else:
+        kept = f"{path}: the file is readable up to its last commit, {records:,} records"
+        err.add_note(f"{kept}: {room}`--resume` goes on from there")
+
+
+def check_options(mode: str, bad_files: str, shards: int | None, shard_size: int | None, commit_bytes: int) -> None:
+    """Refuse options of any pack that make no sense.
+
+    Raises:
+        ValueError: the message says which.
+    """
+    if mode not in ("x", "a", "w", "resume"):
+        raise ValueError(f'mode is "x", "a", "w" or "resume", not {mode!r}')
+    if bad_files not in ("stop", "skip"):
+        raise ValueError(f'bad_files is "stop" or "skip", not {bad_files!r}')
+    if shards is not None and shard_size is not None:
+        raise ValueError("give shards or shard_size, not both")
+    for name, value in (("shards", shards), ("shard_size", shard_size), ("commit_bytes", commit_bytes)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is at least 1, not {value}")
+    if mode == "a" and (shards is not None or shard_size is not None):
+        raise ValueError("records are appended to one file: name it, without shards or shard_size")

@@ -1,0 +1,255 @@
+"""Pack pairs of images, each a scene at two resolutions, as their files or as their pixels."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
+from fastrecord.errors import plain
+from fastrecord.operations.shard_names import plan
+from fastrecord.pack.listing import UNREADABLE, name_some
+from fastrecord.pack.output import Target, open_target
+from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
+from fastrecord.schema import FieldType, Schema, array, image, string
+
+Pair = tuple[Any, Any]
+
+# Arrays of so few bytes lie in a column of the index, which is not compressed.
+_IN_COLUMNS = 64
+
+
+class Stored(NamedTuple):
+    """What is known of a file to append to: its name, and the scale of its pairs if they have one."""
+
+    path: str
+    scale: object
+
+
+def pack_pairs(
+    lr: str | os.PathLike[str],
+    hr: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    mode: Mode = "x",
+    decode: bool = False,
+    compression: str | None = None,
+    any_scale: bool = False,
+    sixteen_bit: str | None = None,
+    bad_files: BadFiles = "stop",
+    shards: int | None = None,
+    shard_size: int | None = None,
+    commit_bytes: int = 1 << 30,
+    progress: Callable[[PackProgress], None] | None = None,
+) -> PackSummary:
+    """Pack the images of two folders in pairs: as `pair_listing.list_pairs` matches them by name.
+
+    A record has the smaller image `lr`, the larger one `hr`, and a key: the path of the larger one below its folder,
+    without its ending. Images are stored as their files, byte for byte, or as arrays, uint8 (height, width, 3), of the
+    very pixels that `fastrecord.decode_image` gives: grey is repeated, alpha is dropped, colours of 16 bits
+    become 8. Arrays have a fixed shape in the schema if all images of that side have one size.
+
+    The sizes of all images are looked up first. Each larger image must be as many whole times as high and as wide as
+    its partner; that number stands under "scale" in the metadata.
+
+    Args:
+        lr: Folder of the smaller images; those in folders below it count too.
+        hr: Folder of the larger ones.
+        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
+        mode: As in `fastrecord.pack.images.pack_folder`.
+        decode: Store pixels.
+        compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and may leave them.
+        any_scale: Take pairs of any sizes; "scale" then stands in the metadata only if it is that of all.
+        sixteen_bit: With `decode`, what becomes of grey of 16 bits: "scale" divides by 257 and rounds, "clip" makes all
+            above 255 white, as Pillow does. By default such a pair is a bad one.
+        bad_files: "stop": a file without a partner, one that is no image or can not be read, or a pair of another scale
+            than most, ends the pack. "skip": the pair is left out, and listed in the summary and under "skipped" in the
+            metadata. (Whether an image can be decoded is only known where it is decoded.)
+        shards: Number of files to write, whose numbers of records differ by one at most.
+        shard_size: Size in bytes that no shard shall exceed (unless one record alone does).
+        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        progress: Called a few times a second, with the stage "sizes" first; an exception in it ends the pack.
+
+    Raises:
+        As `fastrecord.pack.images.pack_folder` does.
+    """
+    started = time.perf_counter()
+    check_options(mode, bad_files, shards, shard_size, commit_bytes)
+    if compression is not None and not decode:
+        raise ValueError("images are compressed already: compression is for decode")
+    if sixteen_bit is not None and not decode:
+        raise ValueError("files are stored as they are: sixteen_bit is for decode")
+    if compression is not None and shard_size is not None:
+        raise ValueError("how large compressed pixels are is known only when they are packed: give shards")
+    pairing = Pairing(decode, compression, sixteen_bit)
+    listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
+    target = os.fspath(out)
+    _refuse_inside(target, listing)
+    with ThreadPoolExecutor(default_threads()) as pool:
+        packer = _PairPacker(listing, bad_files, pairing, commit_bytes, progress, started, pool)
+        packer.refuse_unmatched()
+        packer.measure()
+        packer.refuse_bad()
+        packer.check_scale(_stored(target) if mode == "a" else None, any_scale=any_scale)
+        schema = _schema(listing, pairing)
+        facts = {"scale": packer.summary.scale}
+        parts = plan(listing, target, shards=shards, shard_size=shard_size)
+        return packer.run(
+            parts, target, mode, lambda part: open_target(part, mode, listing, schema, None, None, pairing, facts)
+        )
+
+
+class _PairPacker(Packer):
+    """Packs two images of each record."""
+
+    inputs = "pairs is one of two images"
+    listing: PairListing
+
+    def __init__(
+        self,
+        listing: PairListing,
+        bad_files: BadFiles,
+        pairing: Pairing,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        started: float,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        super().__init__(listing, bad_files, commit_bytes, progress, changes=True, started=started)
+        self.pairing, self.pool = pairing, pool
+
+    def refuse_unmatched(self) -> None:
+        """Raise the error for files without a partner, if bad files end the pack."""
+        if self.listing.unmatched and self.bad_files == "stop":
+            by_reason: dict[str, list[str]] = {}
+            for key, reason in self.listing.unmatched.items():
+                by_reason.setdefault(reason, []).append(key)
+            found = "; ".join(f"{reason}: {name_some(keys)}" for reason, keys in by_reason.items())
+            raise FastRecordError(
+                f"{self.listing.lr_source} and {self.listing.source}: {len(self.listing.unmatched):,} of "
+                f"{len(self.listing):,} names have no partner: {found}: add what is missing, or leave these out with "
+                "`--bad-files skip` [FR712]"
+            )
+
+    def measure(self) -> None:
+        """Look up the sizes of all images."""
+
+        def report(position: int) -> None:
+            if self.progress is not None:
+                self.progress(PackProgress(position, len(self.listing), 0, "sizes"))
+
+        measure(self.listing, report)
+
+    def check_scale(self, stored: Stored | None, *, any_scale: bool) -> None:
+        """Find the scale of the pairs, and leave out, or refuse, those that have another.
+
+        Args:
+            stored: What is known of the file to append to.
+            any_scale: Take them all.
+        """
+        scale, others = common_scale(self.listing)
+        one = scale if len(others) == 0 else None
+        if any_scale:
+            self.summary.scale = one if stored is None or stored.scale == one else None
+            return
+        if stored is not None and stored.scale != scale:
+            raise FastRecordError(
+                f"{stored.path}: its pairs have {_scale_text(stored.scale)}, those to append {_scale_text(scale)}: "
+                "`--any-scale` adds them all the same [FR713]"
+            )
+        for position in others.tolist():
+            height, width, high, wide = self.listing.sizes[position].tolist()
+            what = "no whole number of" if scale is None else f"not {scale}"
+            swapped = ": are LR_DIR and HR_DIR in the wrong order?" if high < height else ""
+            reason = f"hr is {high} x {wide}, which is {what} times lr, {height} x {width}{swapped}"
+            if self.bad_files == "stop" or scale is None:
+                raise FastRecordError(
+                    f"{self.listing.describe(position)}: {reason}: `--any-scale` takes pairs of any sizes, "
+                    "`--bad-files skip` leaves out those of another scale than most [FR713]"
+                )
+            self.listing.bad[self.listing.keys[position]] = reason
+        self.summary.scale = scale
+
+    def append(self, positions: range, target: Target, writer: Writer) -> None:
+        keys, bad = self.listing.keys, self.listing.bad
+        reasons = {i: bad[keys[i]] for i in positions if keys[i] in bad}
+        wanted = [i for i in positions if i not in reasons]
+        found = dict(zip(wanted, self._load(wanted), strict=True))
+        reasons |= {i: pair for i, pair in found.items() if isinstance(pair, str)}
+        if reasons and self.bad_files == "stop":
+            raise self.describe_bad(*min(reasons.items()))
+        whole = {i: pair for i, pair in found.items() if not isinstance(pair, str)}
+        if whole:
+            low, high = zip(*whole.values(), strict=True)
+            if not self.pairing.decode:
+                self.count_foreign(Counter(filter(None, map(foreign_kind, chain(low, high)))))
+            writer.extend({"lr": low, "hr": high, "key": [keys[i] for i in whole]})
+        target.skipped += [(keys[i], reasons[i]) for i in sorted(reasons)]
+
+    def describe_bad(self, position: int, reason: str) -> FastRecordError:
+        if UNREADABLE in reason:
+            way_out = "see that it can be read, or leave out all pairs that can not be with `--bad-files skip`"
+        else:
+            way_out = "remove the pair, or leave out all that are no pairs of images with `--bad-files skip`"
+        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
+
+    def _load(self, positions: Sequence[int]) -> list[Pair | str]:
+        """Return what is stored of each pair, or why nothing is; on all threads."""
+        size = max(1, -(-len(positions) // (4 * default_threads())))
+        runs = [positions[start : start + size] for start in range(0, len(positions), size)]
+        return list(chain.from_iterable(self.pool.map(lambda run: [self._load_one(i) for i in run], runs)))
+
+    def _decode(self, data: bytes) -> NDArray[np.uint8]:
+        return decode_image(data, sixteen_bit=self.pairing.sixteen_bit or "reject")
+
+    def _load_one(self, position: int) -> Pair | str:
+        values: list[Any] = []
+        for side, path in zip(("lr", "hr"), self.listing.paths(position), strict=True):
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    data = file.readall()
+                values.append(self._decode(data) if self.pairing.decode else data)
+            except OSError as err:
+                return f"{side}: {UNREADABLE}: {err.strerror or err}"
+            except DecodeError as err:
+                return f"{side}: {plain(err)}"
+        return values[0], values[1]
+
+
+def _schema(listing: PairListing, pairing: Pairing) -> Schema:
+    if not pairing.decode:
+        return Schema({"lr": image(), "hr": image(), "key": string()})
+    sizes = listing.sizes[listing.good()]
+    fields: dict[str, FieldType] = {}
+    for name, columns in (("lr", slice(0, 2)), ("hr", slice(2, 4))):
+        distinct = np.unique(sizes[:, columns], axis=0).tolist()
+        shape: tuple[int | None, ...] = (*distinct[0], 3) if len(distinct) == 1 else (None, None, 3)
+        fields[name] = array("uint8", shape, pairing.compression)
+        if (fields[name].nbytes or _IN_COLUMNS + 1) <= _IN_COLUMNS:
+            fields[name] = array("uint8", shape)
+    return Schema(fields | {"key": string()})
+
+
+def _stored(path: str) -> Stored:
+    with Reader(path) as reader:
+        return Stored(path, reader.metadata.get("scale"))
+
+
+def _scale_text(scale: object) -> str:
+    return "no one scale" if scale is None else f"the scale {scale}"
+
+
+def _refuse_inside(out: str, listing: PairListing) -> None:
+    place = os.path.realpath(out)
+    for folder in (listing.lr_source, listing.source):
+        if os.path.commonpath([place, os.path.realpath(folder)]) == os.path.realpath(folder):
+            raise FastRecordError(f"{out}: lies in {folder}, of which it is made: choose a place outside [FR742]")

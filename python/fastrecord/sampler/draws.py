@@ -1,0 +1,135 @@
+"""Which record comes at a position of an epoch that draws with replacement: by weight, or in turns by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastrecord import _core
+from fastrecord.sampler.state import digest
+
+if TYPE_CHECKING:
+    from fastrecord.dataset.dataset import FastRecordDataset
+
+
+class Draw(Protocol):
+    """A rule by which records are drawn, each as a function of (seed, epoch, position) alone."""
+
+    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the records at positions, int64 (N,)."""
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what states know the rule by, ready for JSON."""
+
+
+class Weighted:
+    """Each record as often as its weight says, independently of those before.
+
+    Args:
+        weights: At least 0 and finite, (records,).
+        records: Number of records.
+
+    Raises:
+        TypeError: no numbers. ValueError: another shape, a weight that is negative, infinite or NaN, or none above 0.
+    """
+
+    def __init__(self, weights: ArrayLike, records: int) -> None:
+        array = np.asarray(weights)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"weights are numbers, one for each record, not of dtype {array.dtype}")
+        if array.shape != (records,):
+            raise ValueError(f"weights are one for each of the {records} records, not of shape {array.shape}")
+        array = array.astype(np.float64)
+        bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+        if bad.size:
+            raise ValueError(f"weights are at least 0 and finite, but record {bad[0]} has {array[bad[0]]}")
+        with np.errstate(over="ignore"):
+            # One after the other, not in pairs as sum() adds: the same on every machine.
+            self._cumulative: NDArray[np.float64] = np.cumsum(array)
+        if not 0 < self._cumulative[-1] < np.inf:
+            raise ValueError(f"weights have a finite sum above 0, not {self._cumulative[-1]}")
+        self._digest = digest(array)
+
+    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the records at positions, int64 (N,)."""
+        return _core.draw_weighted(self._cumulative, seed, epoch, positions)
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what states know the rule by."""
+        return {"kind": "weights", "digest": self._digest}
+
+
+class Balanced:
+    """Classes in turns: each once in a round, and none of a class's records twice before all of them have been.
+
+    Args:
+        classes: The class of each record, numbers or str, (records,).
+        records: Number of records.
+
+    Raises:
+        ValueError: another shape.
+    """
+
+    def __init__(self, classes: ArrayLike, records: int) -> None:
+        array = np.asarray(classes)
+        if array.shape != (records,):
+            raise ValueError(f"balance has the class of each of the {records} records, not shape {array.shape}")
+        _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+        inverse = inverse.reshape(-1).astype(np.int64, copy=False)
+        self._by_class: NDArray[np.int64] = np.argsort(inverse, kind="stable").astype(np.int64, copy=False)
+        self._ends = np.cumsum(counts).astype(np.uint64)
+        self._digest = digest(inverse)
+
+    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the records at positions, int64 (N,)."""
+        return self._by_class[_core.draw_balanced(self._ends, seed, epoch, positions)]
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what states know the rule by."""
+        return {"kind": "balance", "digest": self._digest}
+
+
+def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike | None) -> Draw | None:
+    """Return the rule that a sampler's arguments ask for, if they ask for one.
+
+    Raises:
+        TypeError, ValueError: they are of another type or shape, or contradict each other. SchemaError: no such field.
+    """
+    if weights is not None and balance is not None:
+        raise ValueError("weights and balance are two ways to draw records: give one of them")
+    if weights is not None:
+        return Weighted(weights, len(data))
+    if balance is None:
+        return None
+    if isinstance(balance, str):
+        column = getattr(data, "column", None)
+        if column is None:
+            raise TypeError(
+                f"balance={balance!r} names a field, and {type(data).__name__} has none: give the class of each record"
+            )
+        balance = column(balance)
+    return Balanced(balance, len(data))
+
+
+def class_weights(dataset: FastRecordDataset, field: str | None = None) -> NDArray[np.float64]:
+    """Return weights by which every class is drawn equally often: records / (classes * records of the class).
+
+    Args:
+        dataset: Has a field of classes.
+        field: Its name; by default that of the labels.
+
+    Returns:
+        For each record, float64 (len(dataset),); their mean is 1.
+
+    Raises:
+        AttributeError: the data set has no labels. SchemaError: no such field. ValueError: it holds arrays.
+    """
+    values = dataset.targets if field is None else dataset.column(field)
+    if values.ndim != 1:
+        raise ValueError(f"a class is a number or a str, and each label is an array of shape {values.shape[1:]}")
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    weights: NDArray[np.float64] = len(values) / (len(counts) * counts[inverse.reshape(-1)])
+    return weights

@@ -1,0 +1,144 @@
+"""Constant batches in the place of the data, through one layer after the other of what usually feeds a model."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from fastrecord import FastRecordDataset
+from fastrecord.train.batches.base import Batch, SampledBatches, derive_seed
+from fastrecord.train.batches.torch import worker_loader
+from fastrecord.train.config import DataKind, TrainConfig
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.labels import class_names
+
+# Batches that wait in the queue.
+_QUEUE = 2
+
+
+class ConstantBatches(SampledBatches):
+    """The same batch of noise over and over, as many as the data set would give, by the way that `config.data` names.
+
+    "gpu": it lies on the device already. "cpu": on the host (pinned, if the device is a GPU), and is copied for every
+    pass. "queue": the same, and a Python thread hands it over through a queue. "dataset": each image is handed out by
+    the worker processes of a torch DataLoader.
+
+    Args:
+        dataset: Gives the number of records and of classes. No record is read.
+        config: Batch size, accumulation, image size, seed, number of workers.
+        ranks: The processes that share each global batch.
+    """
+
+    def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks) -> None:
+        super().__init__(dataset, config, ranks, training=True)
+        self._kind: DataKind = config.data
+        self._cuda = ranks.device.type == "cuda"
+        generator = torch.Generator().manual_seed(derive_seed(config.seed, ranks.rank))
+        shape = (config.batch_size, 3, config.image_size, config.image_size)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        labels = torch.randint(0, len(class_names(dataset)), (config.batch_size,), generator=generator)
+        self._running: Generator[Batch] | None = None
+        self._loader: DataLoader[Any] | None = None
+        if self._kind == "dataset":
+            self._requests = _Requests(config.batch_size)
+            self._loader = worker_loader(_Constant(images, labels), self._requests, config.threads, ranks)
+        # In the memory format of the native loader.
+        images = images.contiguous(memory_format=torch.channels_last)
+        if self._kind == "gpu":
+            images, labels = images.to(ranks.device), labels.to(ranks.device)
+        elif self._cuda:
+            images, labels = images.pin_memory(), labels.pin_memory()
+        self._batch = images, labels
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:  # noqa: ARG002  # all epochs are alike
+        """See `Batches.epoch`."""
+        self._stop()
+        count = (self._steps - self._steps_done) * self._passes
+        self._steps_done = 0
+        self._running = self._draw(count)
+        return self._running
+
+    def _draw(self, count: int) -> Generator[Batch]:
+        if self._loader is not None:
+            self._requests.count = count
+            yield from self._loader
+            return
+        batches = itertools.repeat(self._batch, count)
+        if self._kind == "queue":
+            with contextlib.closing(through_queue(batches)) as handed_over:
+                yield from map(self._copy, handed_over)
+        else:
+            yield from map(self._copy, batches)
+
+    def _copy(self, batch: Batch) -> Batch:
+        """Copy where the learner has nothing to copy, so that the rung is a copy on every device."""
+        return batch if self._kind == "gpu" or self._cuda else (batch[0].clone(), batch[1].clone())
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def close(self) -> None:
+        """See `Batches.close`."""
+        self._stop()
+        self._loader = None
+
+
+def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
+    """Yield what another thread draws from `batches` and puts into a queue; leaving the generator ends the thread."""
+    waiting: queue.Queue[Batch | None] = queue.Queue(_QUEUE)
+    stop = threading.Event()
+
+    def produce() -> None:
+        for batch in batches:
+            if stop.is_set():
+                return
+            waiting.put(batch)
+        waiting.put(None)
+
+    thread = threading.Thread(target=produce, name="fastrecord-queue", daemon=True)
+    thread.start()
+    try:
+        while (batch := waiting.get()) is not None:
+            yield batch
+    finally:
+        stop.set()
+        # At most one more `put` comes before the thread looks at `stop`: an empty queue has room for it.
+        while not waiting.empty():
+            waiting.get_nowait()
+        thread.join()
+
+
+class _Requests:
+    """Asks for the whole constant batch, `count` times; a DataLoader's batch_sampler."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.count = 0
+        self._rows = list(range(batch_size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.repeat(self._rows, self.count)
+
+
+class _Constant(Dataset[Any]):
+    """Samples that cost nothing to make: what is left is the DataLoader's own work."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self._samples = list(zip(images, labels.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, row: int) -> Any:
+        return self._samples[row]
+
+    def __getitems__(self, rows: list[int]) -> list[Any]:
+        return [self._samples[row] for row in rows]

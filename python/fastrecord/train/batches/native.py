@@ -1,0 +1,95 @@
+"""Batches from the native loader: records are decoded, cropped and resized by threads of this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastrecord import FastRecordDataset, FastRecordLoader, LoaderStats, SkippedRecord
+from fastrecord.train.batches.base import Batch, SampledBatches
+from fastrecord.train.config import Augment, TrainConfig, TrainError
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.skips import RankSkips
+from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
+
+_log = logging.getLogger("fastrecord.train")
+
+# Of the records that a rank skips, so many are named when it happens; those after them are told at the epoch's end.
+_NAMED = 20
+
+
+def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
+    """Return what the loader makes of an image: the geometry of `torch_batches.make_transform`, without the flip."""
+    if augment == "none":
+        return CenterCrop(size, resize=size)
+    if training:
+        return RandomResizedCrop(size)
+    return CenterCrop(size, resize=size * 256 // 224)
+
+
+class NativeBatches(SampledBatches):
+    """Batches of a FastRecordLoader; on CUDA they are copied to the device while the one before trains.
+
+    Args:
+        dataset: Without a transform.
+        config: Batch size, accumulation, augmentation, seed, threads, and what becomes of records that are no image.
+        ranks: The processes that share each global batch.
+        training: As for SampledBatches; augmented if `config` says so.
+
+    Raises:
+        ValueError: the number of threads is out of range.
+    """
+
+    def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
+        super().__init__(dataset, config, ranks, training=training)
+        self._told = 0
+        self._skips = RankSkips()
+        self._loader = FastRecordLoader(
+            dataset,
+            batch_sampler=self._sampler,
+            image=make_crop(config.augment, config.image_size, training=training),
+            flip=training and config.augment == "imagenet",
+            threads=config.threads,
+            device=ranks.device if ranks.device.type == "cuda" else None,
+            on_error=self._note_skipped if config.on_error == "skip" else "raise",
+            max_skipped=config.max_skipped,
+        )
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """See `Batches.epoch`.
+
+        Raises:
+            TrainError: so many records of a step were skipped that there is none for each of its passes.
+        """
+        self._loader.set_epoch(epoch)
+        for images, labels in self._loader:
+            if len(labels) < self._passes:
+                raise TrainError(
+                    f"only {len(labels)} of the {self._sampler.batch_size} records of a step could be decoded: too few "
+                    f"for its {self._passes} pass(es); the others were skipped (--on-error skip)"
+                )
+            # Slices, not copies. Equally large, unless some were skipped.
+            yield from zip(*(torch.tensor_split(part, self._passes) for part in (images, labels)), strict=True)
+
+    def _note_skipped(self, error: Exception, record: SkippedRecord) -> None:
+        self._skips(error, record)
+        self._told += 1
+        if self._told <= _NAMED:
+            _log.warning(f"skipped: {record.reason}")
+        elif self._told == _NAMED + 1:
+            _log.warning("skipped more records: from here on they are told at the end of an epoch")
+
+    def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
+        """See `Batches.take_skipped`."""
+        return self._skips.take()
+
+    def stats(self) -> LoaderStats:
+        """See `Batches.stats`."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """See `Batches.close`."""
+        self._loader.close()

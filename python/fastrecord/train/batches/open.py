@@ -1,0 +1,141 @@
+"""From packed files to batches: what is opened, what is refused, and which source of batches a run draws from."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastrecord import FastRecordDataset, FastRecordError
+from fastrecord.train.batches.base import Batches
+from fastrecord.train.batches.constant import ConstantBatches
+from fastrecord.train.batches.native import NativeBatches
+from fastrecord.train.batches.torch import TorchBatches, make_transform
+from fastrecord.train.checkpoint import find_snapshots
+from fastrecord.train.config import TrainConfig, TrainError
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.labels import check_labels, class_names
+
+
+def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDataset | None]:
+    """Open the files to train on and those to evaluate on; labels of both are in the numbers of the first.
+
+    A run that is gone on with trains on the records that it had in the beginning, though its files may have grown.
+
+    Raises:
+        TrainError: a file can not be used, the classes of the two differ, or a label names no class; what is to be gone
+            on with is not there, or has other files.
+    """
+    train = _open(config.train, config, training=True, snapshots=find_snapshots(config.resume, config.folder))
+    # Constant data can not be evaluated on.
+    if config.val is None or config.data != "real":
+        return train, None
+    val = _open(config.val, config, training=False)
+    if bool(train.classes) != bool(val.classes):
+        named, other = (config.train, config.val) if train.classes else (config.val, config.train)
+        raise TrainError(
+            f"{_name(named)} names classes and {_name(other)} does not: pack the second with --classes-from, or name "
+            "them by fr.set_metadata(path, classes=[...]) [FR420]"
+        )
+    if not train.classes:
+        check_labels(val, len(class_names(train)), name=_name(config.val))
+        return train, val
+    check_classes(train.classes, val.classes, train=_name(config.train), val=_name(config.val))
+    if train.classes != val.classes:
+        # The same names in another order: classes are one by name, not by number.
+        val = _open(config.val, config, training=False, classes=train.classes)
+    return train, val
+
+
+def open_on_all_ranks(config: TrainConfig, ranks: Ranks) -> tuple[FastRecordDataset, FastRecordDataset | None]:
+    """Open the files as rank 0 finds them on every rank, though a writer may commit meanwhile; see `open_datasets`.
+
+    Raises:
+        TrainError: a file can not be used, or a rank finds another one at its path.
+    """
+    if ranks.world_size == 1:
+        return ranks.each(lambda: open_datasets(config))
+    # A data set pickles as the snapshots of its files.
+    found = ranks.first(lambda: pickle.dumps(open_datasets(config)))
+    return ranks.each(lambda: _reopen(found))
+
+
+def _reopen(pickled: bytes) -> tuple[FastRecordDataset, FastRecordDataset | None]:
+    found: tuple[FastRecordDataset, FastRecordDataset | None] = pickle.loads(pickled)
+    for dataset in found:
+        if dataset is not None:
+            # Opened now, and not when the first record is read.
+            dataset.readers  # noqa: B018
+    return found
+
+
+def open_batches(dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> Batches:
+    """Return the source of batches that `config` asks for.
+
+    Raises:
+        TrainError: it can not be made with this configuration.
+    """
+    try:
+        if config.data != "real":
+            return ConstantBatches(dataset, config, ranks)
+        kind = NativeBatches if config.loader == "native" else TorchBatches
+        return kind(dataset, config, ranks, training=training)
+    except ValueError as error:
+        raise TrainError(str(error)) from error
+
+
+def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, train: str, val: str) -> None:
+    """Refuse two files whose class names are not the same.
+
+    Raises:
+        TrainError: names what is missing in `val` and what only `val` has.
+    """
+    missing = sorted(set(train_classes) - set(val_classes))
+    extra = sorted(set(val_classes) - set(train_classes))
+    if not missing and not extra:
+        return
+    said = [f"{val} does not have {_some(missing)}"] if missing else []
+    said += [f"only {val} has {_some(extra)}"] if extra else []
+    raise TrainError(
+        f"the classes of {train} and {val} differ: {'; '.join(said)}. "
+        f"Pack the second with --classes-from {train}, so that both have the same classes and numbers"
+    )
+
+
+def _some(names: Sequence[str], most: int = 10) -> str:
+    listed = ", ".join(repr(name) for name in names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
+
+
+def _name(files: str | Sequence[str]) -> str:
+    return files if isinstance(files, str) else ", ".join(files)
+
+
+def _open(
+    files: str | Sequence[str],
+    config: TrainConfig,
+    *,
+    training: bool,
+    classes: Sequence[str] | None = None,
+    snapshots: Sequence[Mapping[str, Any]] | None = None,
+) -> FastRecordDataset:
+    # The native loader does by itself what the transform does for torch's.
+    made = config.loader == "native" or config.data != "real"
+    transform = None if made else make_transform(config.augment, config.image_size, training=training)
+    try:
+        dataset = FastRecordDataset(files, transform=transform, classes=classes, snapshots=snapshots)
+        targets = dataset.targets
+    except (FastRecordError, ValueError) as error:
+        raise TrainError(str(error)) from error
+    except AttributeError as error:
+        raise TrainError(f"{_name(files)} has no field 'label', which holds the numbers of the classes") from error
+    if not len(dataset):
+        raise TrainError(f"{_name(files)} holds no record")
+    # In fields mode it has no such attribute.
+    if not hasattr(dataset, "image_field"):
+        raise TrainError(f"{_name(files)} has no field of images")
+    if targets.ndim != 1 or targets.dtype.kind not in "iub":
+        of = f"{targets.dtype}{'' if targets.ndim == 1 else ' arrays'}"
+        raise TrainError(f"{_name(files)}: its labels are {of}, not numbers of classes [FR424]")
+    check_labels(dataset, len(class_names(dataset)), name=_name(files))
+    return dataset

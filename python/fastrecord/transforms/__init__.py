@@ -1,0 +1,226 @@
+"""What is done to images: descriptions that the loader's threads carry out, and `Normalize`, a module for the device.
+
+`PairedRandomCrop` is for whole batches of pairs of arrays; `BatchInfo` is what such a transform is told of its batch.
+
+The geometry is torchvision's: the same boxes from the same distributions, antialiased bilinear resizing. Sizes are an
+int for a square, or `(height, width)`, in pixels.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import nn
+
+from fastrecord.transforms.batch_info import BatchInfo
+from fastrecord.transforms.paired_crop import PairedRandomCrop
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "BatchInfo",
+    "CenterCrop",
+    "Geometry",
+    "Normalize",
+    "PairedRandomCrop",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "Size",
+]
+
+Size: TypeAlias = int | tuple[int, int]
+
+# Of ImageNet's RGB values in [0, 1]; the numbers that torchvision's own training uses.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_LARGEST = 65535
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ValueError(f"{name} is from {low} to {high} pixels, not {value!r}")
+    return number
+
+
+def _size(value: Any) -> tuple[int, int]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != 2:
+            raise ValueError(f"size is an int or (height, width), not {value!r}")
+        height, width = value
+    else:
+        height = width = value
+    return _integer("size: height", height, 1, _LARGEST), _integer("size: width", width, 1, _LARGEST)
+
+
+def _range(name: str, value: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(number) for number in value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} is two numbers (low, high), not {value!r}") from error
+    if not 0 < low <= high < float("inf"):
+        raise ValueError(f"{name} is (low, high), both above 0, the first not above the second, not {value!r}")
+    return low, high
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the geometries have in common.
+
+    Attributes:
+        size: Of the output; kept as (height, width).
+    """
+
+    size: Size
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _size(self.size))
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Height and width of the output in pixels."""
+        return _size(self.size)
+
+    def _spec(self) -> tuple[Any, ...]:
+        """Return the description that the core reads."""
+        return (self.kind, self.output)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Geometry):
+    """A random part of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
+
+    Attributes:
+        size: Of the output.
+        scale: Share of the image's area, from and to.
+        ratio: Width over height, from and to; drawn uniformly in its logarithm.
+
+    Raises:
+        TypeError, ValueError: a size or range makes no sense.
+    """
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    kind = "random_resized_crop"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "scale", _range("scale", self.scale))
+        object.__setattr__(self, "ratio", _range("ratio", self.ratio))
+
+    def _spec(self) -> tuple[Any, ...]:
+        return (*super()._spec(), self.scale, self.ratio)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Geometry):
+    """The middle of an image: torchvision's `Resize(resize)` and `CenterCrop(size)`.
+
+    Attributes:
+        size: Of the output.
+        resize: The shorter side is resized to so many pixels first, the longer one in proportion; None: no resizing,
+            and smaller images get a black border.
+
+    Raises:
+        TypeError, ValueError: a size makes no sense, or the crop is larger than `resize`.
+    """
+
+    resize: int | None = None
+    kind = "center_crop"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize is not None and _integer("resize", self.resize, 1, _LARGEST) < max(self.output):
+            raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
+
+    def _spec(self) -> tuple[Any, ...]:
+        return (*super()._spec(), self.resize)
+
+
+@dataclass(frozen=True)
+class Resize(Geometry):
+    """The whole image, resized to just this size, whatever its aspect ratio: torchvision's `Resize((height, width))`.
+
+    Attributes:
+        size: Of the output; a batch has images of one size, so an int is a square.
+
+    Raises:
+        TypeError, ValueError: the size makes no sense.
+    """
+
+    kind = "resize"
+
+
+@dataclass(frozen=True)
+class RandomCrop(Geometry):
+    """A part of just this size at a random place, not resized: torchvision's `RandomCrop`.
+
+    Images that are smaller get a black border.
+
+    Attributes:
+        size: Of the output.
+        padding: Width of the black border that is added on all sides first, in pixels.
+
+    Raises:
+        TypeError, ValueError: a size makes no sense.
+    """
+
+    padding: int = 0
+    kind = "random_crop"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "padding", _integer("padding", self.padding, 0, _LARGEST))
+
+    def _spec(self) -> tuple[Any, ...]:
+        return (*super()._spec(), self.padding)
+
+
+class Normalize(nn.Module):
+    """Turns uint8 images into ones of about zero mean and unit variance, on whatever device they are, compiled or not.
+
+    Args:
+        mean, std: One number for each channel, of values in [0, 1].
+        dtype: Of the result; computed in float32.
+
+    Raises:
+        ValueError: not as many numbers of one as of the other, or a standard deviation that is not above 0.
+        TypeError: `dtype` is no float type.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not mean or min(std) <= 0:
+            raise ValueError(f"mean and std have a number for each channel, std above 0: not {mean} and {std}")
+        if not getattr(dtype, "is_floating_point", False):
+            raise TypeError(f"dtype is a float type, not {dtype}")
+        self.dtype = dtype
+        # Not part of a model's state: they are arguments, and checkpoints without them load.
+        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return `images`, uint8 (B, C, H, W), normalised, of `dtype`, in the same memory format."""
+        return ((images - self.mean) / self.std).to(self.dtype)
+
+    def extra_repr(self) -> str:
+        """Describe the arguments."""
+        return f"mean={(self.mean / 255).flatten().tolist()}, std={(self.std / 255).flatten().tolist()}, {self.dtype}"
