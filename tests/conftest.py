@@ -16,7 +16,7 @@ from PIL import Image
 import fastrecord as fr
 
 if TYPE_CHECKING:
-    from tests.loader_kinds import Kind
+    from tests.support.loader_kinds import Kind
 
 # A shell starts background jobs with Ctrl-C ignored, and so would every process be that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -116,7 +116,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file to train on: images of one colour a class."""
-    from tests.training import write_colours
+    from tests.support.training import write_colours
 
     return write_colours(tmp_path_factory.mktemp("colours") / "train.frec", 76, seed=0)
 
@@ -124,7 +124,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file to evaluate on, of the same classes."""
-    from tests.training import write_colours
+    from tests.support.training import write_colours
 
     return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)
 
@@ -132,7 +132,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of 40 records that say their number. Read only."""
-    from tests.viewing import COUNT, write
+    from tests.support.viewing import COUNT, write
 
     return write(tmp_path_factory.mktemp("numbered") / "whole.frec", range(COUNT))
 
@@ -140,7 +140,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def numbered_halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The records of `numbered` in two files, which number their classes in different ways. Read only."""
-    from tests.viewing import COUNT, write
+    from tests.support.viewing import COUNT, write
 
     folder = tmp_path_factory.mktemp("halves")
     return [
@@ -152,7 +152,7 @@ def numbered_halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of 22 JPEGs in 3 classes. Read only."""
-    from tests.loading import COUNT, write_photos
+    from tests.support.loading import COUNT, write_photos
 
     return write_photos(tmp_path_factory.mktemp("photos") / "train.frec", COUNT)
 
@@ -160,7 +160,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of 107 records with fields of every kind. Read only."""
-    from tests.patches import write_patches
+    from tests.support.patches import write_patches
 
     return write_patches(tmp_path_factory.mktemp("patches") / "train.frec")
 
@@ -168,7 +168,7 @@ def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["images", "arrays"])
 def kind(request: pytest.FixtureRequest, photos: Path, patches: Path) -> Kind:
     """Each kind of loader, with its file."""
-    from tests.loader_kinds import KINDS
+    from tests.support.loader_kinds import KINDS
 
     return KINDS[request.param]({"images": photos, "arrays": patches}[request.param])
 
@@ -176,7 +176,7 @@ def kind(request: pytest.FixtureRequest, photos: Path, patches: Path) -> Kind:
 @pytest.fixture
 def no_load_thread_is_left() -> Iterator[None]:
     """Wait, behind the test, until its loaders' threads have ended; one in a huge image ends behind it."""
-    from tests.loading import wait_for_load_threads
+    from tests.support.loading import wait_for_load_threads
 
     yield
     gc.collect()
@@ -186,7 +186,7 @@ def no_load_thread_is_left() -> Iterator[None]:
 @pytest.fixture
 def pairs(tmp_path: Path) -> tuple[Path, Path]:
     """Folders of five pairs of 12 x 10 and 48 x 40 pixels."""
-    from tests.pairing import numbered_pairs
+    from tests.support.pairing import numbered_pairs
 
     return numbered_pairs(tmp_path, 5)
 
@@ -194,7 +194,7 @@ def pairs(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def recode_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two class folders of nine images of several kinds and sizes. Read only."""
-    from tests.packing import write
-    from tests.recoding import FILES
+    from tests.support.packing import write
+    from tests.support.recoding import FILES
 
     return write(tmp_path_factory.mktemp("recode"), FILES)

@@ -23,7 +23,7 @@ import torch
 import fastrecord as fr
 from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.transforms import RandomResizedCrop
-from tests.loading import photo, write_payloads, write_photos
+from tests.support.loading import photo, write_payloads, write_photos
 
 RECORDS = 60
 LABELS = sum(number % 3 for number in range(RECORDS))

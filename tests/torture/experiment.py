@@ -45,7 +45,7 @@ class Experiment:
         where: The files that do it, for those who want to read how.
         short, long: How many there are in `make test` and in `make torture`; seconds if `what` says so.
         run: Does that many.
-        in_tests: Whether tests/test_torture.py runs the short one; the core's tests run by themselves.
+        in_tests: Whether tests/torture/test_torture.py runs the short one; the core's tests run by themselves.
     """
 
     name: str

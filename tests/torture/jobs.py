@@ -56,7 +56,7 @@ def said(files: Path, size: int = 2000) -> str:
 def write_data(folder: Path) -> None:
     """Write what jobs train and evaluate on: some hundred small images."""
     # It imports torch, which processes that only look on do not need.
-    from tests.training import write_colours
+    from tests.support.training import write_colours
 
     write_colours(folder / "train.frec", 200, seed=0)
     write_colours(folder / "val.frec", 20, seed=1)

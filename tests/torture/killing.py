@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
-from tests.packing import metadata, records
+from tests.support.packing import metadata, records
 
 # Nobody waits longer for a process that is to be killed, however busy the machine is.
 _PATIENCE = 120

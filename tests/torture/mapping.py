@@ -335,7 +335,7 @@ EXPERIMENT = Experiment(
     short=20,
     long=5000,
     run=run,
-    in_tests=False,  # tests/test_mapping.py has each case once
+    in_tests=False,  # tests/reader/test_mapping.py has each case once
 )
 
 if __name__ == "__main__":

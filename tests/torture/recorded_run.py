@@ -20,7 +20,7 @@ from fastrecord.train import checkpoint, engine
 from fastrecord.train.__main__ import main
 from fastrecord.train.batches.base import Batch
 from fastrecord.train.learner import Learner
-from tests.training import numbers_of
+from tests.support.training import numbers_of
 
 PLACES = ("begin", "end", "time", "half", "synced", "renamed")
 """Before a step, after it, some milliseconds after it began; a checkpoint half written, on disk, and in its place."""

@@ -18,9 +18,9 @@ from tqdm import tqdm
 from fastrecord.train import TrainError
 from fastrecord.train.checkpoint import load_checkpoint
 from fastrecord.train.meters import read_metrics
+from tests.support.training import running, write_marked
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.recorded_run import PLACES
-from tests.training import running, write_marked
 
 RECORDS, GLOBAL_BATCH, EPOCHS = 52, 12, 3
 STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from tests.resuming import Case, Files, problem
+from tests.support.resuming import Case, Files, problem
 from tests.torture.experiment import Experiment, Outcome
 
 _LISTED = 20
@@ -40,7 +40,7 @@ EXPERIMENT = Experiment(
     name="resume-order",
     promise=9,
     what="interrupted epochs",
-    where="tests/torture/resume_order.py, tests/resuming.py",
+    where="tests/torture/resume_order.py, tests/support/resuming.py",
     short=300,
     long=200_000,
     run=run,

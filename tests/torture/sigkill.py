@@ -18,7 +18,7 @@ from tqdm import tqdm
 import fastrecord as fr
 from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
-from tests.packing import records, write
+from tests.support.packing import records, write
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.killing import Killer, Story, verify
 

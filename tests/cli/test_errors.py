@@ -1,0 +1,146 @@
+"""Codes of errors: every one is documented, no message is without, and workers hand them on."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import fastrecord as fr
+from fastrecord import _core
+from fastrecord.errors import codes_of, extended, plain, with_more
+from tests.conftest import write_bytes, write_images
+from tests.support.commands import failed, run
+
+ROOT = Path(__file__).parents[2]
+NAMED = {name for name, kind in vars(_core).items() if isinstance(kind, type) and issubclass(kind, fr.FastRecordError)}
+BAD_PAYLOADS = [b"a" * 3000, b"b" * 3000]
+
+
+def documented() -> list[tuple[str, list[str]]]:
+    """Return each code of the page, and the classes that it names."""
+    rows = re.findall(r"^\| (FR\d{3}) \| (.*?) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    return [(code, re.findall(r"`(\w+)`", classes)) for code, classes in rows]
+
+
+def raised() -> Iterator[tuple[str, str, str]]:
+    """Yield (place, class, message as it is written) of each error of ours that the Python package makes."""
+    for path in sorted((ROOT / "python" / "fastrecord").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
+                yield f"{path.name}:{node.lineno}", node.func.id, ast.unparse(node.args[0])
+
+
+def corrupt(path: Path) -> Path:
+    """Write two records, the second one damaged."""
+    content = bytearray(write_bytes(path, BAD_PAYLOADS).read_bytes())
+    content[content.index(BAD_PAYLOADS[1]) + 5] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_every_code_is_documented_once_and_every_documented_one_is_used() -> None:
+    rust = ROOT / "rust"
+    sources = [rust / "core" / "src" / "error" / "code.rs", *(rust / "python" / "src").rglob("*.rs")]
+    # Not those of examples in comments and docstrings.
+    text = "\n".join(re.sub(r"//.*", "", path.read_text().split("#[cfg(test)]")[0]) for path in sources)
+    used = set(re.findall(r"FR\d{3}", text)) | {code for _, _, message in raised() for code in codes_in(message)}
+    counts = Counter(code for code, _ in documented())
+    assert set(counts) == used
+    assert max(counts.values()) == 1
+
+
+def codes_in(message: str) -> list[str]:
+    return re.findall(r"\[(FR\d{3})\]", message)
+
+
+def test_every_error_that_is_raised_ends_with_a_code_of_its_class() -> None:
+    classes = dict(documented())
+    found = list(raised())
+    assert len(found) > 70
+    for place, kind, message in found:
+        if message.startswith("extended("):
+            continue  # keeps the one that it has
+        assert re.search(r"\[FR\d{3}\]['\"]$", message), f"{place}: {kind} without a code: see docs/errors.md"
+        (code,) = codes_in(message)
+        assert kind in classes[code], f"{place}: the page does not say that {code} is a {kind}"
+
+
+def test_an_error_says_its_code_and_keeps_it_in_copies_and_pickles(tmp_path: Path) -> None:
+    with fr.Reader(corrupt(tmp_path / "a.frec")) as reader:
+        with pytest.raises(fr.CorruptFileError, match=r"the payload is damaged \[FR302\]$") as caught:
+            reader.get(1, "data", verify=True)
+        assert caught.value.code == "FR302"
+        for other in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+            assert (type(other), other.code) == (fr.CorruptFileError, "FR302")
+        with pytest.raises(IndexError, match=r"the file has 2 records$") as plain_error:
+            reader[2]
+        assert not hasattr(plain_error.value, "code")
+    with pytest.raises(FileNotFoundError) as missing:
+        fr.Reader(tmp_path / "none.frec")
+    assert "FR" not in str(missing.value)
+
+
+def test_errors_of_users_have_no_code() -> None:
+    assert fr.FastRecordError("mine").code is None
+    assert fr.SchemaError().code is None
+    assert fr.SchemaError("FR302 [FR3020] [FR302] and so on").code is None
+    with pytest.raises(AttributeError):
+        fr.FastRecordError("mine").code = "FR101"  # type: ignore[misc]
+
+
+def test_more_text_stands_before_the_code() -> None:
+    error = fr.DecodeError("a.frec: no image [FR501]")
+    assert (plain(error), extended(error, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b' [FR501]")
+    other = fr.DecodeError("a.frec: no image")
+    assert (plain(other), extended(other, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b'")
+    assert with_more("a.frec: no image [FR501]", " (key b)") == "a.frec: no image (key b) [FR501]"
+    assert with_more("a.frec: no image", " (key b)") == "a.frec: no image (key b)"
+    assert codes_of(["one [FR101]", "two"]) == ["FR101", None]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_the_code_survives_the_way_out_of_a_worker(context: str, tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(corrupt(tmp_path / "a.frec"), fields=("data",), verify=True)
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context=context, collate_fn=list)
+    with pytest.raises(fr.CorruptFileError, match="Caught CorruptFileError in DataLoader worker") as caught:
+        list(loader)
+    assert caught.value.code == "FR302"
+
+
+def test_errors_of_the_loader_have_codes_behind_the_key(tmp_path: Path) -> None:
+    content = bytearray(write_images(tmp_path / "a.frec", [0, 1, 0, 1]).read_bytes())
+    with fr.Reader(tmp_path / "a.frec") as reader:
+        at = content.index(bytes(reader[1]["image"]))
+    content[at : at + 4] = b"text"
+    (tmp_path / "a.frec").write_bytes(content)
+    dataset, unchecked = (fr.FastRecordDataset(tmp_path / "a.frec", verify=verify) for verify in (True, False))
+    image = fr.transforms.CenterCrop(16, resize=16)
+    with pytest.raises(fr.CorruptFileError, match=r", key 'a/1' \[FR302\]$") as caught:
+        list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image))
+    assert caught.value.code == "FR302"
+    with pytest.raises(fr.DecodeError, match=r", key 'a/1' \[FR501\]$"):
+        list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, image=image))
+    loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image, on_error="skip")
+    assert [len(labels) for _, labels in loader] == [3]
+    assert [codes_of([record.reason]) for record in loader.skipped] == [["FR302"]]
+    assert torch.tensor(loader.dataset.targets).tolist() == [0, 1, 0, 1]
+
+
+def test_the_command_line_prints_codes_and_lists_them_in_json(tmp_path: Path) -> None:
+    path = corrupt(tmp_path / "a.frec")
+    (tmp_path / "b.frec").write_bytes(b"text" * 2000)
+    shown = run("verify", path, tmp_path / "b.frec", tmp_path / "none.frec", "--json", "--quiet")
+    reports = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [report["codes"] for report in reports] == [["FR302"], ["FR201"], [None]]
+    assert reports[0]["errors"][0].endswith("the payload is damaged [FR302]")
+    assert failed("info", tmp_path / "b.frec").endswith("[FR201]\n")

@@ -1,0 +1,263 @@
+"""Views of data sets: how little they hold, and what workers, loaders and samplers make of them."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import fastrecord as fr
+from fastrecord.dataset.rows import All, Permuted, Span
+from tests.conftest import encode
+from tests.dataset.test_workers import START_METHODS
+from tests.support.viewing import CLASSES, COUNT, check, numbers, write
+
+
+@pytest.fixture
+def data(numbered: Path) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(numbered, decode=None)
+
+
+# --- what a view holds and keeps ---
+
+
+def test_views_pickle_as_recipes_however_many_records_they_have(tmp_path: Path) -> None:
+    path, count = tmp_path / "a.frec", 20_000
+    with fr.Writer(path, fr.Schema({"label": fr.int64(), "name": fr.string()})) as writer:
+        for number in range(count):
+            writer.append({"label": number % 10, "name": f"{number % 7}"})
+    data = fr.FastRecordDataset(path)
+    size = len(pickle.dumps(data))
+    train, val = data.split([0.9, 0.1], seed=1)
+    views = {
+        "slice": data.subset(slice(1, None, 2)),
+        "filter": data.filter("label", "<", 5),
+        "filter by names": data.filter("name", "in", ["1", "2"]),
+        "split": train,
+        "stratified": data.split(2, stratify="label")[0],
+        "concat": val + train,
+        "all of it": data.filter("label", "!=", 3).split(3)[1].filter("name", ">", "2").subset(slice(10, 500)),
+    }
+    for name, view in views.items():
+        assert len(view.rows(range(len(view)))) > 400  # found already, and yet not sent
+        assert len(pickle.dumps(view)) < size + 800, name
+    held = data.subset(np.arange(5000))
+    assert size + 40_000 <= len(pickle.dumps(held)) < size + 41_000
+
+
+def test_a_slice_of_a_long_run_costs_nothing() -> None:
+    run = Span(All(1 << 60), 5, 3, 1 << 50)
+    assert run.take(np.array([0, (1 << 50) - 1])).tolist() == [5, 5 + 3 * ((1 << 50) - 1)]
+    assert Permuted(run, 1).take(np.array([7])).tolist()[0] % 3 == 2
+
+
+def test_a_view_keeps_settings_and_class_and_has_its_own(numbered: Path) -> None:
+    class Mine(fr.FastRecordDataset):
+        extra = "kept"
+
+        def __getitem__(self, index: int) -> Any:
+            return ("mine", super().__getitem__(index))
+
+    data = Mine(numbered, len, str, decode=None, extra_fields=("key",), verify=False)
+    data.extra = "changed"
+    view = data.filter("label", "==", 1).subset(slice(2, 4))
+    assert isinstance(view, Mine)
+    assert (view.extra, view.decode, view.verify, view.extra_fields) == ("changed", None, False, ("key",))
+    number = int(view.key(0))
+    assert view[0] == view.__getitems__([0])[0] == ("mine", (len(encode(number)), "1", f"{number:03d}"))
+    view.transform = None
+    assert data.transform is len
+    assert view.classes == CLASSES
+    assert "Number of datapoints: 2" in repr(view)
+
+
+def test_targets_of_views_are_read_only_and_those_of_slices_no_copies(data: fr.FastRecordDataset) -> None:
+    for view in (data.subset([1, 2]), data.subset(slice(4)), data.filter("label", "==", 1)):
+        with pytest.raises(ValueError, match="read-only"):
+            view.targets[0] = 7
+    assert np.shares_memory(data.subset(slice(30, 2, -2)).targets, data.targets)
+
+
+def test_recipes_tell_views_apart(data: fr.FastRecordDataset, numbered_halves: list[Path]) -> None:
+    mapped = fr.FastRecordDataset(numbered_halves)
+    renamed = fr.FastRecordDataset(numbered_halves, classes=["bee", "ant", "cat"])
+    views = [
+        data.subset(slice(10)),
+        data.subset(slice(11)),
+        data.subset(list(range(10))),
+        data.subset(list(range(9, -1, -1))),
+        data.filter("label", "==", 1),
+        data.filter("label", "==", 2),
+        data.filter("label", "!=", 1),
+        data.filter("score", "==", 1),
+        data.filter("label", "in", [1]),
+        data.filter("label", "in", [1, 2]),
+        data.filter("key", "in", ["001"]),
+        data.filter("label", "==", 1).subset(slice(3)),
+        data.subset(slice(3)).filter("label", "==", 1),
+        *data.split(2),
+        *data.split(2, seed=1),
+        *data.split(2, stratify="label"),
+        mapped.filter("label", "==", 1),
+        renamed.filter("label", "==", 1),
+        data + data.subset(slice(1)),
+    ]
+    marks = [view.fingerprint for view in views]
+    assert None not in marks
+    assert len(set(marks)) == len(marks)
+    for view, mark in zip(views, marks, strict=True):
+        assert pickle.loads(pickle.dumps(view)).fingerprint == mark
+    assert data.filter("label", "in", {2, 1}).fingerprint == data.filter("label", "in", [1, 1, 2]).fingerprint
+    assert data.fingerprint is data.subset(slice(None)).fingerprint is None
+
+
+# --- processes ---
+
+
+def composed(data: fr.FastRecordDataset) -> fr.FastRecordDataset:
+    train: fr.FastRecordDataset = fr.concat(*data.split(3, seed=4)[1:])
+    kept = train.filter("label", "!=", "bee").subset(slice(None, None, -1))
+    return kept.concat(data.filter("key", "<", "005"))
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("counted", [True, False], ids=["found before", "found there"])
+def test_workers_agree_about_a_view(numbered_halves: list[Path], start_method: str, counted: bool) -> None:
+    expected = numbers(composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",))))
+    view = composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",)))
+    if not counted:
+        view = pickle.loads(pickle.dumps(view))
+    sampler = fr.FastRecordBatchSampler(view, 4, shuffle=False)
+    loader = DataLoader(
+        view, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context=start_method
+    )
+    assert [int(sample[2]) for batch in loader for sample in batch] == expected
+
+
+def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(numbered, tmp_path / "copy.frec"))
+    sent = pickle.dumps(fr.FastRecordDataset(copy).filter("label", "==", 1))
+    copy.unlink()
+    write(copy, range(20))
+    view = pickle.loads(sent)
+    with pytest.raises(fr.FastRecordError, match=r"copy\.frec"):
+        len(view)
+
+
+# --- under the loader and the sampler ---
+
+
+def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, bytes]]:
+    """Return number, label and pixels of each record that the loader makes, in order."""
+    order = {"shuffle": False, **options}
+    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), fields=["key"], **order)
+    return [
+        (int(key), label, image.numpy().tobytes())
+        for images, labels, keys in loader
+        for image, label, key in zip(images, labels.tolist(), keys, strict=True)
+    ]
+
+
+def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> None:
+    data = fr.FastRecordDataset(numbered_halves)
+    every = {number: (number, label, pixels) for number, label, pixels in loaded(data)}
+    assert len(every) == COUNT
+    view = composed(data)
+    assert loaded(view) == [every[number] for number in numbers(view)]
+    assert sorted(loaded(view, shuffle=True)) == sorted(every[number] for number in numbers(view))
+    again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, image=fr.transforms.Resize((8, 8)))))
+    assert [label for _, labels in again for label in labels.tolist()] == view.targets.tolist()
+
+
+def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: Path) -> None:
+    view = fr.FastRecordDataset(numbered).subset([7, 30, 2])
+    loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8), fields=["key"])
+    assert [keys for _, _, keys in loader] == [["002", "007"], ["030"]]
+    with pytest.raises(IndexError, match="record 3 is out of range: the data set has 3"):
+        list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
+
+
+@pytest.mark.parametrize("kind", ["slice", "split"])
+def test_a_shuffle_by_blocks_of_a_view_has_each_of_its_records_once(numbered: Path, kind: str) -> None:
+    data = fr.FastRecordDataset(numbered)
+    view = data.subset(slice(5, 35)) if kind == "slice" else data.split(2, seed=1)[0]
+    sampler = fr.FastRecordBatchSampler(view, 4, shuffle="blocks", block_records=3, window_blocks=3, seed=2)
+    loader = fr.FastRecordLoader(view, batch_sampler=sampler, image=fr.transforms.Resize(8), fields=["key"])
+    keys = [int(key) for _, _, keys in loader for key in keys]
+    assert keys != sorted(keys)
+    assert sorted(keys) == sorted(numbers(view))
+
+
+def test_a_record_of_a_view_that_is_skipped_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.frec"
+    with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "key": fr.string()})) as writer:
+        for number in range(6):
+            writer.append({"data": b"no image" if number == 4 else encode(number), "key": f"{number}.jpg"})
+    view = fr.FastRecordDataset(path).subset([5, 4, 3])
+    loader = fr.FastRecordLoader(view, 3, shuffle=False, image=fr.transforms.Resize(8), on_error="skip")
+    assert [len(batch) for batch in loader] == [2]
+    assert [(record.record, record.key) for record in loader.skipped] == [(4, "4.jpg")]
+
+
+def test_a_state_is_of_the_view_it_was_saved_with(data: fr.FastRecordDataset) -> None:
+    def sampler(view: fr.FastRecordDataset) -> fr.FastRecordBatchSampler:
+        return fr.FastRecordBatchSampler(view, 4, shuffle=True, seed=3)
+
+    state = sampler(data.split(2, seed=1)[0]).state_dict(batches_done=2)
+    same = sampler(data.split(2, seed=1)[0])
+    same.load_state_dict(state)
+    whole = [batch for _, batch in zip(range(5), sampler(data.split(2, seed=1)[0]), strict=True)]
+    assert list(same) == whole[2:]
+    for other in (data.split(2, seed=1)[1], data.split(2, seed=2)[0], data.subset(slice(20))):
+        with pytest.raises(ValueError, match=r"the state is of view \w{32} of them, the data are view \w{32} of them"):
+            sampler(other).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"the data are all records of the files: make the same view"):
+        sampler(data).load_state_dict(state)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_from_before_there_were_views_is_of_all_records(data: fr.FastRecordDataset, version: int) -> None:
+    state = fr.FastRecordBatchSampler(data, 4, shuffle=True).state_dict(batches_done=3)
+    for name in ("view", "draw", "samples") + (("block_records", "window_blocks") if version == 1 else ()):
+        del state[name]
+    state["version"] = version
+    sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True, seed=9)
+    sampler.load_state_dict(state)
+    assert len(list(sampler)) == 7
+    view = data.subset(list(range(COUNT))[::-1])
+    with pytest.raises(ValueError, match="the state is of all records of the files, the data are view"):
+        fr.FastRecordBatchSampler(view, 4, shuffle=True).load_state_dict(state)
+
+
+def test_spans_of_spans_stay_spans(data: fr.FastRecordDataset) -> None:
+    view = data
+    for _ in range(50):
+        view = view.subset(slice(None, None, -1)).subset(slice(None))
+    assert len(pickle.dumps(view)) < len(pickle.dumps(data)) + 200
+    check(view, list(range(COUNT)))
+
+
+def test_neighbours_of_a_split_are_unrelated(data: fr.FastRecordDataset) -> None:
+    steps = Counter((b - a) % COUNT for seed in range(100) for a, b in pairwise(numbers(data.split(1, seed=seed)[0])))
+    expected = 100 * (COUNT - 1) / (COUNT - 1)
+    statistic = sum((steps[i] - expected) ** 2 / expected for i in range(1, COUNT))
+    assert abs(statistic - (COUNT - 2)) < 4 * (2 * (COUNT - 2)) ** 0.5
+
+
+def test_the_loader_refuses_a_sampler_of_another_view(numbered: Path) -> None:
+    train, val = fr.FastRecordDataset(numbered).split(2)
+    sampler = fr.FastRecordBatchSampler(train, 4, shuffle=True)
+    crop = fr.transforms.Resize(8)
+    with pytest.raises(ValueError, match="the batch sampler is for other records of the files than the data set has"):
+        fr.FastRecordLoader(val, batch_sampler=sampler, image=crop)
+    same, _ = fr.FastRecordDataset(numbered).split(2)
+    assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, image=crop))) == 5
+    plain = fr.FastRecordBatchSampler(range(20), 4, shuffle=True)
+    assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, image=crop))) == 5

@@ -1,0 +1,416 @@
+"""What FastRecordLoader's batches of arrays hold, in which order, and whose memory they are."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
+
+import fastrecord as fr
+from fastrecord.loader import array_batches
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.transforms import BatchInfo, CenterCrop, PairedRandomCrop
+from tests.support.loading import photo
+from tests.support.patches import (
+    COUNT,
+    SCHEMA,
+    STACKED,
+    check,
+    expected,
+    make,
+    numbers,
+    opened,
+    plain,
+    record,
+    write_patches,
+)
+
+
+@pytest.fixture(params=[1, 3, 64], ids=["1 batch a group", "3 batches a group", "64 batches a group"])
+def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Groups of at most so many batches."""
+    monkeypatch.setattr(array_batches, "_GROUP_BATCHES", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 5}, {"prefetch": 0}, {"prefetch": 4, "threads": 3}])
+@pytest.mark.usefixtures("grouped")
+def test_batches_are_stacked_values_of_their_records_in_order(
+    patches: Path, options: dict[str, Any], access: str
+) -> None:
+    loader = make(opened(patches, access=access), 8, **options)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 14
+    for start, batch in zip(range(0, COUNT, 8), batches, strict=True):
+        check(batch, range(start, min(start + 8, COUNT)))
+
+
+def test_values_are_those_that_the_reader_gives(patches: Path) -> None:
+    reader = fr.Reader(patches)
+    for batch in make(patches, 10, shuffle=True, seed=3):
+        rows = batch["number"].tolist()
+        read = reader.read_batch(rows)
+        for name in ("lr", "hr", "noise", "nothing", "flag", "phase", "number"):
+            assert np.array_equal(batch[name].numpy(), read[name])
+        assert torch.equal(batch["mean"].view(torch.int16), torch.from_numpy(read["mean"].view(np.int16)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 50, 107, 200])
+@pytest.mark.parametrize(
+    ("rank", "world_size", "tail"), [(0, 1, "exact"), (1, 3, "pad"), (2, 3, "exact"), (0, 2, "drop")]
+)
+@pytest.mark.usefixtures("grouped")
+def test_batches_are_those_of_the_sampler(
+    patches: Path, batch_size: int, rank: int, world_size: int, tail: Any
+) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("number",))
+    if tail == "drop" and batch_size > COUNT // 2:
+        batch_size = COUNT // 2
+    options = {"rank": rank, "world_size": world_size, "tail": tail, "seed": 7, "shuffle": True}
+    sampler = FastRecordBatchSampler(dataset, batch_size, **options)
+    loader = make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, batch_size, **options))
+    for _ in range(2):
+        assert numbers(loader) == list(sampler)
+
+
+@pytest.mark.parametrize("shuffle", ["blocks", True, False])
+@pytest.mark.usefixtures("grouped")
+def test_every_shuffle_gives_the_batches_of_its_sampler(patches: Path, shuffle: Any) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("hr", "number"))
+    options: dict[str, Any] = {"block_records": 4, "window_blocks": 3} if shuffle == "blocks" else {}
+    sampler = FastRecordBatchSampler(dataset, 6, shuffle=shuffle, seed=2, **options)
+    loader = make(dataset, None, batch_sampler=sampler)
+    wanted = [sampler.rows(batch, epoch=0).tolist() for batch in range(len(sampler))]
+    for batch, chosen in zip(loader, wanted, strict=True):
+        assert batch["number"].tolist() == chosen
+        assert plain(batch["hr"]) == plain(expected(chosen)["hr"])
+
+
+@pytest.mark.usefixtures("grouped")
+def test_batch_samplers_of_others_may_have_batches_of_any_size(patches: Path) -> None:
+    batches: list[Any] = [[3, 3, 5], [106], [], list(range(90)), [-1, 0], np.array([7, 8])]
+    loader = make(patches, None, batch_sampler=batches)
+    for batch, chosen in zip(loader, [batches[i] for i in (0, 1, 3, 4, 5)], strict=True):
+        check(batch, [int(row) % COUNT for row in chosen])
+    torch.manual_seed(1)
+    theirs = BatchSampler(RandomSampler(range(COUNT)), 9, drop_last=True)
+    drawn = list(itertools.chain(*numbers(make(patches, None, batch_sampler=theirs))))
+    assert len(drawn) == len(set(drawn)) == 99
+
+
+@pytest.mark.usefixtures("grouped")
+def test_records_of_several_files_and_of_views_come_from_where_they_lie(patches: Path, tmp_path: Path) -> None:
+    other = write_patches(tmp_path / "more.frec", range(COUNT, COUNT + 20))
+    dataset = opened(patches, other)
+    for batch in make(dataset, 7, shuffle=True, seed=1):
+        check(batch, batch["number"].tolist())
+    some = dataset.filter("number", ">=", 100).select(("number", "hr"))
+    (batch,) = list(make(some, 100))
+    assert batch["number"].tolist() == list(range(100, 127))
+    assert list(batch) == ["number", "hr"]
+    assert plain(batch["hr"]) == plain(expected(range(100, 127))["hr"])
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_arrays_of_varying_shape_are_listed_padded_or_packed(patches: Path, tmp_path: Path, files: int) -> None:
+    other = [write_patches(tmp_path / "more.frec", range(COUNT, COUNT + 20))] * (files - 1)
+    dataset = opened(patches, *other, fields=("number", "tokens", "boxes"))
+    kinds = {"tokens": "pad", "boxes": "packed"}
+    for batch in make(dataset, 8, shuffle=True, seed=1, ragged=kinds):
+        wanted = expected(batch["number"].tolist())
+        padded = torch.nn.utils.rnn.pad_sequence(wanted["tokens"], batch_first=True)
+        assert plain(batch["tokens"]) == plain(padded)
+        values, offsets = batch["boxes"]
+        assert plain(values) == plain(torch.cat(wanted["boxes"]))
+        assert plain(offsets) == plain(torch.tensor([0, *itertools.accumulate(map(len, wanted["boxes"]))]))
+    for batch in make(dataset, 8, ragged={"tokens": "list"}):
+        assert plain(batch["tokens"]) == plain(expected(batch["number"].tolist())["tokens"])
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_arrays_are_decompressed_into_the_batch(tmp_path: Path, codec: str, access: str) -> None:
+    schema = fr.Schema({"rows": fr.array("int32", (300,), codec), "tokens": fr.array("int32", (None,), codec)})
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        for number in range(50):
+            writer.append({"rows": np.arange(300, dtype=np.int32) + number, "tokens": np.full(number, 7, np.int32)})
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", access=access)
+    batches = list(make(dataset, 8, ragged={"tokens": "packed"}))
+    whole = torch.cat([batch["rows"] for batch in batches])
+    assert torch.equal(whole, torch.arange(300, dtype=torch.int32) + torch.arange(50, dtype=torch.int32)[:, None])
+    assert sum(len(batch["tokens"][0]) for batch in batches) == sum(range(50))
+
+
+def test_a_batch_that_is_kept_never_changes(patches: Path) -> None:
+    kept, seen = [], []
+    for number, batch in enumerate(make(patches, 3, shuffle=True, prefetch=1)):
+        if number % 5 == 2:
+            kept.append(batch)
+            seen.append({name: plain(value) for name, value in batch.items()})
+        else:
+            for name in STACKED:
+                batch[name].zero_()
+    assert [{name: plain(value) for name, value in batch.items()} for batch in kept] == seen
+
+
+def test_changing_a_batch_in_place_is_no_change_to_its_neighbours(patches: Path) -> None:
+    first, second, *_ = list(make(fr.FastRecordDataset(patches, fields=("noise",)), 4))
+    weight = torch.ones(50, dtype=torch.float16, requires_grad=True)
+    loss = (first["noise"] * weight).sum()
+    second["noise"].add_(1)
+    loss.backward()  # autograd notices if what it has kept was changed
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, first["noise"].sum(0))
+    assert not first["noise"]._is_view()
+
+
+def addresses(batches: list[dict[str, torch.Tensor]]) -> set[int]:
+    return {batch["hr"].untyped_storage().data_ptr() for batch in batches}
+
+
+def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_batches, "_GROUP_BATCHES", 4)
+    dataset = fr.FastRecordDataset(patches, fields=("hr",))
+    loader = make(dataset, 1, prefetch=1)
+    used = set()
+    for _ in range(5):
+        for batch in loader:
+            used |= addresses([batch])
+    del batch
+    # 4 batches a group and a last one of 3: of each size those under way, the consumer's, and the one before.
+    assert len(used) <= 8
+    assert len(addresses(list(loader))) == 27
+
+
+@pytest.mark.usefixtures("grouped")
+def test_state_is_of_batches_handed_out_also_in_the_middle_of_a_group(patches: Path) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("number", "hr"))
+    whole = numbers(make(dataset, 4, shuffle=True, seed=5))
+    for done in (0, 1, 2, 5, 26):
+        loader = make(dataset, 4, shuffle=True, seed=5)
+        begun = iter(loader)
+        assert numbers(itertools.islice(begun, done)) == whole[:done]
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert state["batches_done"] == done
+        other = make(dataset, 4, shuffle=True, seed=5)
+        other.load_state_dict(state)
+        assert numbers(other) == whole[done:]
+        assert numbers(other)[0] != whole[0]  # the next epoch
+        assert numbers(begun) == whole[done:]
+
+
+@pytest.mark.usefixtures("grouped")
+def test_states_with_samplers_of_others_go_on_too(patches: Path) -> None:
+    order = BatchSampler(range(COUNT), 4, drop_last=False)
+    dataset = fr.FastRecordDataset(patches, fields=("number",))
+    loader = make(dataset, None, batch_sampler=order)
+    begun = iter(loader)
+    assert len(numbers(itertools.islice(begun, 5))) == 5
+    state = loader.state_dict()
+    again = make(dataset, None, batch_sampler=order)
+    again.load_state_dict(state)
+    assert numbers(again) == numbers(begun) == list(order)[5:]
+    assert again.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_without_prefetch_a_batch_is_asked_for_when_its_turn_has_come(patches: Path, prefetch: int) -> None:
+    asked = []
+
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            for number in range(10):
+                asked.append(number)
+                yield [number]
+
+    batches = iter(make(patches, None, batch_sampler=Batches(), prefetch=prefetch))
+    next(batches)
+    assert len(asked) == (10 if prefetch else 1)
+
+
+def calls(loader: Any) -> int:
+    """Return how many Python functions an epoch calls."""
+    count = 0
+
+    def tally(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    list(loader)  # what is made at first use
+    sys.setprofile(tally)
+    try:
+        for _ in loader:
+            pass
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_no_python_runs_for_a_record_and_little_for_a_batch(tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(write_patches(tmp_path / "many.frec", range(640)), fields=STACKED)
+    one, ten, small = (calls(make(dataset, size, shuffle=True)) for size in (640, 64, 8))
+    assert ten < one + 9 * 6
+    assert small < one + 79 * 6 + 100
+
+
+@pytest.mark.usefixtures("grouped")
+def test_a_batch_transform_gets_each_batch_and_its_info(patches: Path) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("lr", "hr", "number"))
+    told: list[tuple[BatchInfo, list[int]]] = []
+
+    def note(batch: dict[str, Any], info: BatchInfo) -> Any:
+        told.append((info, batch["number"].tolist()))
+        return batch["number"] + 1
+
+    loader = make(dataset, 6, shuffle=True, seed=9, batch_transform=note)
+    made = torch.cat(list(loader)).tolist()
+    assert [number - 1 for number in made] == [number for _, batch in told for number in batch]
+    assert np.concatenate([info.positions for info, _ in told]).tolist() == list(range(COUNT))
+    for info, batch in told:
+        assert (info.seed, info.epoch, info.rows.tolist()) == (9, 0, batch)
+    draws = np.concatenate([info.uniform(2) for info, _ in told])
+    whole = BatchInfo(9, 0, np.arange(COUNT), np.arange(COUNT)).uniform(2)
+    assert np.array_equal(draws, whole)
+    next(iter(loader))
+    assert told[-1][0].epoch == 1
+
+
+def test_the_paired_crop_takes_the_same_part_of_both(patches: Path) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("number", "lr", "hr"))
+    crop = PairedRandomCrop(2, scale=4)
+    first = list(make(dataset, 5, seed=1, batch_transform=crop))
+    again = list(make(dataset, 5, seed=1, batch_transform=crop, threads=1, prefetch=0))
+    assert first[0]["lr"].shape == (5, 2, 2, 3)
+    assert first[0]["hr"].shape == (5, 8, 8, 3)
+    assert [plain(batch["hr"]) for batch in first] == [plain(batch["hr"]) for batch in again]
+
+
+def test_an_error_of_a_batch_transform_ends_the_iteration_and_a_new_one_may_begin(patches: Path) -> None:
+    def fail(batch: Any, info: BatchInfo) -> Any:
+        if info.epoch == 0 and 20 in info.rows:
+            raise RuntimeError("no luck with 20")
+        return batch
+
+    loader = make(patches, 8, batch_transform=fail)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    with pytest.raises(RuntimeError, match="no luck with 20"):
+        next(batches)
+    assert loader.state_dict()["batches_done"] == 2
+    loader.set_epoch(1)
+    assert len(list(loader)) == 14
+
+
+def test_a_batch_transform_that_returns_nothing_is_refused(patches: Path) -> None:
+    with pytest.raises(TypeError, match="batch_transform returned None"):
+        next(iter(make(patches, 8, batch_transform=lambda *_: None)))
+
+
+def test_stats_count_records_batches_and_bytes(patches: Path) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("lr", "hr", "noise", "number"))
+    loader = make(dataset, 10)
+    list(loader)
+    stats = loader.stats()
+    assert (stats.records, stats.images, stats.batches, stats.skipped) == (COUNT, 0, 11, 0)
+    assert (stats.reads, stats.bytes_read) == (2 * COUNT, COUNT * (48 + 768 + 100 + 8))
+    assert f"{stats}".startswith(f"{stats.records_per_second:.0f} records/s")
+    assert stats.seconds >= stats.wait_seconds > 0
+
+
+def write_both(path: Path, count: int = 9) -> Path:
+    """Write images with arrays, a label and a bfloat16 number."""
+    fields = {"image": fr.image(), "label": fr.int64(), "map": fr.array("float32", (30, 2)), "score": fr.bfloat16()}
+    with fr.Writer(path, fr.Schema(fields)) as writer:
+        for number in range(count):
+            rows = np.full((30, 2), number, np.float32)
+            writer.append({"image": photo(number), "label": number, "map": rows, "score": float(number)})
+    return path
+
+
+def test_behind_images_arrays_follow_as_tensors(tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), extra_fields=("map", "score"))
+    images, labels, maps, scores = next(iter(make(dataset, 4, image=CenterCrop(24))))
+    assert images.shape == (4, 3, 24, 24)
+    assert (maps.dtype, maps.shape, scores.dtype) == (torch.float32, (4, 30, 2), torch.bfloat16)
+    assert maps[:, 7, 1].tolist() == labels.tolist() == scores.tolist() == [0, 1, 2, 3]
+
+
+def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: Path) -> None:
+    path = write_both(tmp_path / "a.frec")
+    dataset = fr.FastRecordDataset(path, fields=("score", "image", "map"))
+    batches = list(make(dataset, 4, images={"image": CenterCrop(24)}))
+    assert [list(batch) for batch in batches] == [["score", "image", "map"]] * 3
+    alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, image=CenterCrop(24))])
+    assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
+    assert torch.cat([batch["score"] for batch in batches]).tolist() == list(range(9))
+    with pytest.raises(fr.SchemaError, match=r"say images=\{'image': transforms.CenterCrop\(224\)\} or"):
+        make(dataset)
+    with pytest.raises(fr.SchemaError, match="images= names 'label', which is not among"):
+        make(dataset, images={"label": CenterCrop(24)})
+
+
+def test_labels_are_numbered_by_the_classes_of_the_data_set(tmp_path: Path) -> None:
+    schema = fr.Schema({"values": fr.array("float32", (40,)), "label": fr.int64()})
+    for name, classes in (("a", ["ant", "bee"]), ("b", ["bee", "ant"])):
+        with fr.Writer(tmp_path / f"{name}.frec", schema, metadata={"classes": classes}) as writer:
+            for label in (0, 1, 1):
+                writer.append({"values": np.full(40, label, np.float32), "label": label})
+    dataset = fr.FastRecordDataset([tmp_path / "a.frec", tmp_path / "b.frec"])
+    batches = list(make(dataset, 4))
+    assert torch.cat([batch["label"] for batch in batches]).tolist() == [0, 1, 1, 1, 0, 0]
+    assert torch.cat([batch["values"][:, 0] for batch in batches]).tolist() == [0, 1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"image": CenterCrop(8)}, ValueError, "image: the data set is in fields mode"),
+        ({"flip": True, "dtype": torch.float32}, ValueError, "flip, dtype: the data set is in fields mode"),
+        ({"fields": ("hr",)}, ValueError, "fields: the data set is in fields mode"),
+        ({"ragged": "pad"}, TypeError, "a way for each field, such as .*, not 'pad'"),
+        ({"ragged": {"tokens": "pads"}}, ValueError, '\'tokens\' is "list", "pad" or "packed", not \'pads\''),
+        ({"ragged": {"hr": "pad"}}, fr.SchemaError, "field 'hr' is no array whose shape varies"),
+        ({"ragged": {"nowhere": "pad"}}, fr.SchemaError, "field 'nowhere' is no array whose shape varies"),
+        ({"batch_transform": 3}, TypeError, "batch_transform is a callable, not int"),
+        ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip" or a callable'),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    patches: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make(patches, **options)
+
+
+def test_text_alone_makes_batches_too(patches: Path) -> None:
+    dataset = fr.FastRecordDataset(patches, fields=("key", "meta"))
+    batches = list(make(dataset, 50))
+    assert [len(batch["key"]) for batch in batches] == [50, 50, 7]
+    assert batches[2]["key"][-1] == record(106)["key"]
+    assert batches[2]["meta"][-1] == {"number": 106}
+
+
+def test_all_batches_may_be_dropped_in_any_order(patches: Path) -> None:
+    batches = list(make(fr.FastRecordDataset(patches, fields=("hr", "number")), 2))
+    for batch in batches[::2]:
+        batch.clear()
+    gc.collect()
+    for place, batch in enumerate(batches):
+        if place % 2:
+            assert plain(batch["hr"]) == plain(expected(batch["number"].tolist())["hr"])
+
+
+def test_fields_of_the_test_file_are_all_covered() -> None:
+    assert list(expected([0])) == list(SCHEMA)

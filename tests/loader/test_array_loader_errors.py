@@ -1,0 +1,150 @@
+"""Damaged and missing values of arrays: errors that name them, skipped records; and plans that can not be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastrecord as fr
+from fastrecord import _core
+from fastrecord.loader.skip import SkippedRecord
+from tests.support.patches import COUNT, check, make, numbers, opened, record
+
+BAD = 13
+
+pytestmark = pytest.mark.usefixtures("no_load_thread_is_left")
+
+
+def test_a_plan_of_values_without_one_size_is_refused(patches: Path, tmp_path: Path) -> None:
+    reader = fr.Reader(patches)
+    for name in ("tokens", "key", "words"):
+        with pytest.raises(TypeError, match=rf"field {name} .*its values are not all of one size"):
+            _core.ArrayPlan([(reader, [name])])
+    with fr.Writer(tmp_path / "b.frec", fr.Schema({"hr": fr.array("uint8", (16, 16, 4))})) as writer:
+        writer.append({"hr": np.zeros((16, 16, 4), np.uint8)})
+    with pytest.raises(TypeError, match=r"b\.frec: field hr .*in the first file its values have 768 bytes each"):
+        _core.ArrayPlan([(reader, ["hr"]), (fr.Reader(tmp_path / "b.frec"), ["hr"])])
+
+
+def damage(source: Path, target: Path, needle: bytes) -> Path:
+    """Copy a file and flip a bit in the only place that has these bytes."""
+    data = bytearray(source.read_bytes())
+    assert data.count(needle) == 1
+    data[data.index(needle) + len(needle) // 2] ^= 1
+    target.write_bytes(data)
+    return target
+
+
+@pytest.fixture(params=["hr", "noise", "tokens", "boxes"])
+def bad(request: pytest.FixtureRequest, patches: Path, tmp_path: Path) -> tuple[Path, str]:
+    """A file with a damaged value in record 13, and its field."""
+    value = np.ascontiguousarray(record(BAD)[request.param])
+    if request.param == "tokens":
+        value = record(17)["tokens"]  # five numbers that nothing else in the file looks like
+    return damage(patches, tmp_path / "bad.frec", value.tobytes()), request.param
+
+
+def place(field: str) -> int:
+    return 17 if field == "tokens" else BAD
+
+
+def test_the_error_names_file_record_and_field_when_the_turn_of_its_batch_has_come(bad: tuple[Path, str]) -> None:
+    path, field = bad
+    loader = make(path, 2)
+    batches = iter(loader)
+    before = place(field) // 2
+    assert numbers(itertools.islice(batches, before)) == [[2 * i, 2 * i + 1] for i in range(before)]
+    message = rf"bad\.frec: record {place(field)}, field {field}: .*damaged, key 'patch {place(field)}'"
+    with pytest.raises(fr.CorruptFileError, match=message):
+        next(batches)
+    assert loader.state_dict()["batches_done"] == before
+    assert loader.skipped == []
+
+
+@pytest.mark.parametrize("ragged", [None, {"tokens": "pad", "boxes": "packed"}])
+def test_a_skipped_record_is_missing_from_all_fields_of_its_batch_alone(bad: tuple[Path, str], ragged: Any) -> None:
+    path, field = bad
+    others = [number for number in range(COUNT) if number != place(field)]
+    infos = []
+
+    def note(batch: Any, info: Any) -> Any:
+        infos.append(info)
+        return batch
+
+    loader = make(path, 5, on_error="skip", ragged=ragged, batch_transform=note)
+    batches = list(loader)
+    assert list(itertools.chain(*numbers(batches))) == others
+    assert np.concatenate([info.rows for info in infos]).tolist() == others
+    for batch in batches:
+        if ragged is None:
+            check(batch, batch["number"].tolist())
+        else:
+            assert len(batch["tokens"]) == len(batch["boxes"][1]) - 1 == len(batch["number"])
+    (skipped,) = loader.skipped
+    assert (skipped.path, skipped.record, skipped.key) == (str(path), place(field), f"patch {place(field)}")
+    assert loader.stats().skipped == 1
+
+
+def test_a_callable_is_told_of_each_record_that_is_skipped(bad: tuple[Path, str]) -> None:
+    path, field = bad
+    told: list[SkippedRecord] = []
+    loader = make(path, 50, on_error=lambda _, record: told.append(record))
+    assert sum(map(len, numbers(loader))) == COUNT - 1
+    assert [skipped.record for skipped in told] == [place(field)]
+    assert len(list(make(path, 1, on_error="skip"))) == COUNT - 1
+    with pytest.raises(fr.FastRecordError, match="none of the 1 records of a batch could be loaded"):
+        list(make(path, 1, on_error="skip", drop_last=True))
+
+
+def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(patches: Path, tmp_path: Path) -> None:
+    path = damage(patches, tmp_path / "bad.frec", record(BAD)["hr"].tobytes())
+    batches = list(make(opened(path, verify=False, fields=("hr", "number")), 50))
+    assert torch.cat([batch["number"] for batch in batches]).tolist() == list(range(COUNT))
+    assert not torch.equal(batches[0]["hr"][BAD], torch.from_numpy(record(BAD)["hr"]))
+
+
+def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> None:
+    # 48 bytes a record: 85.3 of them in a block of 4 KiB.
+    with fr.Writer(tmp_path / "sound.frec", fr.Schema({"lr": fr.array("uint8", (4, 4, 3))})) as writer:
+        for number in range(400):
+            writer.append({"lr": record(number)["lr"]})
+    path = damage(tmp_path / "sound.frec", tmp_path / "bad.frec", record(100)["lr"].tobytes())
+    loader = make(fr.FastRecordDataset(path), 400, on_error="skip", max_skipped=90)
+    (batch,) = list(loader)
+    lost = [skipped.record for skipped in loader.skipped]
+    assert 100 in lost
+    assert 80 <= len(lost) <= 90
+    others = [number for number in range(400) if number not in lost]
+    assert torch.equal(batch["lr"], torch.from_numpy(np.stack([record(number)["lr"] for number in others])))
+    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: .*lr.*damaged"):
+        list(make(fr.FastRecordDataset(path), 400))
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_a_file_that_is_cut_short_under_the_loader_is_an_error_and_no_crash(
+    patches: Path, tmp_path: Path, access: str
+) -> None:
+    path = tmp_path / "train.frec"
+    path.write_bytes(patches.read_bytes())
+    batches = iter(make(opened(path, access=access, fields=("hr", "number")), 2, prefetch=0))
+    next(batches)
+    os.truncate(path, 8192)
+    with pytest.raises(fr.CorruptFileError, match=r"train\.frec.*truncated"):
+        list(batches)
+
+
+def test_an_interrupt_while_json_is_parsed_is_no_damage(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> Any:
+        raise KeyboardInterrupt
+
+    batches = iter(make(opened(patches, fields=("meta",)), on_error="skip"))
+    monkeypatch.setattr(json, "loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)

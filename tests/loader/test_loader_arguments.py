@@ -1,0 +1,310 @@
+"""What the loader and the sampler are given: an order, paths, changes between epochs, arguments of other loaders."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms as theirs
+from torchvision.transforms import v2
+
+import fastrecord as fr
+from fastrecord.sampler.state import Shuffle
+from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from tests.support.commands import run
+from tests.support.loading import COUNT, photo, write_payloads
+
+
+@pytest.fixture
+def data(photos: Path) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(photos)
+
+
+# --- order ---
+
+
+def test_neither_the_sampler_nor_the_loader_has_an_order_unless_it_is_said(data: fr.FastRecordDataset) -> None:
+    for make in (
+        lambda: fr.FastRecordBatchSampler(data, 4),
+        lambda: fr.FastRecordLoader(data, 4, image=Resize(8)),
+        lambda: fr.FastRecordLoader(data.select(["label"]), 4),
+    ):
+        with pytest.raises(TypeError, match=r"say shuffle=True to train .* or shuffle=False to evaluate"):
+            make()
+    orders: tuple[Shuffle, ...] = (True, False, "blocks")
+    for shuffle in orders:
+        sampler = fr.FastRecordBatchSampler(data, 4, shuffle=shuffle, seed=2)
+        loader = fr.FastRecordLoader(data, 4, shuffle=shuffle, seed=2, image=Resize(8))
+        assert [labels.tolist() for _, labels in loader] == [data.targets[rows].tolist() for rows in sampler]
+    assert fr.FastRecordBatchSampler(data, 4, balance="label").shuffle is True
+    assert fr.FastRecordBatchSampler(data, 4, weights=[1.0] * COUNT).shuffle is True
+
+
+@pytest.fixture(scope="module")
+def in_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty images of two classes, packed class by class."""
+    path = tmp_path_factory.mktemp("runs") / "train.frec"
+    schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+    with fr.Writer(path, schema) as writer:
+        for number in range(40):
+            writer.append({"image": photo(number), "label": number // 20})
+    return path
+
+
+@pytest.mark.parametrize(
+    "augmented",
+    [{"image": RandomResizedCrop(8)}, {"images": {"image": RandomCrop(8)}}, {"image": Resize(8), "flip": True}],
+)
+def test_augmenting_in_file_order_over_runs_of_a_class_warns_once(in_runs: Path, augmented: dict[str, Any]) -> None:
+    loader = fr.FastRecordLoader(in_runs, 4, shuffle=False, **augmented)
+    with pytest.warns(UserWarning, match="neighbours are mostly of one class: say shuffle=True") as caught:
+        list(loader)
+    assert caught[0].filename == __file__
+    list(loader)
+
+
+def test_nothing_is_warned_of_where_the_order_does_no_harm(in_runs: Path, photos: Path) -> None:
+    runs, random = fr.FastRecordDataset(in_runs), RandomResizedCrop(8)
+    loaders = [
+        fr.FastRecordLoader(runs, 4, shuffle=True, image=random),
+        fr.FastRecordLoader(runs, 4, shuffle=False, image=CenterCrop(8)),
+        fr.FastRecordLoader(runs, 40, shuffle=False, image=random),  # one batch
+        fr.FastRecordLoader(runs.filter("label", "==", 1), 4, shuffle=False, image=random),
+        fr.FastRecordLoader(photos, 4, shuffle=False, image=random),  # classes in turns
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for loader in loaders:
+            list(loader)
+
+
+# --- changes ---
+
+
+def test_images_grow_from_the_next_iteration_on(data: fr.FastRecordDataset) -> None:
+    loader = fr.FastRecordLoader(data, 8, shuffle=True, seed=3, image=RandomResizedCrop(16), threads=2)
+    under_way = iter(loader)
+    first = next(under_way)[0]
+    loader.image = RandomResizedCrop(24)
+    assert loader.image == RandomResizedCrop(24)
+    assert [images.shape[-1] for images, _ in under_way] == [16, 16]
+    assert loader.stats().records == COUNT
+    loader.flip = True
+    loader.batch_transform = lambda batch, _: (batch[0].float(), batch[1])
+    again = list(loader)
+    assert {images.shape[-1] for images, _ in again} == {24}
+    assert loader.stats().records == loader.stats().images == 2 * COUNT
+    made = fr.FastRecordLoader(data, 8, shuffle=True, seed=3, image=RandomResizedCrop(24), flip=True)
+    made.set_epoch(1)
+    for (images, labels), (expected, their_labels) in zip(again, made, strict=True):
+        assert torch.equal(images, expected.float())
+        assert torch.equal(labels, their_labels)
+    assert first.shape[-1] == 16
+    assert pickle.loads(pickle.dumps(made)).image == made.image
+
+
+def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) -> None:
+    loader = fr.FastRecordLoader(data, 8, shuffle=False, image=Resize(16))
+    arrays = fr.FastRecordLoader(data.select(["label"]), 8, shuffle=False)
+    for wrong, name, value, error in (
+        (loader, "image", 16, TypeError),
+        (loader, "image", None, ValueError),
+        (loader, "images", {"image": Resize(4)}, ValueError),
+        (loader, "flip", 2, TypeError),
+        (loader, "batch_transform", 3, TypeError),
+        (arrays, "image", Resize(4), ValueError),
+        (arrays, "flip", True, ValueError),
+    ):
+        with pytest.raises(error):
+            setattr(wrong, name, value)
+    assert [images.shape[-1] for images, _ in loader] == [16, 16, 16]
+    assert len(list(arrays)) == 3
+    pairs = fr.FastRecordLoader(data, 8, shuffle=False, images={"image": Resize(16)})
+    pairs.images = {"image": Resize(4)}
+    assert next(iter(pairs))[0]["image"].shape[-1] == 4
+
+
+@pytest.mark.parametrize("name", ["weights", "shuffle", "batch_size", "epoch", "sede", "tail"])
+def test_a_sampler_refuses_attributes_that_would_change_nothing(data: fr.FastRecordDataset, name: str) -> None:
+    sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True)
+    way_out = "call set_epoch" if name == "epoch" else "make another one"
+    with pytest.raises(AttributeError, match=f"'{name}' of a FastRecordBatchSampler cannot be set: {way_out}"):
+        setattr(sampler, name, 1)
+    assert not hasattr(sampler, "weights")
+
+
+@pytest.mark.parametrize("name", ["threads", "dataset", "imgae", "dtype", "batch_size", "seed", "sampler"])
+def test_a_loader_refuses_attributes_that_would_change_nothing(data: fr.FastRecordDataset, name: str) -> None:
+    loader = fr.FastRecordLoader(data, 4, shuffle=True, image=Resize(8))
+    with pytest.raises(
+        AttributeError, match=f"'{name}' of a FastRecordLoader .* set one of batch_transform, flip, image"
+    ):
+        setattr(loader, name, 1)
+
+
+def test_a_class_derived_from_them_has_attributes_of_its_own(data: fr.FastRecordDataset) -> None:
+    class Mine(fr.FastRecordBatchSampler):
+        def __init__(self) -> None:
+            super().__init__(data, 4, shuffle=True)
+            self.name = "mine"
+
+    mine = Mine()
+    mine.name = "yours"
+    with pytest.raises(AttributeError, match="'seed' of a Mine cannot be set"):
+        mine.seed = 3  # type: ignore[misc]
+
+
+# --- the way in ---
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/train.frec", "gs://bucket/*.frec", "https://host/train.frec"])
+def test_a_remote_path_is_said_not_to_be_read_yet(path: str) -> None:
+    text = "remote paths are not read yet: copy the file to this machine, or mount its storage"
+    for use in (fr.Reader, fr.FastRecordDataset, lambda path: fr.FastRecordLoader(path, 4, shuffle=True)):
+        with pytest.raises(FileNotFoundError, match=text):
+            use(path)
+    for command in (["info"], ["ls"], ["doctor"], ["bench"], ["merge", "-o", "out.frec"]):
+        result = run(*command[:1], path, *command[1:])
+        assert text in result.output, command
+        assert result.exit_code != 0
+
+
+def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path: Path) -> None:
+    extra = {
+        "box": fr.array("float32", (4,)),
+        "half": fr.array("bfloat16", (2,)),
+        "score": fr.float32(),
+        "n": fr.uint8(),
+    }
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), **extra, "key": fr.string()})) as writer:
+        for number in range(6):
+            arrays = {"box": torch.full((4,), number / 2), "half": torch.full((2,), number / 4).bfloat16()}
+            writer.append({"image": photo(number), **arrays, "score": number / 2, "n": number, "key": str(number)})
+    data = fr.FastRecordDataset(tmp_path / "a.frec", decode="native", extra_fields=(*extra, "key"))
+    _, *loaded = next(iter(fr.FastRecordLoader(data, 6, shuffle=False, image=Resize(8))))
+    square = data.subset(range(6))
+    square.transform = lambda image: image[:, :8, :8]
+    _, *collated = next(iter(DataLoader(square, 6, collate_fn=fr.collate)))
+    for ours, theirs_, name in zip(loaded, collated, extra, strict=False):
+        assert isinstance(ours, torch.Tensor)
+        assert isinstance(theirs_, torch.Tensor)
+        assert ours.tolist() == theirs_.tolist()
+        assert ours.dtype == theirs_.dtype or name in ("score", "n")  # Python's numbers in a sample
+    assert list(loaded[-1]) == list(collated[-1]) == [str(number) for number in range(6)]
+    assert isinstance(data[1][1], torch.Tensor)
+
+
+def test_a_path_stands_for_its_data_set(photos: Path) -> None:
+    several: list[str | Path] = [photos, str(photos)]
+    for paths in (photos, str(photos), several):
+        loader = fr.Loader(paths, 4, shuffle=False, image=Resize(8))
+        assert len(loader.dataset) == COUNT * (2 if paths is several else 1)
+    assert (fr.Dataset, fr.BatchSampler, fr.Loader) == (
+        fr.FastRecordDataset,
+        fr.FastRecordBatchSampler,
+        fr.FastRecordLoader,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("num_workers", "no worker processes: say threads="),
+        ("collate_fn", "change whole batches by batch_transform="),
+        ("mean", r"give dtype=, .* fastrecord\.transforms\.Normalize\(mean, std\)"),
+        ("std", r"Normalize\(mean, std\)"),
+        ("persistent_workers", "no worker processes: leave it out"),
+        ("worker_init_fn", "leave it out"),
+        ("multiprocessing_context", "leave it out"),
+        ("timeout", "leave it out"),
+        ("prefetch_factor", "say prefetch="),
+        ("sampler", "say batch_sampler="),
+        ("generator", "seed="),
+        ("pin_memory_device", "say device="),
+        ("in_order", "leave it out"),
+        ("transform", "say image= with a geometry"),
+        ("weights", r"FastRecordBatchSampler\(dataset, batch_size, weights=\.\.\.\)"),
+        ("classes", r"FastRecordDataset\(path, classes=\.\.\.\)"),
+        ("batchsize", "is batch_size= meant"),
+        ("xyzzy", "it has dataset, batch_size"),
+    ],
+)
+def test_an_argument_of_other_loaders_is_answered_by_what_to_write(photos: Path, name: str, answer: str) -> None:
+    options: dict[str, Any] = {name: 2}
+    with pytest.raises(TypeError, match=f"FastRecordLoader has no argument '{name}': .*{answer}"):
+        fr.FastRecordLoader(photos, 4, shuffle=True, image=Resize(8), **options)
+
+
+def test_every_argument_of_torchs_loader_is_known_or_answered(photos: Path) -> None:
+    import inspect
+
+    from torch.utils.data import DataLoader
+
+    ours = inspect.signature(fr.FastRecordLoader).parameters
+    for name in set(inspect.signature(DataLoader).parameters) - set(ours) - {"self"}:
+        options: dict[str, Any] = {name: None}
+        with pytest.raises(TypeError) as raised:
+            fr.FastRecordLoader(photos, 4, shuffle=True, image=Resize(8), **options)
+        assert "it has dataset" not in str(raised.value)
+        assert "meant" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("transform", "answer"),
+    [
+        (theirs.RandomResizedCrop(224), "image=fastrecord.transforms.RandomResizedCrop((224, 224))"),
+        (v2.RandomResizedCrop((8, 9), scale=(0.5, 1)), "RandomResizedCrop((8, 9), scale=(0.5, 1))"),
+        (theirs.Resize((8, 9)), "image=fastrecord.transforms.Resize((8, 9))"),
+        (theirs.Resize(8), "CenterCrop(8, resize=8) or Resize((8, 8))"),
+        (theirs.RandomCrop(8, padding=2), "image=fastrecord.transforms.RandomCrop((8, 8), padding=2)"),
+        (theirs.ColorJitter(), "ColorJitter: there is none: change whole batches by batch_transform="),
+        (
+            v2.Compose([v2.Resize(256), v2.CenterCrop(224), theirs.ToTensor(), v2.Normalize([0.5], [0.2])]),
+            "CenterCrop: image=fastrecord.transforms.CenterCrop((224, 224), resize=256); "
+            "ToTensor: nothing, as batches are tensors; Normalize: apply fastrecord.transforms.Normalize([0.5], [0.2])",
+        ),
+        (
+            torch.nn.Sequential(theirs.RandomHorizontalFlip(), theirs.CenterCrop(4)),
+            "RandomHorizontalFlip: flip=True; Cen",
+        ),
+    ],
+)
+def test_a_transform_of_torchvision_is_answered_by_ours(photos: Path, transform: Any, answer: str) -> None:
+    with pytest.raises(TypeError, match=r"a geometry of fastrecord\.transforms is wanted") as raised:
+        fr.FastRecordLoader(photos, 4, shuffle=True, image=transform)
+    assert answer in str(raised.value)
+    shown = str(raised.value).split("image=fastrecord.transforms.")
+    for call in shown[1:]:  # what is shown can be written
+        eval(call.split(";")[0], vars(fr.transforms))
+
+
+def test_a_filter_of_a_callable_alone_is_answered_by_the_two_forms(data: fr.FastRecordDataset) -> None:
+    for arguments in ((lambda sample: sample[1] == 0,), ("label",)):
+        with pytest.raises(TypeError, match=r"filter\('label', '==', 3\), .* filter\('score', lambda column"):
+            data.filter(*arguments)
+
+
+def test_a_repr_says_what_there_is(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "a.frec", [photo(number) for number in range(6)])
+    data = fr.FastRecordDataset(path, extra_fields=("key",))
+    sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True, seed=3)
+    loader = fr.FastRecordLoader(data, batch_sampler=sampler, image=Resize(8), flip=True, threads=2)
+    shown = repr(loader)
+    for part in (
+        "FastRecordLoader",
+        "Number of datapoints: 6",
+        "Sample: image (image), label (int64), key (string)",
+        "Number of classes: 3",
+        "Batches: FastRecordBatchSampler(6 records, 2 batches of 4, shuffle=True, seed=3, tail='exact', epoch=0)",
+        "image: Resize(size=(8, 8))",
+        "flip: True",
+        "threads: 2, prefetch: 2",
+    ):
+        assert part in shown
+    assert "weights" in repr(fr.FastRecordBatchSampler(data, 4, weights=[1] * 6, rank=1, world_size=2))
+    assert "Fields: label" in repr(fr.FastRecordLoader(data.select(["label"]), 4, shuffle=False))

@@ -1,0 +1,379 @@
+"""What FastRecordLoader does with records that give no image, with bad arguments, and what its counters say."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import SequentialSampler, Subset
+
+import fastrecord as fr
+from fastrecord.loader.loader import FastRecordLoader
+from fastrecord.loader.skip import SkippedRecord
+from fastrecord.loader.stats import LoaderStats
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from tests.support.commands import flip
+from tests.support.loading import epoch, make, photo, write_payloads, write_photos
+
+COUNT = 10
+BAD = 5
+
+
+def damaged(tmp_path: Path) -> Path:
+    path = write_photos(tmp_path / "sound.frec", COUNT)
+    flip(path, tmp_path / "train.frec", record=BAD)
+    return tmp_path / "train.frec"
+
+
+def with_payload(payload: bytes) -> Callable[[Path], Path]:
+    """Return what makes a file whose record 5 has a payload."""
+
+    def write(tmp_path: Path) -> Path:
+        payloads = [photo(number) for number in range(COUNT)]
+        payloads[BAD] = payload
+        return write_payloads(tmp_path / "train.frec", payloads, images=False)
+
+    return write
+
+
+def wide() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (1000, 101)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+KINDS = {
+    "damaged": (damaged, fr.CorruptFileError, "field image: stored CRC .*: the payload is damaged"),
+    "no image": (with_payload(b"hello"), fr.DecodeError, "field image: not an image of a known type: 5 bytes"),
+    "empty": (with_payload(b""), fr.DecodeError, "field image: not an image of a known type: 0 bytes"),
+    "truncated": (with_payload(photo(BAD)[:-400]), fr.DecodeError, "field image: the JPEG is truncated"),
+    "too large": (with_payload(wide()), fr.DecodeError, "1000 x 101 pixels are more than the limit of 100000"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, type[Exception], str]:
+    """A file whose record 5 gives no image, and the error that says why."""
+    write, error, reason = KINDS[request.param]
+    return write(tmp_path), error, rf"train\.frec: record 5.*{reason}.*, key '(train|sound)/5'"
+
+
+def load(path: Path, batch_size: int = 4, **options: Any) -> FastRecordLoader:
+    return make(fr.FastRecordDataset(path, extra_fields=("key",)), batch_size, max_pixels=100_000, **options)
+
+
+def test_the_error_names_file_record_key_and_reason_when_the_turn_of_its_batch_has_come(
+    bad: tuple[Path, type[Exception], str],
+) -> None:
+    path, error, message = bad
+    loader = load(path, prefetch=3)
+    batches = iter(loader)
+    assert len(next(batches)[0]) == 4
+    with pytest.raises(error, match=message):
+        next(batches)
+    assert next(batches, None) is None
+    assert loader.state_dict()["batches_done"] == 1
+    assert loader.skipped == []
+
+
+def test_a_skipped_record_is_missing_from_its_batch_alone(bad: tuple[Path, type[Exception], str]) -> None:
+    path, _, message = bad
+    loader = load(path, on_error="skip")
+    batches = list(loader)
+    assert [len(images) for images, *_ in batches] == [4, 3, 2]
+    keys = [key.split("/")[1] for batch in batches for key in batch[2]]
+    assert keys == [str(number) for number in range(COUNT) if number != BAD]
+    labels = torch.cat([batch[1] for batch in batches])
+    assert labels.tolist() == [number % 3 for number in range(COUNT) if number != BAD]
+    sound = epoch(make(write_photos(path.parent / "again.frec", COUNT), 4))
+    others = [number for number in range(COUNT) if number != BAD]
+    assert torch.equal(torch.cat([batch[0] for batch in batches]), sound[others])
+    (skipped,) = loader.skipped
+    assert (skipped.path, skipped.record, skipped.key in ("train/5", "sound/5")) == (str(path), BAD, True)
+    assert re.search(message, skipped.reason)
+    assert (loader.stats().images, loader.stats().skipped) == (9, 1)
+    list(loader)
+    assert (len(loader.skipped), loader.stats().skipped) == (2, 2)
+    assert all(images.is_contiguous(memory_format=torch.channels_last) for images, *_ in batches)
+
+
+def test_a_callable_is_told_of_each_record_and_may_raise(bad: tuple[Path, type[Exception], str]) -> None:
+    path, error, message = bad
+    told: list[tuple[Exception, SkippedRecord]] = []
+    loader = load(path, on_error=lambda *both: told.append(both))
+    assert sum(len(images) for images, *_ in loader) == COUNT - 1
+    ((raised, record),) = told
+    assert isinstance(raised, error)
+    assert record.record == BAD
+    assert record.reason == str(raised)
+    with pytest.raises(error, match=message):
+        raise raised
+    assert loader.skipped == [record]
+
+    def stop(_: Exception, record: SkippedRecord) -> None:
+        raise RuntimeError(f"no more: {record.key}")
+
+    with pytest.raises(RuntimeError, match=r"no more: (train|sound)/5"):
+        list(load(path, on_error=stop))
+
+
+def test_a_truncated_image_may_be_accepted(tmp_path: Path) -> None:
+    path = with_payload(photo(BAD)[:-400])(tmp_path)
+    sound = write_photos(tmp_path / "sound.frec", COUNT)
+    images, whole = (epoch(load(p, truncated="accept", image=Resize(32), flip=False)) for p in (path, sound))
+    others = [number for number in range(COUNT) if number != BAD]
+    assert torch.equal(images[others], whole[others])
+    assert torch.equal(images[BAD][:, :10], whole[BAD][:, :10])
+    assert not torch.equal(images[BAD], whole[BAD])
+
+
+def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(tmp_path: Path) -> None:
+    data = bytearray(damaged(tmp_path).read_bytes())
+    assert len(data) > 0
+    dataset = fr.FastRecordDataset(tmp_path / "train.frec", verify=False)
+    assert len(epoch(make(dataset, on_error="skip", truncated="accept"))) >= COUNT - 1
+
+
+def nothing_left(tmp_path: Path) -> Path:
+    """Return a file whose second batch of two gives nothing."""
+    return write_payloads(tmp_path / "train.frec", [photo(0), photo(1), b"no", b"none", photo(4)], images=False)
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_a_batch_of_which_nothing_is_left_is_an_error_where_ranks_take_equally_many(tmp_path: Path, tail: Any) -> None:
+    dataset = fr.FastRecordDataset(nothing_left(tmp_path))
+    sampler = FastRecordBatchSampler(dataset, 2, shuffle=False, tail=tail)
+    loader = make(dataset, None, batch_sampler=sampler, on_error="skip")
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(
+        fr.FastRecordError,
+        match=r"none of the 2 records of a batch .*use larger batches; the last one: .*record 3.*'train/3'",
+    ):
+        next(batches)
+    assert [record.record for record in loader.skipped] == [2, 3]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("arrays", [False, True])
+def test_a_batch_of_which_nothing_is_left_is_left_out_where_nobody_waits_for_it(
+    tmp_path: Path, prefetch: int, foreign: bool, arrays: bool
+) -> None:
+    dataset = fr.FastRecordDataset(nothing_left(tmp_path))
+    options: dict[str, Any] = {"prefetch": prefetch, "on_error": "skip"}
+    if arrays:
+        options |= {"images": {"image": CenterCrop(16)}}
+        dataset = dataset.select(("label", "image"))
+    if foreign:
+        options["batch_sampler"] = [[0, 1], [2, 3], [4]]
+    loader = make(dataset, None if foreign else 2, **options)
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict()["batches_done"] == 1
+    last = next(batches)
+    assert len(last["label"] if arrays else last[0]) == 1
+    # The one that was left out is done too.
+    assert loader.state_dict()["batches_done"] in (0, 3)
+    assert next(batches, None) is None
+    assert (loader.stats().skipped, loader.stats().batches) == (2, 2)
+
+
+def test_an_epoch_that_gives_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "train.frec", [b"no"] * 5, images=False)
+    with pytest.raises(fr.FastRecordError, match=r"none of the 5 records of an iteration .*record 4.*'train/4'"):
+        list(make(path, 2, on_error="skip"))
+
+
+def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "train.frec", [photo(0), *[b"none"] * 1100], images=False)
+    loader = make(path, 1101, on_error="skip", max_skipped=None)
+    assert len(epoch(loader)) == 1
+    assert [record.record for record in loader.skipped] == list(range(1, 1001))
+    assert loader.stats().skipped == 1100
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_file_that_is_cut_short_under_the_loader_is_an_error_and_no_crash(
+    tmp_path: Path, access: str, on_error: Any
+) -> None:
+    path = write_photos(tmp_path / "train.frec", 40)
+    loader = make(fr.FastRecordDataset(path, access=access), 2, prefetch=0, on_error=on_error)
+    batches = iter(loader)
+    next(batches)
+    os.truncate(path, 8192)
+    with pytest.raises(
+        fr.CorruptFileError if on_error == "raise" else fr.FastRecordError, match=r"train\.frec.*truncated"
+    ):
+        list(batches)
+
+
+def test_a_record_of_a_file_without_keys_is_skipped_without_one(tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.bytes_()})) as writer:
+        writer.append({"image": photo(0)})
+        writer.append({"image": b"none"})
+    loader = make(tmp_path / "a.frec", on_error="skip")
+    assert [len(images) for images in loader] == [1]
+    (skipped,) = loader.skipped
+    assert (skipped.record, skipped.key) == (1, None)
+    assert "key" not in skipped.reason
+
+
+def test_counters_say_what_was_read_and_made(tmp_path: Path) -> None:
+    path = write_photos(tmp_path / "train.frec", COUNT)
+    sizes = [len(photo(number)) for number in range(COUNT)]
+    loader = make(path, 4, prefetch=4)
+    assert loader.stats() == LoaderStats(threads=2)
+    assert str(loader.stats()).startswith("0 images/s")
+    batches = iter(loader)
+    next(batches)
+    middle = loader.stats()
+    assert middle.batches == 1
+    assert 4 <= middle.images <= COUNT
+    list(batches)
+    stats = loader.stats()
+    assert (stats.images, stats.batches, stats.reads, stats.bytes_read) == (COUNT, 3, COUNT, sum(sizes))
+    assert stats.skipped == 0
+    assert loader.stats() == stats  # nothing is under way: no time passes
+    list(loader)
+    window = loader.stats() - stats
+    assert (window.images, window.batches, window.bytes_read, window.threads) == (COUNT, 3, sum(sizes), 2)
+    for part in (middle, stats, window):
+        shares = [part.read_share, part.decode_share, part.resize_share, part.idle_share]
+        assert all(0 <= share <= 1 for share in shares)
+        assert sum(shares) == pytest.approx(1)
+        assert 0 <= part.wait_share <= 1
+        assert part.wait_seconds <= part.seconds
+        assert part.images_per_second == part.images / part.seconds
+        assert part.reads_per_second == part.reads / part.seconds
+        assert part.megabytes_per_second == pytest.approx(part.bytes_read / 1e6 / part.seconds)
+        assert all(seconds > 0 for seconds in (part.read_seconds, part.decode_seconds, part.resize_seconds))
+
+
+def test_several_images_of_a_record_are_several_reads_of_one_image(tmp_path: Path) -> None:
+    loader = make(write_photos(tmp_path / "train.frec", COUNT), images={"image": CenterCrop(8)})
+    list(loader)
+    assert (loader.stats().images, loader.stats().reads) == (COUNT, COUNT)
+
+
+def test_shares_stay_shares_where_work_of_before_falls_into_a_window() -> None:
+    window = LoaderStats(seconds=1.0, threads=2, decode_seconds=3.0, read_seconds=1.0, wait_seconds=2.0, skipped=2)
+    assert (window.decode_share, window.read_share, window.resize_share, window.idle_share) == (0.75, 0.25, 0, 0)
+    assert window.wait_share == 1
+    assert str(window).endswith("(read 25 %, decode 75 %, resize 0 %, idle 0 %); consumer waited 100 %, 2 skipped")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 10 JPEGs."""
+    return write_photos(tmp_path_factory.mktemp("photos") / "train.frec", COUNT)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 4, "batch_sampler": [[0]]}, ValueError, "give one of batch_size and batch_sampler"),
+        ({"batch_size": None}, ValueError, "give one of batch_size and batch_sampler"),
+        ({"batch_size": 0}, ValueError, "batch_size is at least 1, not 0"),
+        ({"batch_size": 2.5}, TypeError, "batch_size is an int, not float"),
+        ({"batch_size": 11, "drop_last": True}, ValueError, "leaves no batch"),
+        ({"batch_size": None, "batch_sampler": 7}, TypeError, "batch_sampler yields batches .*: int is not iterable"),
+        (
+            {"batch_size": None, "batch_sampler": [[0]], "shuffle": True},
+            ValueError,
+            "leave them out with batch_sampler",
+        ),
+        ({"batch_size": None, "batch_sampler": [[0]], "seed": -1}, ValueError, "seed is from 0 to"),
+        ({"shuffle": "block"}, (TypeError, ValueError), "shuffle is"),
+        ({"shuffle": None}, TypeError, "say shuffle=True to train .* or shuffle=False to evaluate"),
+        ({"seed": -1}, ValueError, "seed is from 0 to"),
+        ({"image": None}, ValueError, "one of image= .* and images="),
+        ({"images": {"image": Resize(4)}}, ValueError, "one of image= .* and images="),
+        ({"image": None, "images": {}}, ValueError, "images= names no field"),
+        ({"image": 224}, TypeError, "a geometry of fastrecord.transforms is wanted, .*, not int"),
+        ({"image": None, "images": {"depth": Resize(4)}}, fr.SchemaError, "no field 'depth': it has image, label"),
+        ({"image": None, "images": {"key": Resize(4)}}, fr.SchemaError, "field 'key' holds string, not images"),
+        ({"fields": ["nothing"]}, fr.SchemaError, "no field 'nothing'"),
+        ({"fields": "key"}, TypeError, r"fields is a sequence of names: write \('key',\)"),
+        ({"flip": 0.5}, TypeError, "flip is True or False, not 0.5"),
+        ({"threads": 0}, ValueError, "threads is from 1 to"),
+        ({"threads": 1.5}, TypeError, "threads is an int, not float"),
+        ({"prefetch": -1}, ValueError, "prefetch is from 0 to"),
+        ({"pin_memory": "yes"}, ValueError, 'pin_memory is True, False or "auto"'),
+        ({"device": "toaster"}, ValueError, "device: .*toaster"),
+        ({"dtype": torch.int32}, TypeError, "dtype is a float type, not torch.int32"),
+        ({"dtype": "float16"}, TypeError, "dtype is a float type, not float16"),
+        ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip" or a callable'),
+        ({"truncated": "maybe"}, ValueError, 'truncated is "reject" or "accept", not "maybe"'),
+        ({"max_pixels": 0}, ValueError, "max_pixels is from 1 to"),
+        ({"exif_orientation": "yes"}, TypeError, "exif_orientation is True or False"),
+    ],
+)
+def test_a_bad_argument_is_refused_by_its_name(
+    photos: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    arguments: dict[str, Any] = {"batch_size": 4, "image": RandomResizedCrop(24), **options}
+    arguments.setdefault("shuffle", False if arguments["batch_size"] else None)
+    with pytest.raises(error, match=message):
+        FastRecordLoader(fr.FastRecordDataset(photos), **arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"pin_memory": True}, {"device": "cuda:3"}])
+def test_without_cuda_pinned_memory_and_cuda_devices_are_refused(photos: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no CUDA device is available"):
+        make(photos, **options)
+
+
+def test_data_sets_that_are_none_or_transform_in_python_are_refused(photos: Path) -> None:
+    with pytest.raises(TypeError, match=r"dataset is a FastRecordDataset or a path, not Subset: say dataset\.subset"):
+        FastRecordLoader(Subset(fr.FastRecordDataset(photos), [1]), 4, image=Resize(4))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the data set has a transform, which runs in Python: say image="):
+        make(fr.FastRecordDataset(photos, transform=lambda image: image))
+
+
+def test_a_sampler_of_other_data_or_with_its_own_seed_is_refused(photos: Path) -> None:
+    dataset = fr.FastRecordDataset(photos)
+    with pytest.raises(ValueError, match="the batch sampler is for 9 records, the data set has 10"):
+        make(dataset, None, batch_sampler=FastRecordBatchSampler(range(9), 4, shuffle=True))
+    with pytest.raises(ValueError, match="the batch sampler has a seed"):
+        make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, 4, shuffle=True), seed=3)
+    # A sampler of single records, where a batch sampler is wanted.
+    with pytest.raises(TypeError, match="record numbers are a 1-D sequence of integers"):
+        list(make(dataset, None, batch_sampler=SequentialSampler(dataset)))
+
+
+def test_a_closed_data_set_is_an_error(photos: Path) -> None:
+    dataset = fr.FastRecordDataset(photos)
+    dataset.close()
+    with pytest.raises(ValueError, match=r"train\.frec: the reader is closed"):
+        make(dataset)
+
+
+def test_a_file_that_was_replaced_is_an_error_in_an_unpickled_loader(photos: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(photos, tmp_path / "train.frec"))
+    data = pickle.dumps(make(path))
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(pickle.loads(data))
+    write_photos(path, COUNT)
+    with pytest.raises(fr.FastRecordError, match=r"train\.frec: the file was replaced"):
+        list(pickle.loads(data))
+
+
+def test_random_crops_larger_than_any_image_are_black_around_it(photos: Path) -> None:
+    images = epoch(make(photos, image=RandomCrop(100)))
+    black = (images == 0).all(1).float().mean((1, 2))
+    assert np.all(black.numpy() > 0.3)

@@ -1,0 +1,168 @@
+"""Loaders and other processes: forked and spawned ones, pickles, Ctrl-C, and the end of their own."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from tests.support.child import run_child
+from tests.support.loader_kinds import Kind
+from tests.support.loading import photo, write_payloads
+from tests.support.training import read_rest, read_until, running
+
+pytestmark = pytest.mark.usefixtures("no_load_thread_is_left")
+
+FORK = """
+    loader = kind.make(shuffle=True)
+    expected = kind.contents(kind.make(shuffle=True))
+    batches = iter(loader)
+    seen = kind.contents([next(batches)])
+    read, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        told = []
+        try:
+            next(batches)
+        except RuntimeError as error:
+            told.append(str(error))
+        try:
+            next(batches)
+        except StopIteration:
+            told.append("over")
+        told.append(str(len(load_threads())))
+        told.append(str(kind.contents(loader) == expected))
+        told.append(str(loader.stats().batches))
+        del batches, loader
+        os.write(write_end, "|".join(told).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    told = os.read(read, 10000).decode().split("|")
+    seen += kind.contents(batches)
+    print(told, seen == expected)
+"""
+
+
+def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_alone_and_the_child_begins_anew(kind: Kind) -> None:
+    message = "this iteration began in another process, where its threads are: iterate over the loader anew"
+    assert kind.run(FORK, timeout=110) == f"{[message, 'over', '0', 'True', str(kind.batches + 1)]} True\n"
+
+
+def test_forks_at_any_moment_of_busy_threads_leave_children_that_load(kind: Kind) -> None:
+    script = """
+        from fastrecord.loader import array_batches
+        array_batches._GROUP_BATCHES = 2  # forks come in several groups of arrays
+        loader = kind.make(2, prefetch=4)
+        expected = kind.contents(kind.make(2))
+        for number in range(30):
+            loader.set_epoch(0)
+            batches = iter(loader)
+            for _ in range(number % 9 + 1):
+                next(batches)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                loader.set_epoch(0)
+                os._exit(0 if kind.contents(loader) == expected else 3)
+            del batches
+            assert os.waitpid(child, 0)[1] == 0, number
+        print("all")
+    """
+    assert kind.run(script, timeout=110) == "all\n"
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_loader_works_in_processes_that_were_started_before_it_iterated(kind: Kind, method: str) -> None:
+    loader = kind.make(10, shuffle=True, seed=4)
+    context: Any = mp.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=put_contents, args=(kind, loader, queue))
+    process.start()
+    found = queue.get()
+    process.join()
+    assert found == kind.contents(loader)
+
+
+def put_contents(kind: Kind, loader: Any, queue: Any) -> None:
+    torch.set_num_threads(1)
+    queue.put(kind.contents(loader))
+
+
+def test_a_loader_pickles_as_its_file_and_snapshot(kind: Kind) -> None:
+    loader = kind.make(shuffle=True, **kind.options)
+    next(iter(loader))
+    data = pickle.dumps(loader)
+    assert len(data) < kind.pickled_bytes
+    loader.set_epoch(0)
+    assert kind.contents(pickle.loads(data)) == kind.contents(loader)
+
+
+def test_an_iterator_that_is_alive_at_the_end_of_the_process_holds_up_nothing(kind: Kind) -> None:
+    script = """
+        batches = iter(kind.make())
+        sys.kept = [batches, next(batches)]
+        wait_for_load_threads(2)
+        print("at the end")
+    """
+    assert kind.run(script) == "at the end\n"
+
+
+def test_a_training_script_that_is_stopped_by_ctrl_c_ends_at_once_and_cleanly(kind: Kind, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(kind.endless())
+    with running(script) as process:
+        read_until(process, "step 5")
+        process.send_signal(2)
+        status, output = read_rest(process)
+    assert status in (-2, 130, 1)
+    assert "KeyboardInterrupt" in output
+
+
+def test_an_interrupt_ends_a_loop_that_computes_while_the_threads_wait_for_it(kind: Kind) -> None:
+    script = """
+        loader = kind.make(1)
+        try:
+            for _ in loader:
+                threading.Timer(0, os.kill, (os.getpid(), signal.SIGINT)).start()
+                while True:
+                    pass
+        except KeyboardInterrupt:
+            import gc
+            gc.collect()
+            wait_for_load_threads(0)
+            print("interrupted")
+        print(len(list(loader)))
+    """
+    assert kind.run(script) == f"interrupted\n{kind.count}\n"
+
+
+def test_a_forked_child_skips_records_though_torch_had_threads_at_work_in_its_parent(tmp_path: Path) -> None:
+    write_payloads(
+        tmp_path / "a.frec", [photo(number) if number % 4 else b"text" for number in range(32)], images=False
+    )
+    out = run_child(
+        """
+        import torch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.set_num_threads(2)
+        image = fr.transforms.CenterCrop(64, resize=64)
+        loader = fr.FastRecordLoader(
+            fr.FastRecordDataset("a.frec", image_field="image"), 16, shuffle=False, image=image, on_error="skip"
+        )
+        def count():
+            return sum(len(batch if isinstance(batch, torch.Tensor) else batch[0]) for batch in loader)
+        assert int(torch.arange(1 << 20)[torch.arange(1 << 20)].sum()) > 0
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if count() == 24 else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), count())
+        """,
+        tmp_path,
+        timeout=110,
+    )
+    assert out == "0 24\n"

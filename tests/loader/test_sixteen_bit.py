@@ -1,0 +1,125 @@
+"""Grey images of 16 bits: an error that names the record, unless it was said how they become 8."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.pack.images import pack_folder, pack_pairs
+from fastrecord.transforms import Resize
+from tests.support.commands import failed, good
+from tests.support.loading import make, photo, write_payloads
+from tests.support.packing import records, write
+from tests.support.pictures import png, save, wide
+
+VALUES = wide(1)
+SCALED = np.repeat((VALUES.astype(np.uint32) + 128) // 257, 3, axis=2).astype(np.uint8)
+CLIPPED = np.repeat(np.minimum(VALUES, 255), 3, axis=2).astype(np.uint8)
+BECOME = {"scale": SCALED, "clip": CLIPPED}
+GREY = Image.fromarray(VALUES[:, :, 0])
+KINDS = {"PNG": png(VALUES), "TIFF": save(GREY, "TIFF"), "PNM": save(GREY, "PPM")}
+
+
+def channels_last(image: torch.Tensor) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = image.permute(1, 2, 0).numpy()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_is_refused_scaled_or_clipped(kind: str) -> None:
+    with pytest.raises(fr.DecodeError, match=rf"^a grey {kind} of 16 bits.*sixteen_bit=\"scale\".*\[FR515\]$"):
+        fr.decode_image(KINDS[kind])
+    for name, wanted in BECOME.items():
+        np.testing.assert_array_equal(fr.decode_image(KINDS[kind], sixteen_bit=name), wanted)
+
+
+def test_300_does_not_become_255_without_a_word() -> None:
+    with pytest.raises(fr.DecodeError, match="FR515"):
+        fr.decode_image(png(np.full((4, 4, 1), 300, np.uint16)))
+
+
+@pytest.mark.parametrize("decoder", ["auto", "native"])
+def test_the_loader_names_the_record_or_does_what_it_is_told(tmp_path: Path, decoder: str) -> None:
+    path = write_payloads(tmp_path / "train.frec", [photo(0), png(VALUES)])
+    options: dict[str, Any] = {"image": Resize(VALUES.shape[:2]), "flip": False, "decoder": decoder}
+    with pytest.raises(fr.DecodeError, match=r"train\.frec: record 1, field image: a grey PNG of 16 bits.*FR515"):
+        list(make(path, 2, **options))
+    ((images, _),) = make(path, 2, on_error="skip", **options)
+    assert len(images) == 1
+    for name, wanted in BECOME.items():
+        ((images, _),) = make(path, 2, sixteen_bit=name, **options)
+        np.testing.assert_array_equal(channels_last(images[1]), wanted)
+
+
+def test_samples_that_the_core_decodes_are_refused_or_as_the_data_set_says(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "train.frec", [photo(0), png(VALUES)])
+    with pytest.raises(fr.DecodeError, match=r"record 1, field image: a grey PNG of 16 bits"):
+        fr.FastRecordDataset(path, decode="native")[1]
+    for name, wanted in BECOME.items():
+        dataset = fr.FastRecordDataset(path, decode="native", sixteen_bit=name)
+        for view in (dataset, dataset.subset([0, 1]), dataset.select(["image"])):
+            sample = view[1]
+            image = sample["image"] if isinstance(sample, dict) else sample[0]
+            np.testing.assert_array_equal(channels_last(image), wanted)
+
+
+@pytest.mark.parametrize("options", [{"raw": True}, {"short_side": 20}])
+def test_a_pack_that_decodes_names_the_file_or_does_what_it_is_told(tmp_path: Path, options: dict[str, Any]) -> None:
+    source = write(tmp_path / "src", {"a/0.png": png(VALUES)})
+    with pytest.raises(fr.FastRecordError, match=r"a/0\.png: a grey PNG of 16 bits.*FR710"):
+        pack_folder(source, tmp_path / "x.frec", **options)
+    brightness = {}
+    for name in BECOME:
+        out = tmp_path / f"{name}.frec"
+        pack_folder(source, out, sixteen_bit=name, **options)
+        with Image.open(io.BytesIO(records(out)[0][0])) as image:
+            brightness[name] = float(np.asarray(image.convert("L")).mean())
+    assert brightness["clip"] > 250 > 140 > brightness["scale"] > 60
+
+
+def test_the_command_line_has_the_same_words(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", {"a/0.png": png(VALUES)})
+    assert "a grey PNG of 16 bits" in failed("pack", "--raw", source, tmp_path / "x.frec")
+    good("pack", "--raw", "--sixteen-bit", "scale", source, tmp_path / "x.frec")
+    np.testing.assert_array_equal(fr.decode_image(records(tmp_path / "x.frec")[0][0]), SCALED)
+    assert "--sixteen-bit is for images that" in failed(
+        "pack", "--sixteen-bit", "scale", source, tmp_path / "y.frec", status=2
+    )
+    # Byte for byte nothing is decoded, and nothing is lost.
+    good("pack", source, tmp_path / "z.frec")
+    assert records(tmp_path / "z.frec")[0][0] == png(VALUES)
+
+
+def test_pixels_of_pairs_are_refused_scaled_or_clipped(tmp_path: Path) -> None:
+    low, high = (write(tmp_path / name, {"0.png": png(VALUES)}) for name in ("lr", "hr"))
+    with pytest.raises(fr.FastRecordError, match=r"lr: a grey PNG of 16 bits.*FR710"):
+        pack_pairs(low, high, tmp_path / "x.frec", decode=True)
+    for name, wanted in BECOME.items():
+        out = tmp_path / f"{name}.frec"
+        pack_pairs(low, high, out, decode=True, sixteen_bit=name)
+        with fr.Reader(out) as reader:
+            np.testing.assert_array_equal(reader[0]["hr"], wanted)
+    out = tmp_path / "cli.frec"
+    good("pack", "--pairs", low, high, out, "--decode", "--sixteen-bit", "clip")
+    with fr.Reader(out) as reader:
+        np.testing.assert_array_equal(reader[0]["lr"], CLIPPED)
+
+
+def test_verify_finds_no_fault_in_them(tmp_path: Path) -> None:
+    path = write_payloads(tmp_path / "train.frec", [png(VALUES)])
+    good("verify", "--deep", path)
+
+
+@pytest.mark.parametrize("call", [fr.decode_image, None])
+def test_other_words_are_refused(tmp_path: Path, call: Any) -> None:
+    path = write_payloads(tmp_path / "train.frec", [photo(0)])
+    with pytest.raises(ValueError, match='sixteen_bit is "reject", "scale" or "clip", not'):
+        fr.decode_image(photo(0), sixteen_bit="max") if call else make(path, sixteen_bit="max")

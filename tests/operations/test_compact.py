@@ -1,0 +1,181 @@
+"""Compacting: the same records without dead bytes, in place of the old file or beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from tests.support.child import run_child
+from tests.support.commands import failed, good
+from tests.support.rewriting import commits, metadata, rows, write_rows
+
+
+@pytest.fixture
+def worn(tmp_path: Path) -> Path:
+    """A file of 60 commits with a torn tail."""
+    path = write_rows(tmp_path / "worn.frec", 600, classes=["cat"], largest=600, commit_bytes=3_000, x=1)
+    with path.open("ab") as file:
+        file.write(b"torn" * 5_000)
+    return path
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    with fr.Reader(path) as reader:
+        return [{**record, "data": bytes(record["data"])} for record in reader]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_what_no_record_names_is_gone(worn: Path, tmp_path: Path, verify: bool) -> None:
+    before, size = records(worn), worn.stat().st_size
+    assert commits(worn) > 50
+    summary = fr.compact(worn, verify=verify)
+    assert records(worn) == before
+    assert len(rows(worn)) == 600
+    assert (commits(worn), metadata(worn)) == (1, {"classes": ["cat"], "x": 1})
+    assert (summary.paths, summary.source_bytes, summary.bytes) == ([str(worn)], size, worn.stat().st_size)
+    payloads = sum(len(record["data"]) + len(record["key"]) for record in before)
+    assert worn.stat().st_size < payloads + 600 * (32 + 32 + 8 + 8) + 40_000 < size / 2
+    assert os.listdir(tmp_path) == ["worn.frec"]
+
+
+def test_a_compact_file_stays_as_large(worn: Path) -> None:
+    first = fr.compact(worn).bytes
+    assert fr.compact(worn).bytes == first
+
+
+def test_a_copy_leaves_the_file(worn: Path, tmp_path: Path) -> None:
+    before = worn.read_bytes()
+    out = tmp_path / "out.frec"
+    assert fr.compact(worn, out).paths == [str(out)]
+    assert worn.read_bytes() == before
+    assert records(out) == records(worn)
+    with pytest.raises(FileExistsError, match="exists already"):
+        fr.compact(worn, out)
+    with pytest.raises(fr.FastRecordError, match="is the file to read from"):
+        fr.compact(worn, worn, overwrite=True)
+
+
+def test_records_can_be_appended_to_a_compact_file(worn: Path) -> None:
+    before = records(worn)
+    fr.compact(worn)
+    more = {"data": b"new", "label": 0, "key": "new"}
+    with fr.Writer(worn, None, "a") as writer:
+        assert writer.append(more) == 600
+    assert records(worn) == [*before, more]
+
+
+def test_readers_of_the_old_file_go_on(worn: Path) -> None:
+    with fr.Reader(worn) as reader:
+        view = reader[7]["data"]
+        expected = bytes(view)
+        fr.compact(worn)
+        assert bytes(view) == bytes(reader[7]["data"]) == expected
+        with pytest.raises(fr.FastRecordError, match="was replaced"):
+            reader.refresh()
+
+
+def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None:
+    before = len(records(worn))
+    with fr.Writer(worn, None, "a") as writer:
+        with pytest.raises(fr.LockedError, match="another writer has it open"):
+            fr.compact(worn)
+        writer.append({"data": b"", "label": 0, "key": "kept"})
+        # The records that are committed may be copied meanwhile.
+        assert fr.compact(worn, tmp_path / "out.frec").records == before
+    assert len(records(worn)) == before + 1
+
+
+def test_what_is_committed_just_before_the_lock_is_kept(tmp_path: Path) -> None:
+    script = """
+    import fastrecord.operations.rewrite as rewrite
+    write("a.frec", 10)
+    take = rewrite.open_source
+    def late(path, **options):
+        reader = take(path, **options)
+        with fr.Writer(path, None, "a") as writer:
+            writer.append(record(10))
+        return reader
+    rewrite.open_source = late
+    print(fr.compact("a.frec").records, len(fr.Reader("a.frec")))
+    """
+    assert run_child(script, tmp_path) == "11 11\n"
+
+
+def test_permissions_and_links_stay(worn: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.frec"
+    link.symlink_to(worn)
+    worn.chmod(0o640)
+    assert fr.compact(link).paths == [str(link)]
+    assert link.is_symlink()
+    assert stat.S_IMODE(worn.stat().st_mode) == 0o640
+    assert commits(worn) == 1
+
+
+def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
+    part = write_rows(tmp_path / "part.frec", 5, complete=False)
+    with pytest.raises(fr.FastRecordError, match="import is not complete"):
+        fr.compact(part)
+    fr.compact(part, allow_incomplete=True)
+    with fr.Reader(part) as reader:
+        assert (len(reader), reader.complete) == (5, False)
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+def test_a_compact_that_is_ended_leaves_the_file_as_it_was(tmp_path: Path, how: str) -> None:
+    script = f"""
+    write("a.frec", 200, size=200_000, commit_bytes=1_000_000)
+    before = open("a.frec", "rb").read()
+    if os.fork() == 0:
+        try:
+            fr.compact("a.frec", progress=lambda done, total: done > 0 and os.kill(os.getpid(), signal.{how}))
+        except KeyboardInterrupt:
+            os._exit(9)
+    print(os.wait()[1], open("a.frec", "rb").read() == before)
+    fr.compact("a.frec")
+    print(len(fr.Reader("a.frec")), os.listdir("."))
+    """
+    status = 9 if how == "SIGKILL" else 9 << 8
+    assert run_child(script, tmp_path) == f"{status} True\n200 ['a.frec']\n"
+
+
+def test_the_command_compacts_and_reports(worn: Path, tmp_path: Path) -> None:
+    before = records(worn)
+    assert good("compact", worn, "-o", tmp_path / "out.frec").startswith(f"{tmp_path / 'out.frec'}: 600 records in 1 ")
+    assert good("compact", worn, "--verify").startswith(f"{worn}: 600 records in 1 classes, ")
+    assert records(worn) == records(tmp_path / "out.frec") == before
+    summary = json.loads(good("compact", worn, "--json"))
+    assert (summary["records"], summary["paths"]) == (600, [str(worn)])
+    with fr.Writer(worn, None, "a"):
+        assert "another writer" in failed("compact", worn)
+
+
+def test_an_exception_at_the_very_end_costs_no_file(worn: Path) -> None:
+    before = records(worn)
+
+    def stop(done: int, total: int) -> None:
+        if done == total:
+            raise RuntimeError("now")
+
+    with pytest.raises(RuntimeError, match="now"):
+        fr.compact(worn, progress=stop)
+    assert records(worn) == before
+
+
+def test_values_of_a_field_that_came_later_lie_with_the_others(worn: Path) -> None:
+    scores = np.arange(600, dtype=np.float32)
+    fr.add_field(worn, "score", fr.float32(), scores)
+    fr.add_field(worn, "note", fr.string(), [f"note {i}" for i in range(600)])
+    before = records(worn)
+    fr.compact(worn)
+    assert records(worn) == before
+    with fr.Reader(worn) as reader:
+        assert list(reader.schema) == ["data", "label", "key", "score", "note"]
+        np.testing.assert_array_equal(reader.column("score"), scores)
+        assert not reader.column("score").flags.owndata

@@ -1,0 +1,436 @@
+"""Merging: the records of several files in one, classes by name, and nothing left of a merge that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.pack.images import pack_folder
+from tests.conftest import write_images
+from tests.support.child import run_child
+from tests.support.commands import failed, flip, good
+from tests.support.rewriting import SCHEMA, commits, metadata, rows, write_rows
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "one.frec", 300, classes=["cat", "dog"], source="a", made="by hand", seed=1)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Of 30 commits, with payloads that the kernel copies."""
+    path = tmp_path / "two.frec"
+    return write_rows(
+        path, 90, classes=["owl", "dog"], source="b", made="by hand", largest=400_000, commit_bytes=600_000, seed=2
+    )
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_merged_file_has_the_records_of_each_file_one_behind_the_other(
+    one: Path, two: Path, tmp_path: Path, verify: bool
+) -> None:
+    out = tmp_path / "out.frec"
+    summary = fr.merge([one, two], out, verify=verify)
+    assert rows(out) == rows(one) + rows(two)
+    assert (summary.paths, summary.counts, summary.records) == ([str(out)], [390], 390)
+    assert summary.bytes == out.stat().st_size
+    assert summary.source_bytes == one.stat().st_size + two.stat().st_size
+    assert commits(out) == 1
+    assert commits(two) > 20
+    assert summary.bytes < summary.source_bytes
+
+
+def test_columns_of_a_merged_file_are_views(one: Path, two: Path, tmp_path: Path) -> None:
+    fr.merge([one, two, one], tmp_path / "out.frec")
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        label = reader.column("label")
+        assert not label.flags.owndata
+        assert label.base is not None
+        np.testing.assert_array_equal(label, reader.read_batch(range(len(reader)), ["label"])["label"])
+
+
+def test_classes_are_joined_by_name_and_the_first_file_keeps_its_numbers(one: Path, two: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    assert fr.merge([one, two], out).classes == ["cat", "dog", "owl"]
+    assert metadata(out)["classes"] == ["cat", "dog", "owl"]
+    with fr.Reader(out) as merged, fr.Reader(one) as first, fr.Reader(two) as second:
+        np.testing.assert_array_equal(merged.column("label")[:300], first.column("label"))
+        np.testing.assert_array_equal(merged.column("label")[300:], np.array([2, 1])[second.column("label")])
+
+
+def test_negative_labels_stay_and_labels_without_a_class_are_refused(one: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.frec"
+    with fr.Writer(other, SCHEMA, metadata={"classes": ["dog"]}) as writer:
+        writer.append({"data": b"", "label": -1, "key": "none"})
+        writer.append({"data": b"", "label": 0, "key": "dog"})
+    fr.merge([one, other], tmp_path / "out.frec")
+    assert [name for _, name, _ in rows(tmp_path / "out.frec")[-2:]] == [-1, "dog"]
+    with fr.Writer(other, None, "a") as writer:
+        writer.append({"data": b"", "label": 1, "key": "unknown"})
+    with pytest.raises(fr.SchemaError, match=r"other\.frec: record 2, field label: the label 1 has no class"):
+        fr.merge([one, other], tmp_path / "out2.frec")
+    assert not (tmp_path / "out2.frec").exists()
+
+
+def test_files_of_which_only_some_name_classes_are_refused(one: Path, tmp_path: Path) -> None:
+    other = write_rows(tmp_path / "other.frec", 3)
+    with pytest.raises(fr.SchemaError, match=r"one\.frec name classes, .*other\.frec do not"):
+        fr.merge([one, other], tmp_path / "out.frec")
+    assert fr.merge([other, other], tmp_path / "out.frec").classes is None
+    assert "classes" not in metadata(tmp_path / "out.frec")
+
+
+def test_labels_of_another_type_are_refused_only_if_they_had_to_be_renumbered(tmp_path: Path) -> None:
+    schema = fr.Schema({"label": fr.float64()})
+    for name, classes in (("a", ["x", "y"]), ("b", ["x", "y", "z"]), ("c", ["y", "x"])):
+        with fr.Writer(tmp_path / name, schema, metadata={"classes": classes}) as writer:
+            writer.append({"label": 1.0})
+    assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["x", "y", "z"]
+    with pytest.raises(fr.SchemaError, match=r"c: its classes have other numbers than in .*a, .*int64"):
+        fr.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
+
+
+def test_labels_that_are_names_stay_whatever_numbers_classes_have(tmp_path: Path) -> None:
+    schema = fr.Schema({"label": fr.string()})
+    for name, classes in (("a", ["x", "y"]), ("b", ["y", "x"])):
+        with fr.Writer(tmp_path / name, schema, metadata={"classes": classes}) as writer:
+            writer.append({"label": name.replace("a", "x").replace("b", "y")})
+    assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["x", "y"]
+    with fr.Reader(tmp_path / "out") as reader:
+        assert [record["label"] for record in reader] == ["x", "y"]
+
+
+def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
+    one: Path, two: Path, tmp_path: Path
+) -> None:
+    third = write_rows(tmp_path / "three.frec", 1, classes=["cat"], made="by hand", only={"here": [1]})
+    summary = fr.merge([one, two, third], tmp_path / "out.frec")
+    assert sorted(summary.differing) == ["only", "source"]
+    expected = {"made": "by hand", "source": "a", "only": {"here": [1]}, "classes": ["cat", "dog", "owl"]}
+    assert metadata(tmp_path / "out.frec") == expected
+
+
+def test_the_same_file_may_come_twice(two: Path, tmp_path: Path) -> None:
+    fr.merge([two, two, two], tmp_path / "out.frec")
+    assert rows(tmp_path / "out.frec") == 3 * rows(two)
+
+
+def test_empty_files_add_nothing(one: Path, tmp_path: Path) -> None:
+    empty = write_rows(tmp_path / "empty.frec", 0, classes=["ape"])
+    assert fr.merge([empty, one, empty], tmp_path / "out.frec").classes == ["ape", "cat", "dog"]
+    assert rows(tmp_path / "out.frec") == rows(one)
+    assert fr.merge([empty], tmp_path / "none.frec").records == 0
+    assert rows(tmp_path / "none.frec") == []
+
+
+def test_fields_of_every_type_are_copied(tmp_path: Path) -> None:
+    schema = fr.Schema(
+        {
+            "small": fr.array("int16", (3,)),
+            "large": fr.array("float32", (7, 5)),
+            "tokens": fr.array("uint16", (None,)),
+            "flag": fr.bool_(),
+            "half": fr.float16(),
+            "pair": fr.complex64(),
+            "grid": fr.array("int8", (None, None, 2)),
+            "note": fr.json(),
+        }
+    )
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        with fr.Writer(tmp_path / name, schema) as writer:
+            for i in range(200):
+                writer.append(
+                    {
+                        "small": rng.integers(-9, 9, 3).astype(np.int16),
+                        "large": rng.random((7, 5), np.float32),
+                        "tokens": rng.integers(0, 999, i % 50).astype(np.uint16),
+                        "flag": i % 3 == 0,
+                        "half": np.float16(i / 7),
+                        "pair": np.complex64(i - 2j),
+                        "grid": rng.integers(-9, 9, (i % 4, i % 9, 2)).astype(np.int8),
+                        "note": {"number": i, "of": [name]},
+                    }
+                )
+    fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    fr.shuffle(tmp_path / "merged", tmp_path / "out", 3)
+    order = fr._core.permute(400, 3, 0, np.arange(400))
+    with fr.Reader(tmp_path / "a") as a, fr.Reader(tmp_path / "b") as b, fr.Reader(tmp_path / "out") as out:
+        assert out.verify()["ok"]
+        for i, record in enumerate(order.tolist()):
+            expected = a[record] if record < 200 else b[record - 200]
+            for name, value in out[i].items():
+                np.testing.assert_array_equal(value, expected[name], strict=name != "note")
+
+
+def test_images_keep_what_makes_them_crop_ready(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    for seed in range(3):
+        pixels = np.random.default_rng(seed).integers(0, 256, (192, 256, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / "cat" / f"{seed}.jpg")
+    pack_folder(tmp_path / "images", tmp_path / "ready.frec", crop_ready="all")
+    pack_folder(tmp_path / "images", tmp_path / "plain.frec")
+    fr.merge([tmp_path / "plain.frec", tmp_path / "ready.frec"], tmp_path / "out.frec")
+    with fr.Reader(tmp_path / "ready.frec") as ready, fr.Reader(tmp_path / "out.frec") as out:
+        n = len(ready)
+        assert out.verify()["ok"]
+        stored = fr._core.stored_bytes(out, n, n)
+        np.testing.assert_array_equal(stored, fr._core.stored_bytes(ready, 0, n))
+        sizes = np.diff([fr._core.stored_bytes(out, 0, n), stored], axis=0)[0]
+        values = out.lengths("image", range(n, 2 * n)) - out.lengths("image", range(n))
+        assert (sizes > values + 7).all(), "an image's side bytes are no part of its value"
+        for i in range(n):
+            assert bytes(out[n + i]["image"]) == bytes(ready[i]["image"])
+
+
+def test_the_order_of_fields_is_the_first_files(one: Path, tmp_path: Path) -> None:
+    turned = tmp_path / "turned.frec"
+    schema = fr.Schema({"key": fr.string(), "data": fr.bytes_(), "label": fr.int64()})
+    with fr.Writer(turned, schema, metadata={"classes": ["cat"]}) as writer:
+        writer.append({"key": "x", "data": b"y", "label": 0})
+    fr.merge([turned, one], tmp_path / "out.frec")
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert list(reader.schema) == ["key", "data", "label"]
+    assert rows(tmp_path / "out.frec") == rows(turned) + rows(one)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"data": fr.bytes_(), "label": fr.int64()}, r"other\.frec: no field 'key', which .*one\.frec has"),
+        (dict(SCHEMA) | {"more": fr.int64()}, r"one\.frec: no field 'more', which .*other\.frec has"),
+        (
+            dict(SCHEMA) | {"label": fr.float64()},
+            r"field 'label' is int64\(\) in .*one\.frec, but float64\(\) in .*other",
+        ),
+    ],
+)
+def test_other_fields_are_refused_by_name(
+    one: Path, tmp_path: Path, schema: dict[str, fr.FieldType], message: str
+) -> None:
+    fr.Writer(tmp_path / "other.frec", fr.Schema(schema), metadata={"classes": []}).close()
+    with pytest.raises(fr.SchemaError, match=message):
+        fr.merge([one, tmp_path / "other.frec"], tmp_path / "out.frec")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_source_is_never_written_to(one: Path, two: Path, tmp_path: Path) -> None:
+    before = one.read_bytes()
+    link = tmp_path / "link.frec"
+    link.symlink_to(one)
+    for out in (one, link):
+        for overwrite in (False, True):
+            with pytest.raises(fr.FastRecordError, match="is the file to read from"):
+                fr.merge([two, one], out, overwrite=overwrite)
+    assert one.read_bytes() == before
+    assert link.is_symlink()
+
+
+def test_an_existing_file_is_refused_unless_it_is_to_be_replaced(one: Path, two: Path, tmp_path: Path) -> None:
+    out = write_rows(tmp_path / "out.frec", 7)
+    with pytest.raises(FileExistsError, match=r"out\.frec: exists already: `--overwrite`"):
+        fr.merge([one], out)
+    with fr.Reader(out) as old:
+        fr.merge([one, two], out, overwrite=True)
+        assert len(old) == 7
+        assert old[3]["key"] == "out/3"
+    assert rows(out) == rows(one) + rows(two)
+    assert sorted(os.listdir(tmp_path)) == ["one.frec", "out.frec", "two.frec"]
+
+
+def test_a_file_that_a_writer_has_is_not_replaced(one: Path, tmp_path: Path) -> None:
+    out = write_rows(tmp_path / "out.frec", 7)
+    with fr.Writer(out, None, "a"), pytest.raises(fr.LockedError, match="another writer"):
+        fr.merge([one], out, overwrite=True)
+    assert len(rows(out)) == 7
+
+
+def test_incomplete_files_are_taken_only_if_told(one: Path, tmp_path: Path) -> None:
+    part = write_rows(tmp_path / "part.frec", 5, classes=["cat"], complete=False)
+    with pytest.raises(fr.FastRecordError, match=r"part\.frec: its import is not complete: .*--allow-incomplete"):
+        fr.merge([one, part], tmp_path / "out.frec")
+    assert fr.merge([one, part], tmp_path / "out.frec", allow_incomplete=True).records == 305
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert reader.complete
+
+
+def test_progress_rises_to_its_total(one: Path, two: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    fr.merge([one, two], tmp_path / "out.frec", progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert {total for _, total in seen} == {one.stat().st_size + two.stat().st_size}
+    assert seen[-1][0] == seen[-1][1]
+    assert len(seen) > 2
+
+
+def test_an_exception_of_progress_ends_the_merge(one: Path, two: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError(f"{done} of {total} is enough")
+
+    with pytest.raises(RuntimeError, match="is enough"):
+        fr.merge([one, two], tmp_path / "out.frec", progress=stop)
+    assert sorted(os.listdir(tmp_path)) == ["one.frec", "two.frec"]
+
+
+def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.frec"
+    flip(packed, damaged, record=4)
+    with pytest.raises(fr.CorruptFileError, match=r"damaged\.frec: record 4, field image: stored CRC"):
+        fr.merge([packed, damaged], tmp_path / "out.frec", verify=True)
+    assert not (tmp_path / "out.frec").exists()
+    fr.merge([packed, damaged], tmp_path / "out.frec")
+    with fr.Reader(packed) as reader, fr.Reader(tmp_path / "out.frec") as merged:
+        errors = merged.verify()["errors"]
+        assert len(errors) == 1
+        assert f"record {len(reader) + 4}, field image" in errors[0]
+
+
+def test_a_source_that_was_cut_short_is_named(one: Path, two: Path, tmp_path: Path) -> None:
+    os.truncate(two, two.stat().st_size // 2)
+    with pytest.raises(fr.CorruptFileError, match=r"two\.frec: the file is truncated"):
+        fr.merge([one, two], tmp_path / "out.frec")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_source_that_is_cut_short_meanwhile_is_an_error(one: Path, two: Path, tmp_path: Path) -> None:
+    def cut(*_: int) -> None:
+        os.truncate(two, 10_000)
+
+    with pytest.raises(fr.CorruptFileError, match=r"two\.frec: "):
+        fr.merge([one, two], tmp_path / "out.frec", progress=cut)
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_wrong_arguments_are_refused(one: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a sequence of files"):
+        fr.merge(str(one), tmp_path / "out.frec")
+    with pytest.raises(ValueError, match="no file to merge"):
+        fr.merge([], tmp_path / "out.frec")
+    with pytest.raises(FileNotFoundError):
+        fr.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")
+
+
+# Signals, full disks, memory: a child process ends itself at a moment that is the same every time.
+
+BUSY = """
+with fr.Writer("a.frec", SCHEMA) as writer:
+    for number in range(64):
+        writer.append(record(number, 700_000))
+before = sorted(os.listdir("."))
+calls = 0
+def at(count, action):
+    def progress(done, total):
+        global calls
+        calls += 1
+        if calls == count:
+            action()
+    return progress
+"""
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+    try:
+        fr.merge(["a.frec", "a.frec"], "out.frec", progress=at(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    except KeyboardInterrupt:
+        print("interrupted", sorted(os.listdir(".")) == before, calls < 6)
+    """
+    assert run_child(BUSY + script_body(script), tmp_path) == "interrupted True True\n"
+
+
+def test_ctrl_c_leaves_the_file_that_was_to_be_replaced(tmp_path: Path) -> None:
+    script = """
+    write("out.frec", 5)
+    before = sorted(os.listdir("."))
+    try:
+        fr.merge(["a.frec"], "out.frec", overwrite=True, progress=at(2, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    except KeyboardInterrupt:
+        print("interrupted", sorted(os.listdir(".")) == before, len(fr.Reader("out.frec")))
+    """
+    assert run_child(BUSY + script_body(script), tmp_path) == "interrupted True 5\n"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_kill_leaves_no_file_that_looks_whole(tmp_path: Path, overwrite: bool) -> None:
+    script = f"""
+    if {overwrite}:
+        write("out.frec", 5)
+    if os.fork() == 0:
+        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        fr.merge(["a.frec", "a.frec"], "out.frec", overwrite={overwrite}, progress=at(4, kill))
+    os.wait()
+    try:
+        print(len(fr.Reader("out.frec")))
+    except fr.NoCommitError as err:
+        print("no commit")
+    fr.merge(["a.frec", "a.frec"], "out.frec", overwrite=True)
+    print(len(fr.Reader("out.frec")), sorted(os.listdir(".")))
+    """
+    left = "5" if overwrite else "no commit"
+    assert run_child(BUSY + script_body(script), tmp_path) == f"{left}\n128 ['a.frec', 'out.frec']\n"
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000_000, 60_000_000))
+    try:
+        fr.merge(["a.frec", "a.frec"], "out.frec")
+    except OSError as err:
+        print(err.errno, os.path.basename(err.filename), sorted(os.listdir(".")) == before)
+    """
+    assert run_child(BUSY + script_body(script), tmp_path) == "27 out.frec True\n"
+
+
+def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
+    script = """
+    write("a.frec", 4096, size=10)
+    fr.merge(["a.frec"] * 16, "b.frec")
+    fr.merge(["b.frec"] * 32, "c.frec")
+    assert len(fr.Reader("c.frec")) == 2_097_152
+    words = open("/proc/self/status").read().split()
+    now = int(words[words.index("VmData:") + 1]) * 1024
+    # The entries alone are 150 MB.
+    resource.setrlimit(resource.RLIMIT_DATA, (now + (40 << 20), now + (40 << 20)))
+    fr.merge(["c.frec"], "out.frec")
+    fr.shuffle("c.frec", "shuffled.frec", 1)
+    print(len(fr.Reader("out.frec")), len(fr.Reader("shuffled.frec")))
+    """
+    assert run_child(script_body(script), tmp_path) == "2097152 2097152\n"
+
+
+def script_body(script: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(script)
+
+
+# The command line
+
+
+def test_the_command_merges_and_reports(one: Path, two: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    text = good("merge", one, two, "-o", out)
+    assert text.startswith(f"{out}: 390 records in 3 classes, ")
+    assert "taken from the first that has it: source" in text
+    assert rows(out) == rows(one) + rows(two)
+    assert "exists already" in failed("merge", one, two, "-o", out)
+    summary = json.loads(good("merge", one, two, "-o", out, "--overwrite", "--verify", "--json"))
+    assert summary["records"] == 390
+    assert summary["paths"] == [str(out)]
+    assert summary["classes"] == ["cat", "dog", "owl"]
+    assert summary["differing"] == ["source"]
+    assert summary["bytes"] == out.stat().st_size
+
+
+def test_the_command_names_what_is_wrong(one: Path, tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images.frec", [0])
+    assert "no field 'data', which" in failed("merge", one, images, "-o", tmp_path / "out.frec")
+    assert "--out" in failed("merge", one, status=2)
+    assert "FILE" in failed("merge", "-o", tmp_path / "out.frec", status=2)

@@ -1,0 +1,313 @@
+"""Repairing: what can be saved of a damaged file is saved, the rest is listed, and the damaged file stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastrecord as fr
+from tests.support.child import run_child
+from tests.support.commands import failed, flip, good, run
+from tests.support.rewriting import SCHEMA, metadata, rows, write_rows
+
+CLASSES = ["cat", "dog"]
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """A file of many commits."""
+    path = tmp_path / "sound.frec"
+    write_rows(path, 300, classes=CLASSES, largest=2_000, commit_bytes=30_000, made="by hand")
+    return path
+
+
+def damaged(sound: Path, *places: int, name: str = "bad.frec", length: int | None = None) -> Path:
+    """Copy a file with bytes at places changed, or cut off."""
+    data = bytearray(sound.read_bytes())
+    for at in places:
+        data[at] ^= 0x10
+    bad = sound.with_name(name)
+    bad.write_bytes(data[:length])
+    return bad
+
+
+def payload(path: Path, record: int, field: str = "data") -> int:
+    """Return where a payload lies in its file."""
+    with fr.Reader(path) as reader:
+        value = reader[record][field]
+        data = value.encode() if isinstance(value, str) else bytes(value)
+    assert len(data) > 8
+    content = path.read_bytes()
+    assert content.count(data) == 1
+    return content.index(data) + 4
+
+
+def word(path: Path, at: int) -> int:
+    return int.from_bytes(path.read_bytes()[at : at + 8], "little")
+
+
+def footer(path: Path) -> int:
+    return path.stat().st_size - 4096
+
+
+def listed(path: str | os.PathLike[str] | None) -> list[dict[str, Any]]:
+    assert path is not None
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_records_with_damaged_values_are_lost_and_the_others_saved_in_order(sound: Path, tmp_path: Path) -> None:
+    bad = damaged(sound, payload(sound, 5), payload(sound, 77), payload(sound, 200, "key"))
+    before, expected = bad.read_bytes(), rows(sound)
+    out = tmp_path / "out.frec"
+    summary = fr.repair(bad, out)
+    assert (summary.records, summary.saved, summary.lost, summary.unknown) == (300, 297, 3, False)
+    assert rows(out) == [row for i, row in enumerate(expected) if i not in (5, 77, 200)]
+    assert bad.read_bytes() == before
+    lost = listed(summary.lost_list)
+    assert [(value["record"], value["field"], value["key"]) for value in lost] == [
+        (5, "data", "sound/5"),
+        (77, "data", "sound/77"),
+        (200, "key", None),
+    ]
+    assert all("stored CRC" in value["why"] and "bad.frec" in value["why"] for value in lost)
+    told = metadata(out)
+    assert (told["classes"], told["made"]) == (CLASSES, "by hand")
+    assert told["repairs"] == [
+        {
+            "lost": 3,
+            "records": 300,
+            "runs": [[5, 5], [77, 77], [200, 200]],
+            "commit": summary.commit,
+            "unknown": False,
+            "fastrecord": fr.__version__,
+        }
+    ]
+    assert sorted(os.listdir(tmp_path)) == ["bad.frec", "out.frec", "out.frec.lost.jsonl", "sound.frec"]
+
+
+def test_the_command_line_says_what_is_lost_and_its_status_does(sound: Path, tmp_path: Path) -> None:
+    bad = damaged(sound, payload(sound, 5))
+    out, where = tmp_path / "out.frec", tmp_path / "lost.jsonl"
+    result = run("repair", bad, out, "--lost", where)
+    assert result.exit_code == 1
+    assert "lost: record 5 (key sound/5): " in result.stderr
+    assert f"{out}: 299 of 300 records saved, 1 lost, listed in {where}" in result.stdout
+    good("verify", out)
+    assert "exists already" in failed("repair", bad, out)
+    result = run("repair", bad, out, "--lost", where, "--overwrite", "--json")
+    summary = json.loads(result.stdout)
+    assert (result.exit_code, summary["saved"], summary["values"][0]["record"]) == (1, 299, 5)
+    assert "is the file to read from" in failed("repair", bad, bad, "--overwrite")
+    assert "can not be both" in failed("repair", bad, tmp_path / "new.frec", "--lost", tmp_path / "new.frec")
+
+
+def test_a_good_file_needs_no_repair_and_a_torn_tail_is_no_damage(sound: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    assert "good, nothing to repair, nothing was written" in good("repair", sound, out)
+    with sound.open("ab") as file:
+        file.write(b"torn" * 3_000)
+    stdout = good("repair", sound, out)
+    assert "12,000 bytes behind the last commit, which the next writer cuts off" in stdout
+    assert os.listdir(tmp_path) == ["sound.frec"]
+
+
+def test_an_index_block_is_taken_from_older_commits(tmp_path: Path) -> None:
+    sound = tmp_path / "sound.frec"
+    with fr.Writer(sound, SCHEMA) as writer:
+        for i in range(300):
+            writer.append({"data": bytes([i % 256]) * 200, "label": 7 * i, "key": f"{i}"})
+            if i in (270, 299):
+                writer.commit()  # the second adds too little for the chunks to be merged
+    # Closing has merged the labels into one chunk; the older ones are still there.
+    directory, length = word(sound, footer(sound) + 56), word(sound, footer(sound) + 64)
+    entries = [sound.read_bytes()[at : at + 64] for at in range(directory, directory + length, 64)]
+    label = next(entry for entry in entries if entry[0] == 2)
+    assert int.from_bytes(label[16:24], "little") == 300
+    bad = damaged(sound, int.from_bytes(label[24:32], "little") + 9)
+    assert "values of field label, records 0 to 299 is damaged" in failed("verify", bad)
+    out = tmp_path / "out.frec"
+    result = run("repair", bad, out)
+    assert (result.exit_code, rows(out)) == (0, rows(sound)), result.output
+    assert "column label, records 0 to " in result.stderr
+    assert "entries were taken from commit" in result.stderr
+    assert not (tmp_path / "out.frec.lost.jsonl").exists()
+    assert "repairs" not in metadata(out)
+
+
+def test_of_entries_that_only_the_last_commit_has_the_records_are_lost(sound: Path, tmp_path: Path) -> None:
+    with fr.Writer(sound, None, "a") as writer:
+        for i in range(3):
+            writer.append({"data": b"new", "label": 0, "key": f"new/{i}"})
+    directory, length = word(sound, footer(sound) + 56), word(sound, footer(sound) + 64)
+    entries = [sound.read_bytes()[at : at + 64] for at in range(directory, directory + length, 64)]
+    last = [entry for entry in entries if entry[0] == 2][-1]
+    bad = damaged(sound, int.from_bytes(last[24:32], "little"))
+    summary = fr.repair(bad, tmp_path / "out.frec")
+    assert (summary.saved, summary.lost) == (300, 3)
+    assert [(v.record, v.field, v.key) for v in summary.values] == [(300 + i, "label", f"new/{i}") for i in range(3)]
+
+
+@pytest.mark.parametrize("place", [0, 3, 9, 13, 20])
+def test_a_damaged_superblock_costs_nothing(sound: Path, tmp_path: Path, place: int) -> None:
+    bad = damaged(sound, place)
+    failed("verify", bad)
+    out = tmp_path / "out.frec"
+    result = run("repair", bad, out)
+    assert result.exit_code == 0, result.output
+    assert "damage: " in result.stderr
+    assert rows(out) == rows(sound)
+
+
+def test_records_of_a_commit_whose_directory_is_damaged_are_lost(sound: Path, tmp_path: Path) -> None:
+    with fr.Writer(sound, None, "a") as writer:
+        writer.append({"data": b"new", "label": 0, "key": "new"})
+    bad = damaged(sound, word(sound, footer(sound) + 56) + 2)
+    out = tmp_path / "out.frec"
+    summary = fr.repair(bad, out)
+    assert (summary.records, summary.saved, summary.lost, summary.unknown) == (301, 300, 1, False)
+    assert rows(out) == rows(sound)[:300]
+    assert [(value["record"], value["field"]) for value in listed(summary.lost_list)] == [(300, None)]
+
+
+def test_of_a_lost_footer_nothing_tells_how_many_records_it_had(sound: Path, tmp_path: Path) -> None:
+    with fr.Writer(sound, None, "a") as writer:
+        writer.append({"data": b"new", "label": 0, "key": "new"})
+    cases = {"footer": damaged(sound, footer(sound) + 50, name="a.frec")}
+    cases["cut"] = damaged(sound, name="b.frec", length=footer(sound) + 4000)
+    for name, bad in cases.items():
+        out = tmp_path / f"{name}.frec"
+        result = run("repair", bad, out)
+        assert result.exit_code == 1, name
+        assert "nothing tells how many records" in result.stderr
+        assert rows(out) == rows(sound)[:300]
+        assert metadata(out)["repairs"][0]["unknown"]
+
+
+def test_where_nothing_is_left_the_error_says_so_and_nothing_is_written(sound: Path, tmp_path: Path) -> None:
+    bad = damaged(sound, length=5_000)
+    assert "no commit is left whose footer, directory and metadata can be read" in failed(
+        "repair", bad, tmp_path / "out.frec"
+    )
+    (tmp_path / "text.frec").write_text("hello " * 5_000)
+    assert "not a .frec file" in failed("repair", tmp_path / "text.frec", tmp_path / "out.frec")
+    assert "No such file" in failed("repair", tmp_path / "absent.frec", tmp_path / "out.frec")
+    one = write_rows(tmp_path / "one.frec", 1, largest=50, seed=3)
+    assert "nothing can be saved: each of its 1 records is damaged" in failed(
+        "repair", damaged(one, payload(one, 0)), tmp_path / "out.frec"
+    )
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("out")]
+
+
+def test_an_incomplete_file_stays_so(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "x.frec", 20, complete=False)
+    bad = damaged(path, payload(path, 3))
+    assert "its import is not complete" in run("repair", bad, tmp_path / "out.frec").stdout
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert (len(reader), reader.complete) == (19, False)
+
+
+def test_classes_dictionaries_and_compression_are_kept(packed: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.frec"
+    flip(packed, bad, record=4)
+    out = tmp_path / "out.frec"
+    assert fr.repair(bad, out).saved == 11
+    dataset = fr.FastRecordDataset(out)
+    assert (len(dataset), dataset.classes) == (11, ["cat", "dog", "owl"])
+    schema = fr.Schema({"doc": fr.json(compression=fr.Compression("zstd", dictionary=True)), "key": fr.string()})
+    path = tmp_path / "docs.frec"
+    with fr.Writer(path, schema) as writer:
+        for i in range(2_000):
+            writer.append({"doc": {"caption": f"a cat and {i} dogs on the mat", "tags": ["x", "y"]}, "key": f"{i}"})
+    with fr.Reader(path) as reader:
+        assert reader.compression()["doc"]["dictionaries"]
+    with fr.Reader(path) as reader:
+        expected = [record["doc"] for record in reader]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1  # of the superblock
+    path.write_bytes(data)
+    again = tmp_path / "again.frec"
+    assert fr.repair(path, again).lost == 0
+    with fr.Reader(again) as reader:
+        assert [record["doc"] for record in reader] == expected
+        assert reader.compression()["doc"]["ratio"] > 1
+
+
+def test_a_file_can_be_repaired_twice_and_both_are_told(sound: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.frec", tmp_path / "two.frec"
+    fr.repair(damaged(sound, payload(sound, 5)), one)
+    fr.repair(damaged(one, payload(one, 7)), two)
+    assert [(entry["lost"], entry["records"]) for entry in metadata(two)["repairs"]] == [(1, 300), (1, 299)]
+
+
+def test_an_exception_in_progress_leaves_nothing(sound: Path, tmp_path: Path) -> None:
+    bad = damaged(sound, payload(sound, 5))
+    names = sorted(os.listdir(tmp_path))
+    for limit in (0.1, 0.6, 0.99):
+
+        def stop(done: int, total: int, limit: float = limit) -> None:
+            if done > limit * total:
+                raise KeyboardInterrupt
+
+        try:
+            fr.repair(bad, tmp_path / "out.frec", progress=stop)
+        except KeyboardInterrupt:
+            assert sorted(os.listdir(tmp_path)) == names
+        else:
+            for name in ("out.frec", "out.frec.lost.jsonl"):  # finished before it was asked
+                (tmp_path / name).unlink()
+
+
+def test_a_full_disk_leaves_nothing(sound: Path, tmp_path: Path) -> None:
+    bad = damaged(sound, payload(sound, 5))
+    assert bad.stat().st_size > 200_000
+    names = sorted(os.listdir(tmp_path))
+    script = """
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            fr.repair("bad.frec", "out.frec")
+        except OSError as err:
+            print("refused:", err)
+        """
+    assert "refused:" in run_child(script, tmp_path, timeout=300)
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+@pytest.mark.parametrize("option", ["out", "--lost"])
+def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(option: str, sound: Path, tmp_path: Path) -> None:
+    bad, folder, new = damaged(sound, payload(sound, 5)), tmp_path / "folder", tmp_path / "new.frec"
+    folder.mkdir()
+    for path, message in (
+        (folder, f"{folder}: Is a directory"),
+        (tmp_path / "no" / "x", f"{tmp_path / 'no'}: No such"),
+    ):
+        arguments = [path] if option == "out" else [new, "--lost", path]
+        assert failed("repair", bad, *arguments, "--overwrite").startswith(f"error: {message}")
+    assert sorted(os.listdir(tmp_path)) == ["bad.frec", "folder", "sound.frec"]
+
+
+def test_a_list_that_can_not_be_written_is_named_and_so_is_what_is_left(sound: Path, tmp_path: Path) -> None:
+    bad, out = damaged(sound, payload(sound, 5)), tmp_path / "out.frec"
+    # The name that it has until it is whole is too long.
+    lost = tmp_path / ("n" * 250)
+    message = f"error: {lost}: the list of what is lost can not be written: File name too long\n{out}: "
+    assert failed("repair", bad, out, "--lost", lost) == f"{message}nothing is written\n"
+    assert not out.exists()
+    out.write_bytes(sound.read_bytes())
+    assert failed("repair", bad, out, "--lost", lost, "--overwrite") == f"{message}is as it was before\n"
+    assert out.read_bytes() == sound.read_bytes()
+    out.unlink()
+    lost = tmp_path / "lost"
+
+    def take_the_place(_done: int, _total: int) -> None:
+        lost.mkdir(exist_ok=True)
+
+    with pytest.raises(IsADirectoryError, match="the list of what is lost can not be written") as caught:
+        fr.repair(bad, out, lost=lost, progress=take_the_place)
+    assert caught.value.__notes__ == [f"{out}: is written whole, without its list"]
+    assert len(rows(out)) == 299
+    assert sorted(os.listdir(tmp_path)) == ["bad.frec", "lost", "out.frec", "sound.frec"]

@@ -1,0 +1,369 @@
+"""Packing folders: what is stored, what is refused, and what becomes of a file that exists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torchvision.datasets import ImageFolder
+
+import fastrecord as fr
+from fastrecord.pack.images import PackProgress, pack_folder
+from tests.conftest import encode
+from tests.support.packing import is_complete, keys, metadata, records, small_folder, write
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two class folders, ant and bee, of two and three images."""
+    return small_folder(tmp_path / "small")
+
+
+def test_records_are_the_files_byte_for_byte_in_the_order_of_image_folder(tmp_path: Path) -> None:
+    names = [
+        "b/10.jpg",
+        "b/9.jpg",
+        "b/x/1.jpg",
+        "b/x-1/1.jpg",
+        "b/x/y/1.jpg",
+        "b/x.jpg",
+        "B/1.jpg",
+        "ä/ö.jpg",
+        "a-b/1.jpg",
+    ]
+    source = write(tmp_path / "src", {name: encode(i) for i, name in enumerate(names)})
+    write(tmp_path / "else", {"1.jpg": encode(90), "deep/2.jpg": encode(91)})
+    (source / "link").symlink_to(tmp_path / "else")
+    (source / "b" / "link").symlink_to(tmp_path / "else" / "deep")
+    (source / "a-b" / "link.jpg").symlink_to(tmp_path / "else" / "1.jpg")
+    pack_folder(source, tmp_path / "out.frec")
+    folder = ImageFolder(str(source))
+    expected = [(Path(path).read_bytes(), label, os.path.relpath(path, source)) for path, label in folder.samples]
+    assert len(expected) == len(names) + 4
+    assert records(tmp_path / "out.frec") == expected
+    assert metadata(tmp_path / "out.frec")["classes"] == folder.classes
+
+
+def test_every_kind_of_image_keeps_its_bytes_and_its_size(image_folder: Path, tmp_path: Path) -> None:
+    summary = pack_folder(image_folder, tmp_path / "out.frec")
+    folder = ImageFolder(str(image_folder))
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        sizes = list(zip(reader.column("image.width").tolist(), reader.column("image.height").tolist(), strict=True))
+        assert sizes == [image.size for image, _ in folder]
+        assert reader.verify()["ok"]
+    assert [data for data, _, _ in records(tmp_path / "out.frec")] == [Path(p).read_bytes() for p, _ in folder.samples]
+    assert (summary.records, summary.packed, summary.skipped, summary.empty_classes) == (12, 12, [], [])
+    assert summary.bytes == (tmp_path / "out.frec").stat().st_size
+
+
+def test_a_packed_file_is_complete_and_names_its_folder_but_no_path(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "out.frec")
+    assert is_complete(tmp_path / "out.frec")
+    assert metadata(tmp_path / "out.frec") == {
+        "classes": ["ant", "bee"],
+        "skipped": [],
+        "packs": [{"source": "small", "fastrecord": fr.__version__, "first_record": 0, "skipped": 0}],
+    }
+
+
+def test_files_beside_the_class_folders_are_left_out_and_counted(small: Path, tmp_path: Path) -> None:
+    write(small, {"README": b"about", "extra.jpg": encode(5)})
+    assert pack_folder(small, tmp_path / "out.frec").ignored == 2
+    assert len(keys(tmp_path / "out.frec")) == 5
+
+
+def test_progress_goes_from_nothing_to_all_files(small: Path, tmp_path: Path) -> None:
+    seen: list[PackProgress] = []
+    pack_folder(small, tmp_path / "out.frec", progress=seen.append)
+    assert (seen[0].files, seen[-1].files, {p.total for p in seen}) == (0, 5, {5})
+    assert seen[-1].bytes > 0
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("bee/.DS_Store", b"\0\0\0\1Bud1", "not an image"),
+        ("bee/1.txt", b"hello", "not an image"),
+        ("bee/1", b"", "empty"),
+    ],
+)
+def test_a_file_that_is_no_image_stops_the_pack_with_its_name(
+    small: Path, tmp_path: Path, name: str, data: bytes, reason: str
+) -> None:
+    write(small, {name: data})
+    with pytest.raises(fr.FastRecordError, match=reason) as caught:
+        pack_folder(small, tmp_path / "out.frec")
+    assert str(small / name) in str(caught.value)
+    assert str(caught.value).count(str(small)) == 1
+    assert "--bad-files skip" in str(caught.value)
+    assert not (tmp_path / "out.frec").exists()
+    assert caught.value.__notes__ == [f"{tmp_path / 'out.frec'}: nothing was committed, and no file is left"]
+
+
+def test_skipped_files_are_listed_and_the_others_keep_their_order(small: Path, tmp_path: Path) -> None:
+    good = [os.path.relpath(path, small) for path, _ in ImageFolder(str(small)).samples]
+    write(small, {"ant/.DS_Store": b"Bud1", "bee/1.txt": b"hello", "bee/empty.jpg": b""})
+    (small / "bee" / "broken.jpg").symlink_to(small / "nowhere")
+    os.mkfifo(small / "bee" / "pipe.jpg")
+    summary = pack_folder(small, tmp_path / "out.frec", bad_files="skip")
+    assert keys(tmp_path / "out.frec") == good
+    assert [key for key, _ in summary.skipped] == [
+        "ant/.DS_Store", "bee/1.txt", "bee/broken.jpg", "bee/empty.jpg", "bee/pipe.jpg",
+    ]  # fmt: skip
+    reasons = dict(summary.skipped)
+    assert (reasons["bee/broken.jpg"], reasons["bee/pipe.jpg"]) == ("broken link", "not a regular file")
+    assert "empty" in reasons["bee/empty.jpg"]
+    assert metadata(tmp_path / "out.frec")["skipped"] == summary.to_dict()["skipped"]
+    assert is_complete(tmp_path / "out.frec")
+
+
+@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere")])
+def test_a_pipe_or_a_broken_link_stops_the_pack_before_anything_is_read(
+    small: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(small / "bee" / "odd.jpg")
+    with pytest.raises(fr.FastRecordError, match=r"bee/odd\.jpg: (broken link|not a regular file)"):
+        pack_folder(small, tmp_path / "out.frec")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_folder_without_any_image_is_an_error_even_if_bad_files_are_skipped(tmp_path: Path) -> None:
+    write(tmp_path / "src", {"a/1.txt": b"1", "b/2.txt": b"2"})
+    with pytest.raises(fr.FastRecordError, match=r"none of its 2 input files is an image; the first, a/1\.txt: not an"):
+        pack_folder(tmp_path / "src", tmp_path / "out.frec", bad_files="skip")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_class_that_lost_all_its_files_to_skipping_is_in_the_summary(small: Path, tmp_path: Path) -> None:
+    write(small, {"cow/1.txt": b"moo"})
+    summary = pack_folder(small, tmp_path / "out.frec", bad_files="skip")
+    assert (summary.classes, summary.empty_classes) == (["ant", "bee", "cow"], ["cow"])
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    with pytest.raises(fr.FastRecordError, match="src: the folder is empty"):
+        pack_folder(tmp_path / "src", tmp_path / "out.frec")
+
+
+def test_class_folders_without_any_file_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "src" / "a" / "deep").mkdir(parents=True)
+    with pytest.raises(fr.FastRecordError, match="no file in any of its 1 class folder"):
+        pack_folder(tmp_path / "src", tmp_path / "out.frec", allow_empty_classes=True)
+
+
+def test_a_folder_of_images_without_classes_is_told_of_lists(tmp_path: Path) -> None:
+    write(tmp_path / "src", {"1.jpg": encode(1), "2.jpg": encode(2)})
+    with pytest.raises(fr.FastRecordError, match=r"src: no class folders, only 2 files.*--list CSV"):
+        pack_folder(tmp_path / "src", tmp_path / "out.frec")
+
+
+def test_an_empty_class_folder_is_refused_by_name_and_allowed_on_request(small: Path, tmp_path: Path) -> None:
+    (small / "anx").mkdir()
+    with pytest.raises(fr.FastRecordError, match=r"empty class folder 'anx'.*--allow-empty-classes"):
+        pack_folder(small, tmp_path / "out.frec")
+    summary = pack_folder(small, tmp_path / "out.frec", allow_empty_classes=True)
+    assert (summary.classes, summary.empty_classes) == (["ant", "anx", "bee"], ["anx"])
+    assert [label for _, label, _ in records(tmp_path / "out.frec")] == [0, 0, 2, 2, 2]
+
+
+def test_a_source_that_is_absent_or_a_file_is_named(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pack_folder(tmp_path / "nowhere", tmp_path / "out.frec")
+    with pytest.raises(NotADirectoryError, match=r"0\.jpg"):
+        pack_folder(small / "ant" / "0.jpg", tmp_path / "out.frec")
+
+
+def test_an_output_folder_that_is_absent_is_named(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pack_folder(small, tmp_path / "nowhere" / "out.frec")
+
+
+@pytest.fixture
+def closed_folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A class folder that may not be read. Nothing binds root, so the test then runs as nobody."""
+    monkeypatch.chdir(tmp_path)  # the folders above belong to root alone; a relative path does not pass through them
+    root = os.geteuid() == 0
+    for path in (tmp_path, small):
+        path.chmod(0o755)
+    (small / "bee").chmod(0)
+    if root:
+        os.seteuid(65534)
+    try:
+        yield "small/bee"
+    finally:
+        if root:
+            os.seteuid(0)
+        (small / "bee").chmod(0o755)
+
+
+def test_a_folder_that_may_not_be_read_is_named(closed_folder: str) -> None:
+    with pytest.raises(PermissionError, match=closed_folder):
+        pack_folder("small", "out.frec")
+
+
+def test_a_link_back_to_a_folder_above_is_named(small: Path, tmp_path: Path) -> None:
+    (small / "bee" / "again").symlink_to(small / "bee")
+    with pytest.raises(fr.FastRecordError, match="bee/again: the link leads back"):
+        pack_folder(small, tmp_path / "out.frec")
+
+
+@pytest.mark.parametrize("name", [b"bee/\xff.jpg", b"\xfe/1.jpg"])
+def test_a_name_that_is_not_utf8_is_named(small: Path, tmp_path: Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(small), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(encode(1))
+    with pytest.raises(fr.FastRecordError, match=r"\\x(ff\.jpg|fe).*not valid UTF-8"):
+        pack_folder(small, tmp_path / "out.frec", bad_files="skip")
+
+
+def test_an_output_inside_of_a_class_folder_is_refused(small: Path) -> None:
+    with pytest.raises(fr.FastRecordError, match="lies in the class folder 'bee'"):
+        pack_folder(small, small / "bee" / "out.frec")
+    pack_folder(small, small / "out.frec")  # beside the class folders is no part of the input
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "r"},
+        {"bad_files": "ignore"},
+        {"shards": 2, "shard_size": 100},
+        {"shards": 0},
+        {"commit_bytes": 0},
+        {"mode": "a", "shards": 2},
+        {"mode": "a", "classes_from": "x.frec"},
+        {"list_path": "x.csv", "allow_empty_classes": True},
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(small: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is |leave|not both|without"):
+        pack_folder(small, tmp_path / "out.frec", **options)
+    assert not (tmp_path / "out.frec").exists()
+
+
+# An output that exists
+
+
+def test_an_output_that_exists_is_refused_with_the_ways_out(small: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    out.write_bytes(packed.read_bytes())
+    with pytest.raises(FileExistsError, match=r"out\.frec: exists already: .*--resume.*--append.*--overwrite"):
+        pack_folder(small, out)
+    assert out.read_bytes() == packed.read_bytes()
+
+
+def test_overwriting_replaces_the_file_under_its_readers(small: Path, image_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(image_folder, out)
+    with fr.Reader(out) as before:
+        pack_folder(small, out, mode="w")
+        assert len(before) == 12
+        assert len(bytes(before[11]["image"])) > 0
+    assert len(keys(out)) == 5
+    assert set(os.listdir(tmp_path)) == {"out.frec", "small"}
+
+
+def test_an_overwrite_that_fails_leaves_the_old_file(small: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    out.write_bytes(packed.read_bytes())
+    write(small, {"bee/1.txt": b"hello"})
+    with pytest.raises(fr.FastRecordError) as caught:
+        pack_folder(small, out, mode="w")
+    assert out.read_bytes() == packed.read_bytes()
+    assert caught.value.__notes__ == [f"{out}: the file is as it was before, with 12 records"]
+    assert set(os.listdir(tmp_path)) == {"out.frec", "small"}
+
+
+def test_appending_keeps_class_numbers_and_adds_new_classes_at_the_end(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(small, out)
+    before = records(out)
+    more = write(tmp_path / "more", {"aaa/1.jpg": encode(1), "bee/7.jpg": encode(2), "cow/1.txt": b"moo"})
+    summary = pack_folder(more, out, mode="a", bad_files="skip")
+    assert metadata(out)["classes"] == ["ant", "bee", "aaa", "cow"]
+    assert records(out)[:5] == before
+    assert records(out)[5:] == [(encode(1), 2, "aaa/1.jpg"), (encode(2), 1, "bee/7.jpg")]
+    assert (summary.records, summary.packed, summary.skipped[0][0]) == (7, 2, "cow/1.txt")
+    assert summary.empty_classes == ["cow"]
+    assert [(p["source"], p["first_record"], p["skipped"]) for p in metadata(out)["packs"]] == [
+        ("small", 0, 0),
+        ("more", 5, 1),
+    ]
+    assert is_complete(out)
+
+
+def test_appending_what_is_in_the_file_already_is_refused(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "out.frec")
+    before = (tmp_path / "out.frec").read_bytes()
+    with pytest.raises(fr.FastRecordError, match=r"'ant/0\.jpg' is in the file already"):
+        pack_folder(small, tmp_path / "out.frec", mode="a")
+    assert (tmp_path / "out.frec").read_bytes() == before
+
+
+def test_appending_to_a_file_with_other_fields_is_refused(small: Path, tmp_path: Path) -> None:
+    schema = fr.Schema({"image": fr.image(), "score": fr.float64()})
+    with fr.Writer(tmp_path / "out.frec", schema) as writer:
+        writer.append({"image": encode(1), "score": 0.5})
+    with pytest.raises(fr.SchemaError, match=r"fields image \(image\), score \(float64\); this input gives image"):
+        pack_folder(small, tmp_path / "out.frec", mode="a")
+
+
+def test_appending_to_an_absent_file_is_an_error(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"out\.frec"):
+        pack_folder(small, tmp_path / "out.frec", mode="a")
+
+
+def test_a_failed_append_leaves_the_file_as_it_was(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "out.frec")
+    before = records(tmp_path / "out.frec")
+    more = write(tmp_path / "more", {"bee/7.jpg": encode(2), "bee/8.txt": b"no"})
+    with pytest.raises(fr.FastRecordError) as caught:
+        pack_folder(more, tmp_path / "out.frec", mode="a")
+    assert caught.value.__notes__ == [f"{tmp_path / 'out.frec'}: the file is as it was before, with 5 records"]
+    assert records(tmp_path / "out.frec") == before
+    assert is_complete(tmp_path / "out.frec")
+
+
+def test_a_file_that_is_being_written_is_locked_for_append_and_resume(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(small, out)
+    more = write(tmp_path / "more", {"bee/7.jpg": encode(2)})
+    with fr.Writer(out, None, "a"), pytest.raises(fr.LockedError, match=r"out\.frec"):
+        pack_folder(more, out, mode="a")
+    schema = fr.Schema({"image": fr.image()})
+    with fr.Writer(tmp_path / "new.frec", schema), pytest.raises(fr.LockedError, match=r"new\.frec: another pack"):
+        pack_folder(small, tmp_path / "new.frec", mode="resume")
+
+
+# Classes of another file
+
+
+def test_classes_from_another_file_give_the_same_numbers(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "train.frec")
+    val = write(tmp_path / "val", {"bee/v.jpg": encode(3)})
+    pack_folder(val, tmp_path / "val.frec", classes_from=tmp_path / "train.frec")
+    assert records(tmp_path / "val.frec") == [(encode(3), 1, "bee/v.jpg")]
+    assert metadata(tmp_path / "val.frec")["classes"] == ["ant", "bee"]
+
+
+def test_a_class_that_the_other_file_does_not_know_is_named(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "train.frec")
+    val = write(tmp_path / "val", {"bee/v.jpg": encode(3), "cow/v.jpg": encode(4)})
+    with pytest.raises(fr.SchemaError, match=r"val: class 'cow' not among the classes of .*train\.frec"):
+        pack_folder(val, tmp_path / "val.frec", classes_from=tmp_path / "train.frec")
+    assert not (tmp_path / "val.frec").exists()
+
+
+def test_a_file_without_classes_can_not_give_any(small: Path, tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "other.frec", fr.Schema({"n": fr.int64()})) as writer:
+        writer.append({"n": 1})
+    with pytest.raises(fr.SchemaError, match=r"other\.frec: the file names no classes"):
+        pack_folder(small, tmp_path / "out.frec", classes_from=tmp_path / "other.frec")

@@ -1,0 +1,139 @@
+"""Packing the files that a CSV list names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastrecord as fr
+from fastrecord.pack.images import pack_folder
+from tests.conftest import encode
+from tests.support.packing import keys, metadata, small_folder
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two class folders, ant and bee, of two and three images."""
+    return small_folder(tmp_path / "small")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "classes"),
+    [
+        ("bee/1.jpg,7\nant/0.jpg,-1\n", [7, -1], None),
+        ("path,label\nbee/1.jpg,7\nant/0.jpg,3\n", [7, 3], None),
+        ("bee/1.jpg,wasp\nant/0.jpg,ant\n", [1, 0], ["ant", "wasp"]),
+        ("path,class\nbee/1.jpg,10\nant/0.jpg,9\n", [0, 1], ["10", "9"]),
+        ("note,class,path\nx,wasp,bee/1.jpg\ny,ant,ant/0.jpg\n", [1, 0], ["ant", "wasp"]),
+        ("bee/1.jpg\n\nant/0.jpg\n", None, None),
+        ("\ufeffpath\r\nbee/1.jpg\r\n./ant/../ant/0.jpg\r\n", None, None),
+        ('"bee/1.jpg","a, b"\nant/0.jpg,"c ""d"""\n', [0, 1], ["a, b", 'c "d"']),
+    ],
+)
+def test_a_list_gives_files_labels_and_order(
+    small: Path, tmp_path: Path, text: str, labels: list[int] | None, classes: list[str] | None
+) -> None:
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8", newline="")
+    pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+    assert keys(tmp_path / "out.frec") == ["bee/1.jpg", "ant/0.jpg"]
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert list(reader.schema) == (["image", "key"] if labels is None else ["image", "label", "key"])
+        assert labels is None or reader.column("label").tolist() == labels
+    assert metadata(tmp_path / "out.frec").get("classes") == classes
+
+
+def test_an_absolute_path_in_a_list_is_made_relative(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(f"{small / 'bee' / '1.jpg'},1\n", encoding="utf-8")
+    pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+    assert keys(tmp_path / "out.frec") == ["bee/1.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the list is empty"),
+        ("path,label\n", "the list is empty"),
+        ("a.jpg,1\nb.jpg\n", r"line 2: 1 column where 2 should be"),
+        ("a.jpg\nb.jpg,1\n", r"line 2: 2 columns where 1 should be"),
+        ("a.jpg,1,2\n", r"line 1: 3 columns: write path"),
+        ("a.jpg,1\nb.jpg,x\n", r"line 2: the label 'x' is no whole number: begin the list with the row `path,class`"),
+        ("a.jpg,x\nb.jpg,1\n", r"line 2: the label '1' is a number, and the first one is a name"),
+        ("path,label\na.jpg,x\n", r"line 2: the label 'x' is no whole number \[FR704\]$"),
+        ("a.jpg,1\nb.jpg,\n", r"line 2: the label is empty"),
+        ("path,label\na.jpg,9223372036854775808\n", r"line 2: the label 9223372036854775808 does not fit"),
+        ("path,label,class\na.jpg,1,x\n", r"line 1: the header has both"),
+        ("path,path\n", r"line 1: the header names the column 'path' twice"),
+        (" ,1\n", r"line 1: the path is empty"),
+        ("a.jpg\n../b.jpg\n", r"line 2: '../b\.jpg' does not lie in"),
+        ("/etc/passwd\n", r"line 1: '/etc/passwd' does not lie in"),
+        ("a.jpg,1\n./a.jpg,2\n", r"line 2: 'a\.jpg' stands in line 1 already"),
+        ('a.jpg,1\n"b.jpg,2\n', r"line 2: not valid CSV"),
+    ],
+)
+def test_a_wrong_list_is_refused_with_the_line(small: Path, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(fr.FastRecordError, match=rf"list\.csv[:,] .*{message}|list\.csv: {message}"):
+        pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_list_that_is_not_utf8_is_refused(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_bytes(b"bee/\xff.jpg,1\n")
+    with pytest.raises(fr.FastRecordError, match=r"list\.csv: the list is not valid UTF-8"):
+        pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("gone.jpg", "No such file"), ("bee", "[Dd]irectory"), ("pipe", "not a reg")]
+)
+def test_a_file_of_a_list_that_can_not_be_read_is_named_with_its_line(
+    small: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    os.mkfifo(small / "pipe")
+    (tmp_path / "list.csv").write_text(f"bee/1.jpg\n{name}\n", encoding="utf-8")
+    with pytest.raises(fr.FastRecordError, match=rf"list\.csv, line 2: .*small/{name}: .*{reason}"):
+        pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+
+
+def test_of_a_file_that_the_system_does_not_give_nothing_says_that_it_is_no_image(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("bee/1.jpg\ngone.jpg\n", encoding="utf-8")
+    reason = "can not be read: No such file or directory"
+    with pytest.raises(fr.FastRecordError) as caught:
+        pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv")
+    assert str(caught.value).endswith(
+        f"gone.jpg: {reason}: see that it can be read, or leave out all that can not be with `--bad-files skip` [FR710]"
+    )
+    summary = pack_folder(small, tmp_path / "out.frec", list_path=tmp_path / "list.csv", bad_files="skip")
+    assert summary.skipped == [("gone.jpg", reason)]
+
+
+def test_label_numbers_of_a_list_must_have_a_class_in_the_file_that_names_them(small: Path, tmp_path: Path) -> None:
+    pack_folder(small, tmp_path / "train.frec")
+    (tmp_path / "list.csv").write_text("bee/1.jpg,1\nant/0.jpg,2\n", encoding="utf-8")
+    options: dict[str, Any] = {"list_path": tmp_path / "list.csv", "classes_from": tmp_path / "train.frec"}
+    with pytest.raises(fr.SchemaError, match=r"list\.csv, line 2: .*no class has the label 2"):
+        pack_folder(small, tmp_path / "out.frec", **options)
+    (tmp_path / "list.csv").write_text("bee/1.jpg\n", encoding="utf-8")
+    with pytest.raises(fr.SchemaError, match=r"list\.csv: the list has no labels"):
+        pack_folder(small, tmp_path / "out.frec", **options)
+
+
+def test_a_path_of_a_list_goes_up_as_the_system_does(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for name in ("a.jpg", "deep/a.jpg", "deep/er/b.jpg"):
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_bytes(encode(len(name)))
+    (src / "link").symlink_to(Path("deep", "er"))
+    (src / "out").symlink_to(tmp_path)
+    (tmp_path / "list.csv").write_text("path\nlink/../a.jpg\ndeep/../a.jpg\ndeep/./er/b.jpg\n")
+    pack_folder(src, tmp_path / "a.frec", list_path=tmp_path / "list.csv")
+    with fr.Reader(tmp_path / "a.frec") as reader:
+        assert reader.read_batch(range(3), ["key"])["key"] == ["deep/a.jpg", "a.jpg", "deep/er/b.jpg"]
+        assert bytes(reader[0]["image"]) == (src / "deep/a.jpg").read_bytes()
+    for path in ("out/../a.jpg", "../a.jpg", f"{src}/out/../x.jpg"):
+        (tmp_path / "list.csv").write_text(f"path\n{path}\n")
+        with pytest.raises(fr.FastRecordError, match=r"line 2: .* does not lie in .*\[FR704\]"):
+            pack_folder(src, tmp_path / "b.frec", list_path=tmp_path / "list.csv")

@@ -1,0 +1,231 @@
+"""Packing pairs of images: matching two folders, scales, what is no pair, and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import fastrecord as fr
+from fastrecord.pack.images import PackSummary, pack_pairs
+from tests.support.commands import failed, good
+from tests.support.packing import is_complete, metadata
+from tests.support.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
+from tests.support.pictures import jpeg
+
+# What belongs together
+
+
+def test_files_are_stored_byte_for_byte_with_the_larger_ones_name(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    summary = pack_pairs(*pairs, out)
+    assert (summary.records, summary.scale, summary.skipped, summary.paths) == (5, SCALE, [], [str(out)])
+    assert rows(out) == [{"key": f"{i:04d}", "lr": small(i), "hr": large(i)} for i in range(5)]
+    with fr.Reader(out) as reader:
+        assert reader.schema == fr.Schema({"lr": fr.image(), "hr": fr.image(), "key": fr.string()})
+        assert reader.column("hr.width").tolist() == [48] * 5
+        assert reader.metadata["scale"] == SCALE
+    assert is_complete(out)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "key"),
+    [
+        ("a.png", "a.png", "a"),
+        ("a.jpg", "a.png", "a"),
+        ("b/c.d/a.png", "b/c.d/a.png", "b/c.d/a"),
+        ("b/ax2.png", "b/a.png", "b/a"),
+        ("ax3.png", "a.png", "a"),
+        ("a_x4.png", "a.png", "a"),
+        ("a-X8.png", "a.png", "a"),
+        ("ax4.png", "ax4.png", "ax4"),
+        ("ünï x4.png", "ünï .png", "ünï "),
+    ],
+)
+def test_names_match_but_for_the_ending_and_a_suffix(tmp_path: Path, low: str, high: str, key: str) -> None:
+    lr, hr = folders(tmp_path, {low: small(0)}, {high: large(0)})
+    pack_pairs(lr, hr, tmp_path / "out.frec")
+    assert keys(tmp_path / "out.frec") == [key]
+
+
+def test_the_same_name_is_preferred_to_one_with_a_suffix(tmp_path: Path) -> None:
+    lr, hr = folders(tmp_path, {"a.png": small(0), "ax4.png": small(1)}, {"a.png": large(0)})
+    with pytest.raises(fr.FastRecordError, match="1 of 2 names have no partner: no file of that name in hr: 'ax4'"):
+        pack_pairs(lr, hr, tmp_path / "out.frec")
+    summary = pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
+    assert summary.skipped == [("ax4", "no file of that name in hr")]
+    assert rows(tmp_path / "out.frec") == [{"key": "a", "lr": small(0), "hr": large(0)}]
+
+
+def test_files_that_could_both_be_meant_are_no_partners(tmp_path: Path) -> None:
+    low = {"ax2.png": small(0), "ax4.png": small(1), "b.png": small(2), "c.png": small(3)}
+    lr, hr = folders(tmp_path, low, {"a.png": large(0), "b.png": large(2), "b.jpg": jpeg(48, 40), "c.png": large(3)})
+    summary = pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
+    assert keys(tmp_path / "out.frec") == ["c"]
+    assert summary.skipped == [
+        ("a", "several files of lr may be meant: 'ax2.png', 'ax4.png'"),
+        ("b", "several files of hr may be meant: 'b.jpg', 'b.png'"),
+    ]
+
+
+def test_files_without_a_partner_are_counted_and_some_are_named(tmp_path: Path) -> None:
+    low = {f"{i:02d}.png": small(i) for i in range(9)}
+    lr, hr = folders(tmp_path, low, {"00.png": large(0), "zz.png": large(1), "zy.png": large(2)})
+    message = (
+        "10 of 11 names have no partner: no file of that name in lr: 'zy', 'zz'; no file of that name in hr: "
+        "'01', '02', '03', '04', '05' and 3 more: add what is missing, or leave these out with `--bad-files skip`"
+    )
+    with pytest.raises(fr.FastRecordError, match=re.escape(message)):
+        pack_pairs(lr, hr, tmp_path / "out.frec")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_folders_without_any_pair_are_refused_whatever_is_skipped(tmp_path: Path) -> None:
+    lr, hr = folders(tmp_path, {"a.png": small(0)}, {"b.png": large(0), "c.png": large(1)})
+    with pytest.raises(fr.FastRecordError, match=r"none of the 1 files in .*lr has a partner among the 2 in .*hr"):
+        pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(fr.FastRecordError, match="none of the 0 files"):
+        pack_pairs(tmp_path / "empty", hr, tmp_path / "out.frec")
+    with pytest.raises(fr.FastRecordError, match="are one folder"):
+        pack_pairs(hr, tmp_path / "lr" / ".." / "hr", tmp_path / "out.frec")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pack_pairs(tmp_path / "nowhere", hr, tmp_path / "out.frec")
+
+
+def test_a_file_inside_of_its_folders_is_refused(pairs: tuple[Path, Path]) -> None:
+    for folder in pairs:
+        with pytest.raises(fr.FastRecordError, match="of which it is made: choose a place outside"):
+            pack_pairs(*pairs, folder / "out.frec")
+
+
+# Scales
+
+
+def test_a_pair_of_another_scale_than_most_is_refused_by_name(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    (pairs[1] / "0003.png").write_bytes(large(3, scale=2))
+    message = r"lr/0003x4.png and .*hr/0003.png: hr is 20 x 24, which is not 4 times lr, 10 x 12: `--any-scale`"
+    with pytest.raises(fr.FastRecordError, match=message):
+        pack_pairs(*pairs, tmp_path / "out.frec")
+    summary = pack_pairs(*pairs, tmp_path / "out.frec", bad_files="skip")
+    assert keys(tmp_path / "out.frec") == ["0000", "0001", "0002", "0004"]
+    assert summary.skipped == [("0003", "hr is 20 x 24, which is not 4 times lr, 10 x 12")]
+    assert metadata(tmp_path / "out.frec")["scale"] == SCALE
+
+
+def test_pairs_of_any_scale_may_be_taken(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    (pairs[1] / "0003.png").write_bytes(large(3, width=13))
+    summary = pack_pairs(*pairs, tmp_path / "out.frec", any_scale=True, decode=True)
+    assert (summary.records, summary.scale) == (5, None)
+    assert "scale" not in metadata(tmp_path / "out.frec")
+    pack_pairs(*numbered_pairs(tmp_path / "same", 2), tmp_path / "same.frec", any_scale=True)
+    assert metadata(tmp_path / "same.frec")["scale"] == SCALE
+
+
+def test_folders_in_the_wrong_order_are_seen(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    for path in pairs[0].iterdir():
+        path.rename(path.with_name(path.name.replace("x4", "")))
+    with pytest.raises(fr.FastRecordError, match="no whole number of times lr, 40 x 48: are LR_DIR and HR_DIR in the"):
+        pack_pairs(pairs[1], pairs[0], tmp_path / "out.frec")
+
+
+# What is no pair of images
+
+
+def test_a_bad_file_is_named_and_may_be_left_out(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    (pairs[0] / "0001x4.png").write_bytes(b"")
+    (pairs[1] / "0002.png").write_bytes(b"no image")
+    (pairs[1] / "0004.png").unlink()
+    (pairs[1] / "0004.png").symlink_to("gone.png")
+    out = tmp_path / "out.frec"
+    message = (
+        r"lr/0001x4\.png and .*hr/0001\.png: lr: not an image: it is empty: remove the pair, or .*--bad-files skip"
+    )
+    with pytest.raises(fr.FastRecordError, match=message):
+        pack_pairs(*pairs, out)
+    assert not out.exists()
+    expected = [
+        ("0001", "lr: not an image: it is empty"),
+        ("0002", "hr: not an image of a known type, or its header is damaged"),
+        ("0004", "hr: broken link"),
+    ]
+    assert pack_pairs(*pairs, out, bad_files="skip").skipped == expected
+    assert keys(out) == ["0000", "0003"]
+    assert metadata(out)["skipped"] == [{"key": key, "reason": reason} for key, reason in expected]
+    again = pack_pairs(*pairs, out, bad_files="skip", mode="resume")
+    assert (again.packed, again.skipped) == (0, expected)
+
+
+def test_a_damaged_image_is_seen_where_it_is_decoded(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    path = pairs[1] / "0002.png"
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(fr.FastRecordError, match=r"hr/0002\.png: hr: .*remove the pair"):
+        pack_pairs(*pairs, tmp_path / "out.frec", decode=True)
+    summary = pack_pairs(*pairs, tmp_path / "out.frec", decode=True, bad_files="skip")
+    assert [key for key, _ in summary.skipped] == ["0002"]
+    assert keys(tmp_path / "out.frec") == ["0000", "0001", "0003", "0004"]
+
+
+def test_folders_of_nothing_but_bad_pairs_leave_no_file(tmp_path: Path) -> None:
+    lr, hr = folders(tmp_path, {"a.png": b"?"}, {"a.png": large(0)})
+    with pytest.raises(fr.FastRecordError, match="none of its 1 pairs is one of two images; the first, a: lr: not an"):
+        pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
+    assert not (tmp_path / "out.frec").exists()
+
+
+def test_a_pipe_in_a_folder_does_not_hang_the_pack(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    (pairs[1] / "0002.png").unlink()
+    os.mkfifo(pairs[1] / "0002.png")
+    assert pack_pairs(*pairs, tmp_path / "out.frec", bad_files="skip").skipped == [("0002", "hr: not a regular file")]
+
+
+# The command
+
+
+def test_the_command_packs_pairs(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    text = good("pack", "--pairs", *pairs, out, "--decode")
+    assert text.startswith(f"{out}: 5 records of scale 4, ")
+    assert (
+        good("pack", out, "--pairs", *pairs, "--decode", "--resume")
+        == f"{out}: complete already, 5 records of scale 4\n"
+    )
+    (pairs[0] / "extra.png").write_bytes(small(9))
+    text = good("pack", "--pairs", *pairs, out, "--overwrite", "--bad-files", "skip")
+    assert text.splitlines()[1:] == [
+        "skipped 1 without a partner, or not two images:",
+        "  extra: no file of that name in hr",
+    ]
+    assert "error: " in failed("pack", "--pairs", *pairs, tmp_path / "no.frec")
+
+
+def test_the_command_prints_json(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    summary = json.loads(good("pack", "--pairs", *pairs, tmp_path / "out.frec", "--json"))
+    assert set(summary) == set(PackSummary.__dataclass_fields__)
+    assert (summary["records"], summary["scale"], summary["classes"]) == (5, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pairs", "a", "b"], "Missing argument 'OUT'."),
+        (["a"], "Missing argument 'OUT'."),
+        ([], "Missing argument 'SRC'."),
+        (["--pairs", "a", "b", "c", "d"], "Got unexpected extra argument (d): OUT is what is wanted here"),
+        (["--pairs", "a", "b", "c", "--raw"], "--raw is not for --pairs: leave it out"),
+        (["--pairs", "a", "b", "c", "--list", "x.csv"], "--list is not for --pairs: leave it out"),
+        (["--pairs", "a", "b", "c", "--short-side", "9"], "--short-side is not for --pairs"),
+        (
+            ["--pairs", "a", "b", "c", "--compression", "lz4"],
+            "images are compressed already: --compression is for --dec",
+        ),
+        (["--compression", "lz4", "a", "b"], "--compression is for --pairs"),
+        (["--decode", "a", "b"], "--decode is for --pairs"),
+        (["--any-scale", "a", "b"], "--any-scale is for --pairs"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_refused(arguments: list[str], message: str) -> None:
+    assert message in failed("pack", *arguments, status=2)

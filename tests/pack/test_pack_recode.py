@@ -1,0 +1,277 @@
+"""What a pack does to images on their way into the file: smaller, raw, ready for crops."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.pack.images import pack_folder
+from tests.support.commands import failed, good
+from tests.support.packing import metadata, write
+from tests.support.recoding import FILES, ORIENTATION, decoded, difference, encoded, picture, sizes, stored, turned
+
+# Smaller
+
+
+def test_only_images_above_the_short_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    summary = pack_folder(recode_source, out, short_side=120)
+    assert sizes(out) == {
+        "a/0.jpg": (180, 120),
+        "a/1.jpg": (120, 180),
+        "a/2.jpg": (100, 100),
+        "a/3.jpg": (333, 111),
+        "b/0.png": (168, 120),
+        "b/1.jpg": (120, 180),
+        "b/2.jpg": (180, 120),
+        "b/3.webp": (240, 120),
+        "b/4.png": (40, 30),
+    }
+    images = stored(out)
+    kept = {key for key, data in images.items() if data == FILES[key]}
+    assert kept == {"a/2.jpg", "a/3.jpg", "b/4.png"}
+    assert all(data.startswith(b"\xff\xd8") for key, data in images.items() if key not in kept)
+    assert summary.recoded is not None
+    assert summary.recoded == {
+        "images": 9,
+        "kept": 3,
+        "smaller": 6,
+        "crop_ready": 0,
+        "raw": 0,
+        "bytes_in": sum(map(len, FILES.values())),
+        "bytes_out": sum(map(len, images.values())),
+    }
+
+
+def test_only_images_above_the_max_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(recode_source, out, max_side=240)
+    found = sizes(out)
+    assert [found[f"a/{i}.jpg"] for i in range(4)] == [(240, 160), (160, 240), (100, 100), (240, 80)]
+    kept = {key for key, data in stored(out).items() if data == FILES[key]}
+    assert kept == {"a/1.jpg", "a/2.jpg", "b/0.png", "b/2.jpg", "b/4.png"}
+
+
+@pytest.mark.parametrize("key", ["a/0.jpg", "a/1.jpg", "b/0.png", "b/1.jpg", "b/2.jpg", "b/3.webp"])
+def test_a_smaller_image_is_near_to_pillows_lanczos(recode_source: Path, tmp_path: Path, key: str) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(recode_source, out, short_side=120, quality=98)
+    with Image.open(io.BytesIO(FILES[key])) as image:
+        expected = image.convert("RGB").resize(sizes(out)[key], Image.Resampling.LANCZOS)
+    # CMYK in Pillow is decoded by other rounding; 4:2:0 costs most of the rest.
+    assert difference(decoded(stored(out)[key]), np.asarray(expected)) < 2.5
+
+
+def test_a_higher_quality_is_larger_and_nearer(recode_source: Path, tmp_path: Path) -> None:
+    data = {}
+    for quality in (None, 50, 90, 100):
+        out = tmp_path / f"{quality}.frec"
+        pack_folder(recode_source, out, short_side=120, quality=quality)
+        data[quality] = stored(out)["a/1.jpg"]
+    assert data[None] == data[90]
+    assert len(data[50]) < len(data[90]) < len(data[100])
+    best = np.asarray(
+        Image.open(io.BytesIO(FILES["a/1.jpg"])).convert("RGB").resize((120, 180), Image.Resampling.LANCZOS)
+    )
+    errors = [difference(decoded(data[quality]), best) for quality in (50, 90, 100)]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_colours_stay_as_fine_as_they_were(recode_source: Path, tmp_path: Path) -> None:
+    from PIL import JpegImagePlugin
+
+    pack_folder(recode_source, tmp_path / "out.frec", short_side=100)
+    kinds = {}
+    for key, data in stored(tmp_path / "out.frec").items():
+        with Image.open(io.BytesIO(data)) as image:
+            if isinstance(image, JpegImagePlugin.JpegImageFile):
+                kinds[key] = image.mode if image.mode == "L" else JpegImagePlugin.get_sampling(image)
+    # 0 is 4:4:4, 2 is 4:2:0
+    assert kinds == {"a/0.jpg": 2, "a/1.jpg": 0, "a/2.jpg": 2, "a/3.jpg": "L"} | {
+        "b/0.png": 0,
+        "b/1.jpg": 0,
+        "b/2.jpg": 2,
+        "b/3.webp": 0,
+    }
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_smaller_image_is_turned_as_the_original_asked_for(tmp_path: Path, number: int) -> None:
+    src = write(tmp_path / "src", {"a/0.jpg": encoded(picture(1, 120, 80), exif=turned(number))})
+    write(src, {"a/1.png": encoded(picture(1, 120, 80), "PNG", exif=turned(number))})
+    pack_folder(src, tmp_path / "out.frec", short_side=60)
+    for data in stored(tmp_path / "out.frec").values():
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.size == (90, 60)
+            assert image.getexif().get(ORIENTATION, 1) == number
+
+
+# Raw
+
+
+def test_raw_images_are_the_pixels_of_the_decoded_ones(recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    summary = pack_folder(recode_source, out, raw=True)
+    assert sizes(out).keys() == FILES.keys()
+    for key, data in stored(out).items():
+        assert data.startswith(b"P6\n"), key
+        # Pillow converts CMYK and WebP by other rounding.
+        assert difference(decoded(data), decoded(FILES[key])) <= (1 if key in ("b/1.jpg", "b/3.webp") else 0), key
+    assert summary.recoded is not None
+    assert (summary.recoded["raw"], summary.recoded["smaller"], summary.recoded["kept"]) == (9, 0, 0)
+
+
+def test_raw_images_above_the_short_side_are_made_smaller(recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_folder(recode_source, out, raw=True, short_side=120)
+    found = sizes(out)
+    assert (found["a/0.jpg"], found["a/2.jpg"]) == ((180, 120), (100, 100))
+    for key, data in stored(out).items():
+        width, height = found[key]
+        assert len(data) == len(f"P6\n{width} {height}\n255\n") + 3 * width * height
+        with Image.open(io.BytesIO(FILES[key])) as image:
+            expected = image.convert("RGB").resize(found[key], Image.Resampling.LANCZOS)
+        assert difference(decoded(data), np.asarray(expected)) < 1.5, key
+
+
+# Crop-ready
+
+
+@pytest.mark.parametrize("keep", ["all", "none"])
+def test_crop_ready_jpegs_have_the_pixels_of_the_originals(recode_source: Path, tmp_path: Path, keep: str) -> None:
+    out = tmp_path / "out.frec"
+    summary = pack_folder(recode_source, out, crop_ready=keep)
+    images = stored(out)
+    for key, data in images.items():
+        if not key.endswith(".jpg"):
+            assert data == FILES[key], key
+        assert np.array_equal(decoded(data), decoded(FILES[key])), key
+    assert summary.recoded is not None
+    assert 4 <= summary.recoded["crop_ready"] == 9 - summary.recoded["kept"]
+    assert summary.recoded["crop_ready"] == sum(data != FILES[key] for key, data in images.items())
+    with Image.open(io.BytesIO(images["b/2.jpg"])) as image:
+        assert image.getexif().get(ORIENTATION) == (6 if keep == "all" else None)
+    with fr.Reader(out) as reader:
+        assert reader.verify()["ok"]
+
+
+def test_smaller_images_can_be_crop_ready_too(recode_source: Path, tmp_path: Path) -> None:
+    plain, ready = tmp_path / "plain.frec", tmp_path / "ready.frec"
+    pack_folder(recode_source, plain, short_side=120)
+    summary = pack_folder(recode_source, ready, short_side=120, crop_ready="all")
+    assert sizes(plain) == sizes(ready)
+    for key, data in stored(ready).items():
+        assert np.array_equal(decoded(data), decoded(stored(plain)[key])), key
+    assert summary.recoded is not None
+    assert (summary.recoded["smaller"], summary.recoded["crop_ready"] >= 5) == (6, True)
+
+
+def test_what_is_extracted_is_what_was_stored(recode_source: Path, tmp_path: Path) -> None:
+    pack_folder(recode_source, tmp_path / "ready.frec", crop_ready="all")
+    pack_folder(recode_source, tmp_path / "raw.frec", raw=True)
+    good("extract", tmp_path / "ready.frec", tmp_path / "ready")
+    for key, data in FILES.items():
+        assert np.array_equal(decoded((tmp_path / "ready" / key).read_bytes()), decoded(data)), key
+    good("extract", tmp_path / "raw.frec", tmp_path / "raw")
+    with Image.open(tmp_path / "raw" / "a" / "0.jpg") as image:
+        assert image.format == "PPM"
+    good("extract", tmp_path / "raw.frec", tmp_path / "numbered", "--numbered")
+    assert sorted(path.name for path in (tmp_path / "numbered").iterdir()) == [f"{i}.ppm" for i in range(9)]
+
+
+# Bad files
+
+
+@pytest.mark.parametrize("options", [{"short_side": 100}, {"raw": True}])
+def test_an_image_that_can_not_be_decoded_is_a_bad_file(tmp_path: Path, options: dict[str, Any]) -> None:
+    whole = encoded(picture(0, 300, 200))
+    src = write(tmp_path / "src", {"a/0.jpg": whole, "a/1.jpg": whole[: len(whole) // 2], "a/2.jpg": whole})
+    out = tmp_path / "out.frec"
+    with pytest.raises(fr.FastRecordError, match=r"a/1\.jpg: the JPEG is truncated.*`--bad-files skip`"):
+        pack_folder(src, out, **options)
+    assert not out.exists()
+    summary = pack_folder(src, out, bad_files="skip", **options)
+    assert [key for key, _ in summary.skipped] == ["a/1.jpg"]
+    assert list(stored(out)) == ["a/0.jpg", "a/2.jpg"]
+    with fr.Writer(tmp_path / "raise.frec", fr.Schema({"image": fr.image()})) as writer:
+        with pytest.raises(fr.DecodeError, match=r"a/1\.jpg: the JPEG is truncated"):
+            writer.append_files("image", [src / "a" / f"{i}.jpg" for i in range(3)], {}, **options)
+        assert len(writer) == 1
+
+
+def test_a_damaged_jpeg_stays_as_it_is_in_a_crop_ready_file(tmp_path: Path) -> None:
+    whole = encoded(picture(0, 300, 200))
+    src = write(tmp_path / "src", {"a/0.jpg": whole, "a/1.jpg": whole[: len(whole) // 2]})
+    pack_folder(src, tmp_path / "out.frec", crop_ready="all")
+    assert stored(tmp_path / "out.frec")["a/1.jpg"] == whole[: len(whole) // 2]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"short_side": 10, "max_side": 20}, "not both"),
+        ({"short_side": 0}, "1 to 65500"),
+        ({"max_side": -1}, "1 to 65500"),
+        ({"short_side": 10, "quality": 101}, "quality is 1 to 100"),
+        ({"short_side": 10, "quality": 0}, "quality is 1 to 100"),
+        ({"quality": 50}, "quality is that of JPEGs"),
+        ({"raw": True, "short_side": 10, "quality": 50}, "quality is that of JPEGs"),
+        ({"raw": True, "crop_ready": "all"}, "raw"),
+        ({"crop_ready": "exif,colour"}, "exif, icc"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    recode_source: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pack_folder(recode_source, tmp_path / "out.frec", **options)
+    assert not (tmp_path / "out.frec").exists()
+    schema = fr.Schema({"image": fr.image()})
+    with fr.Writer(tmp_path / "out.frec", schema) as writer, pytest.raises(ValueError, match=r"."):
+        writer.append_files("image", [recode_source / "a" / "0.jpg"], {}, **options)
+
+
+def test_bytes_are_not_recoded(recode_source: Path, tmp_path: Path) -> None:
+    with fr.Writer(tmp_path / "out.frec", fr.Schema({"data": fr.bytes_()})) as writer:
+        with pytest.raises(fr.SchemaError, match="type image"):
+            writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, raw=True)
+        assert writer.append_files("data", [recode_source / "a" / "0.jpg"], {}) == []
+        assert writer.recoded["images"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--short-side", 9, "--max-side", 9], "not both"),
+        (["--raw", "--crop-ready"], "--raw or --crop-ready"),
+        (["--keep", "none"], "--crop-ready"),
+        (["--crop-ready", "--keep", "all of it"], "exif, icc, other"),
+        (["--quality", 80], "--short-side or --max-side"),
+        (["--raw", "--shard-size", "1GB"], "--shards"),
+    ],
+)
+def test_wrong_usage_of_the_command_says_what_is_right(
+    recode_source: Path, tmp_path: Path, arguments: list[object], message: str
+) -> None:
+    assert message in failed("pack", recode_source, tmp_path / "out.frec", *arguments, status=2)
+
+
+def test_the_command_says_what_became_of_the_images(recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    printed = good("pack", recode_source, out, "--short-side", 120, "--quality", 80)
+    assert "of 9 images 6 made smaller, 3 kept byte for byte; " in printed
+    assert "recoded   --short-side 120 --quality 80" in good("info", out)
+    assert metadata(out)["packs"][0]["recode"] == {"short_side": 120, "quality": 80}
+    plain = tmp_path / "plain.frec"
+    assert "byte for byte" not in good("pack", recode_source, plain)
+    assert "recoded" not in good("info", plain)
+    assert "recode" not in metadata(plain)["packs"][0]

@@ -1,0 +1,148 @@
+"""scripts/build_backend.py: what `pip install .` lacks to build is one sentence, before anything is compiled."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="nasm is asked for on x86-64 alone")
+
+
+def executable(path: Path, lines: str) -> None:
+    path.write_text(f"#!{shutil.which('bash')}\n{lines}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A PATH of one folder that has all that is needed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("cargo", "cc", "cmake", "make", "nasm"):
+        executable(folder / name, "exit 0")
+    executable(folder / "rustc", "echo 'rustc 1.95.0 (59807616e 2026-04-14)'")
+    return folder
+
+
+def hook(machine: Path, name: str = "get_requires_for_build_wheel", **variables: str) -> tuple[int, str, str]:
+    """Call a hook as pip does: in a process of its own, by the module that pyproject.toml names."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
+    arguments = "" if name.startswith("get_requires") else repr(str(machine))
+    program = (
+        f"import sys; sys.path[:0] = {build['backend-path']}; import {build['build-backend']} as backend; "
+        f"print(backend.{name}({arguments}))"
+    )
+    kept = {key: value for key, value in os.environ.items() if key not in ("CC", "CMAKE", "RUSTC")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**kept, "PATH": str(machine), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_where_nothing_is_missing_maturin_is_asked(machine: Path) -> None:
+    assert hook(machine) == (0, "[]\n", "")
+
+
+HOOKS = [
+    f"{name}{kind}" for name in ("get_requires_for_build_", "prepare_metadata_for_build_", "build_")
+    for kind in ("wheel", "editable")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_that_leads_to_a_build_says_what_is_missing(name: str, machine: Path) -> None:
+    (machine / "nasm").unlink()
+    status, out, text = hook(machine, name)
+    assert (status, out) == (1, "")
+    assert text == (
+        "fastrecord cannot be built: nasm is missing: install with your system's package manager, then try again\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("manager", "command"),
+    [
+        ("apt-get", "apt-get update && {sudo}apt-get install -y build-essential nasm"),
+        ("dnf", "dnf install -y gcc make nasm"),
+        ("pacman", "pacman -S --needed base-devel nasm"),
+        ("apk", "apk add build-base nasm"),
+    ],
+)
+def test_what_is_missing_is_installed_by_one_command(manager: str, command: str, machine: Path) -> None:
+    for name in ("cc", "make", "nasm"):
+        (machine / name).unlink()
+    executable(machine / manager, "exit 0")
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    missing = "fastrecord cannot be built: a C compiler, make and nasm are missing: install with "
+    assert hook(machine)[2] == f"{missing}`{sudo}{command.format(sudo=sudo)}`, then try again\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "missing"),
+    [
+        ({}, "make and cmake are missing"),
+        ({"CMAKE_GENERATOR": "Ninja"}, "cmake is missing"),
+        ({"CC": "no"}, "a C comp"),
+    ],
+)
+def test_what_the_environment_names_is_looked_for_instead(
+    variables: dict[str, str], missing: str, machine: Path
+) -> None:
+    for name in ("make", "cmake", "nasm"):
+        (machine / name).unlink()
+    executable(machine / "yasm", "exit 0")
+    status, _, text = hook(machine, **variables)
+    assert status == 1
+    assert text.startswith(f"fastrecord cannot be built: {missing}")
+
+
+def test_a_compiler_without_the_c_librarys_headers_is_not_one(machine: Path) -> None:
+    executable(machine / "cc", "echo 'fatal error: stdlib.h: No such file or directory' >&2; exit 1")
+    assert "a C compiler is missing" in hook(machine)[2]
+
+
+def test_an_old_rust_is_named_with_the_version_that_is_needed(machine: Path) -> None:
+    executable(machine / "rustc", "echo 'rustc 1.75.0 (82e1608df 2023-12-21)'")
+    needed = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["rust-version"]
+    status, _, text = hook(machine)
+    assert (status, text.count("\n")) == (1, 1)
+    assert f"it needs Rust {needed} or newer, and rustc 1.75.0 is too old: " in text
+    assert "`rustup update stable`" in text
+
+
+def test_pip_shows_the_sentence_and_little_else(machine: Path, tmp_path: Path) -> None:
+    (machine / "nasm").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, ROOT],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": str(machine)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "fastrecord cannot be built: nasm is missing: install with " in done.stdout + done.stderr
+    assert len(done.stdout + done.stderr) < 2_000
+
+
+def test_the_source_distribution_brings_its_backend(tmp_path: Path) -> None:
+    subprocess.run([shutil.which("maturin") or "maturin", "sdist", "--out", tmp_path], cwd=ROOT, check=True)
+    (made,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "Cargo.toml", "scripts/build_backend.py"} <= names

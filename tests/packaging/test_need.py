@@ -1,0 +1,108 @@
+"""scripts/need: what a machine lacks is installed where it can be, and said with its command where it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts/need"
+USED = ("bash", "id", "paste", "sort", "timeout", "uname")
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="nasm is asked for on x86-64 alone")
+
+
+def executable(path: Path, lines: str) -> None:
+    path.write_text(f"#!{shutil.which('bash')}\n{lines}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A PATH of one folder: all that is needed but nasm, seen by a user who is not root."""
+    for name in USED:
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    for name in ("cargo", "cc", "make"):
+        executable(tmp_path / name, "exit 0")
+    executable(tmp_path / "python3", f'exec "{sys.executable}" "$@"')
+    (tmp_path / "id").unlink()
+    executable(tmp_path / "id", "echo 1000")
+    return tmp_path
+
+
+def need(machine: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [SCRIPT, "python3"],
+        env={**os.environ, "PATH": str(machine)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_nothing_is_said_where_nothing_is_missing(machine: Path) -> None:
+    executable(machine / "nasm", "exit 0")
+    assert need(machine) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("manager", "command"),
+    [
+        ("apt-get", "sudo apt-get update && sudo apt-get install -y build-essential nasm"),
+        ("dnf", "sudo dnf install -y gcc nasm"),
+        ("pacman", "sudo pacman -S --needed base-devel nasm"),
+        ("apk", "sudo apk add build-base nasm"),
+    ],
+)
+def test_what_is_missing_is_one_command_and_nothing_is_installed(machine: Path, manager: str, command: str) -> None:
+    (machine / "cc").unlink()
+    executable(machine / manager, f"touch {machine}/called")
+    status, text = need(machine)
+    assert status == 1
+    assert text == f"Some system packages are missing: cc nasm. Install them:\n    {command}\n"
+    assert not (machine / "called").exists()
+
+
+def test_root_installs_by_apt_get_and_asks_for_its_lists_if_a_package_is_not_found(machine: Path) -> None:
+    executable(machine / "id", "echo 0")
+    executable(
+        machine / "apt-get",
+        f"""echo "$*" >>{machine}/log
+        case "$*" in
+          *update) : >{machine}/lists ;;
+          *--download-only*) [ -e {machine}/lists ] ;;
+          *) printf '#!{machine}/bash\\n' >{machine}/nasm; {shutil.which("chmod")} +x {machine}/nasm ;;
+        esac""",
+    )
+    status, text = need(machine)
+    assert (status, text) == (0, "apt-get installs nasm, as this is root\n")
+    ends = [line.split()[-2:] for line in (machine / "log").read_text().splitlines()]
+    download = ["--download-only", "nasm"]
+    assert [download, download] == [ends[0], ends[2]]
+    assert (ends[1][-1], ends[3], len(ends)) == ("update", ["--no-install-recommends", "nasm"], 4)
+
+
+def test_a_failed_apt_get_leaves_its_reason_and_the_command(machine: Path) -> None:
+    executable(machine / "id", "echo 0")
+    executable(machine / "apt-get", "echo 'E: no network' >&2; exit 100")
+    status, text = need(machine)
+    assert status == 1
+    assert "E: no network\napt-get failed; what it said is above.\n" in text
+    assert text.endswith("    apt-get update && apt-get install -y nasm\n")
+
+
+def test_an_old_python_is_named_with_the_way_to_choose_another(machine: Path) -> None:
+    executable(machine / "nasm", "exit 0")
+    executable(machine / "python3", "case $2 in *version_info*) exit 1 ;; *python_version*) echo 3.9.2 ;; esac")
+    status, text = need(machine)
+    assert status == 1
+    assert "3.11 or newer is needed:\n    make PYTHON=/path/to/python3.11" in text
+    assert "is Python 3.9.2;" in text

@@ -1,0 +1,294 @@
+"""The blocks shuffle: against a second implementation, under several ranks, and through states."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastrecord as fr
+from fastrecord import _core
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.state import Tail
+from tests.sampler.test_sampler import MASK, TAILS, global_batches, mix, permuted, ranks, records, walk, words
+
+shapes = st.tuples(st.integers(1, 400), st.integers(1, 40), st.integers(1, 12))  # records, block, window
+
+
+def reference_order(n: int, block_records: int, window_blocks: int, seed: int, epoch: int) -> list[int]:
+    """docs/order.md in Python: it lays the blocks out one behind the other, which the Rust code never does."""
+    drawn = []
+    for number in range(1, 9):
+        key = mix(number * 0x9E3779B97F4A7C15 & MASK)
+        for word in (seed, epoch, n, block_records, window_blocks):
+            key = mix((key + word) & MASK)
+        drawn.append(key)
+
+    def keys(purpose: int) -> list[int]:
+        return [mix((key + purpose) & MASK) for key in drawn]
+
+    blocks = [list(range(start, min(start + block_records, n))) for start in range(0, n, block_records)]
+    last = blocks.pop()
+    slots = [blocks[walk(len(blocks), keys(0), slot)] for slot in range(len(blocks))]
+    slots.insert(keys(1)[0] * (len(blocks) + 1) >> 64, last)
+    rows: list[int] = []
+    for number, start in enumerate(range(0, len(slots), window_blocks)):
+        window = list(itertools.chain.from_iterable(slots[start : start + window_blocks]))
+        rows += [window[walk(len(window), keys(2 + number), place)] for place in range(len(window))]
+    return rows
+
+
+def by_blocks(n: int, batch_size: int = 8, **options: Any) -> FastRecordBatchSampler:
+    return FastRecordBatchSampler(range(n), batch_size, shuffle="blocks", **options)
+
+
+def order(*shape: int) -> list[int]:
+    rows: list[int] = _core.BlockOrder(*shape).rows(np.arange(shape[0])).tolist()
+    return rows
+
+
+# In Python a window of one record takes hundreds of passes.
+@settings(deadline=None, max_examples=50)
+@given(st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 6)), words, words)
+def test_the_order_is_the_one_written_down(shape: tuple[int, int, int], seed: int, epoch: int) -> None:
+    assert order(*shape, seed, epoch) == reference_order(*shape, seed, epoch)
+
+
+def test_the_order_never_changes() -> None:
+    assert order(10, 3, 2, 0, 0) == [2, 7, 0, 8, 1, 6, 5, 4, 9, 3]
+    assert order(10, 3, 2, 0, 1) == [1, 2, 5, 4, 3, 0, 7, 9, 6, 8]
+    assert order(10, 3, 2, 1, 0) == [8, 1, 0, 7, 6, 2, 5, 3, 4, 9]
+    large = _core.BlockOrder(1 << 40, 64, 64, 42, 7)
+    assert large.rows(np.array([1 << 39, 0])).tolist() == [951_270_973_648, 780_960_285_296]
+
+
+@given(shapes, words)
+def test_a_window_has_all_records_of_its_blocks_and_no_others(shape: tuple[int, int, int], seed: int) -> None:
+    n, block, window = shape
+    core = _core.BlockOrder(n, block, window, seed, 0)
+    start, blocks = 0, []
+    while start < n:
+        first, stop = core.window(start)
+        assert first == start
+        assert core.window(stop - 1) == (start, stop)
+        rows = sorted(core.rows(np.arange(start, stop)).tolist())
+        here = sorted({row // block for row in rows})
+        assert rows == [row for b in here for row in range(b * block, min((b + 1) * block, n))]
+        blocks.append(here)
+        start = stop
+    assert sorted(itertools.chain.from_iterable(blocks)) == list(range(math.ceil(n / block)))
+    assert [len(here) for here in blocks[:-1]] == [window] * (len(blocks) - 1)
+
+
+@pytest.mark.parametrize("arguments", [(10, 0, 2, 0, 0), (10, 2, 0, 0, 0)])
+def test_the_core_refuses_empty_blocks_and_windows(arguments: tuple[int, int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="a block has at least 1 record and a window at least 1 block"):
+        _core.BlockOrder(*arguments)
+
+
+def test_the_core_refuses_positions_beyond_the_order() -> None:
+    core = _core.BlockOrder(10, 2, 2, 0, 0)
+    assert core.rows(np.array([9, 0])).dtype == np.int64
+    with pytest.raises(IndexError, match="position 10 is out of range: there are 10"):
+        core.rows(np.array([10]))
+    with pytest.raises(IndexError, match="position 10 is out of range: there are 10"):
+        core.window(10)
+
+
+@given(st.integers(12, 150), st.sampled_from(TAILS), words, st.integers(1, 20), st.integers(1, 5))
+def test_global_batches_are_slices_of_the_order_for_any_number_of_ranks(
+    n: int, tail: Tail, seed: int, block: int, window: int
+) -> None:
+    options: dict[str, Any] = {"shuffle": "blocks", "block_records": block, "window_blocks": window}
+    epoch = order(n, block, window, seed, 0)
+    whole = [epoch[start : start + 12] for start in range(0, n, 12)]
+    if tail == "pad":
+        whole[-1] = (whole[-1] + epoch)[:12]
+    elif tail == "drop":
+        whole = [batch for batch in whole if len(batch) == 12]
+    for world_size in (1, 2, 3, 12):
+        assert global_batches(ranks(n, 12 // world_size, world_size, seed=seed, tail=tail, **options)) == whole
+
+
+def test_shuffling_blocks_over_several_ranks_pads_by_default() -> None:
+    assert by_blocks(10, 4).tail == "exact"
+    assert by_blocks(10, 4, rank=0, world_size=2).tail == "pad"
+
+
+def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
+    sampler = by_blocks(500, block_records=10, window_blocks=10)
+    epochs = [records(sampler) for _ in range(3)] + [permuted(500, 0, 0), list(range(500))]
+    for one, other in itertools.combinations(epochs, 2):
+        assert sorted(one) == sorted(other)
+        assert sum(a == b for a, b in zip(one, other, strict=True)) < 10
+
+
+def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
+    # The first batch has 64 of the first window's 640 records: from each of its 20 blocks 3.2 on average.
+    counts = []
+    for epoch in range(200):
+        rows = by_blocks(6400, 64, block_records=32, window_blocks=20).rows(0, epoch=epoch)
+        blocks, here = np.unique(rows // 32, return_counts=True)
+        assert len(blocks) <= 20
+        counts.append(np.append(here, np.zeros(20 - len(here), int)))
+    # Hypergeometric: 64 drawn of 640, 32 of which are a block's.
+    variance = 64 * 0.05 * 0.95 * (640 - 64) / 639
+    assert abs(np.var(counts) - variance) < 4 * variance * math.sqrt(2 / 4000)
+
+
+def test_a_hundred_million_records_resume_at_once() -> None:
+    sampler = by_blocks(100_000_000, 256, rank=3, world_size=8)
+    last = len(sampler) - 1
+    expected = sampler.rows(last).tolist()
+    sampler.load_state_dict(sampler.state_dict(batches_done=last))
+    assert list(sampler) == [expected]
+
+
+# --- defaults ---
+
+
+class Sized:
+    """Data that say how many bytes they have."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.n = n
+        self.snapshots = [
+            {"path": f"{i}.frec", "file_id": str(i), "commit": 1, "records": n // 2, "bytes": size // 2} for i in (0, 1)
+        ]
+
+    def __len__(self) -> int:
+        return self.n
+
+
+@pytest.mark.parametrize(
+    ("size", "block"), [(100, 32768), (4096, 1024), (110_000, 32), (4_000_000, 1), (50_000_000, 1)]
+)
+def test_default_blocks_are_a_power_of_two_of_records_of_2_to_4_mib_together(size: int, block: int) -> None:
+    sampler = FastRecordBatchSampler(Sized(1000, 1000 * size), 8, shuffle="blocks")
+    assert (sampler.block_records, sampler.window_blocks) == (block, 128)
+    assert block == 1 or 2 << 20 < block * size <= 4 << 20
+
+
+def test_data_that_do_not_say_their_bytes_have_blocks_of_64_records() -> None:
+    assert (by_blocks(1000).block_records, by_blocks(1000).window_blocks) == (64, 128)
+    for shuffle in (True, False):
+        sampler = FastRecordBatchSampler(range(1000), 8, shuffle=shuffle)
+        assert (sampler.block_records, sampler.window_blocks) == (None, None)
+
+
+def test_a_data_set_says_its_bytes(packed: Path) -> None:
+    data = fr.FastRecordDataset(packed)
+    (file,) = data.snapshots
+    assert file["bytes"] == packed.stat().st_size
+    sampler = FastRecordBatchSampler(data, 4, shuffle="blocks")
+    assert sampler.block_records == 2 ** math.floor(math.log2((4 << 20) * len(data) / file["bytes"]))
+    assert sorted(records(sampler)) == list(range(len(data)))
+
+
+# --- states ---
+
+
+@given(st.integers(24, 150), st.sampled_from(TAILS), words, st.data())
+def test_a_resumed_run_goes_on_as_if_undisturbed(n: int, tail: Tail, seed: int, data: st.DataObject) -> None:
+    first, then = data.draw(st.sampled_from([1, 2, 3, 4, 6, 12])), data.draw(st.sampled_from([1, 2, 3, 4, 6, 12]))
+    blocks = {"block_records": data.draw(st.integers(1, 20)), "window_blocks": data.draw(st.integers(1, 5))}
+    whole = ranks(n, 12 // first, first, seed=seed, tail=tail, shuffle="blocks", **blocks)
+    epochs = [global_batches(whole) for _ in range(2)]
+
+    done = data.draw(st.integers(0, len(epochs[0]) - 1))
+    broken = by_blocks(n, 12 // first, seed=seed, tail=tail, rank=0, world_size=first, **blocks)
+    for _ in itertools.islice(broken, done):
+        pass
+    state = json.loads(json.dumps(broken.state_dict()))
+    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # seed, tail and blocks come with the state
+    for sampler in samplers:
+        sampler.load_state_dict(state)
+    assert samplers[0].state_dict() == state
+    assert global_batches(samplers) == epochs[0][done:]
+    assert global_batches(samplers) == epochs[1]
+
+
+STATE = by_blocks(50, 4, block_records=8, window_blocks=2).state_dict(batches_done=3)
+
+
+def altered(**changes: Any) -> dict[str, Any]:
+    return {**STATE, **changes}
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        (altered(block_records=4), ValueError, "has block_records=4, this sampler block_records=8: make them equal"),
+        (altered(window_blocks=3), ValueError, "has window_blocks=3, this sampler window_blocks=2: make them equal"),
+        (altered(block_records=0), ValueError, "state: block_records is from 1 to 9223372036854775807, not 0"),
+        (altered(window_blocks=1 << 63), ValueError, "state: window_blocks is from 1 to 9223372036854775807"),
+        (altered(block_records=None), TypeError, "state: block_records is an int, not NoneType"),
+        (altered(shuffle=True), ValueError, "block_records and window_blocks belong to shuffle='blocks'"),
+        (altered(shuffle="windows"), ValueError, "state: shuffle is True, False or 'blocks', not 'windows'"),
+        (altered(version=1), TypeError, "state: shuffle is True or False, not 'blocks'"),
+        (altered(version=True), ValueError, "the state has version True"),
+        (
+            FastRecordBatchSampler(range(50), 4, shuffle=True).state_dict(),
+            ValueError,
+            "the state has shuffle=True, this sampler shuffle='blocks': make them equal",
+        ),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
+    state: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    sampler = by_blocks(50, 4, block_records=8, window_blocks=2)
+    before = sampler.state_dict()
+    with pytest.raises(error, match=message):
+        sampler.load_state_dict(state)
+    assert sampler.state_dict() == before
+
+
+def test_a_full_shuffle_refuses_a_state_of_blocks() -> None:
+    with pytest.raises(ValueError, match="the state has shuffle='blocks', this sampler shuffle=True: make them equal"):
+        FastRecordBatchSampler(range(50), 4, shuffle=True).load_state_dict(STATE)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_states_of_version_1_are_read(shuffle: bool) -> None:
+    sampler = FastRecordBatchSampler(range(50), 4, shuffle=shuffle, seed=3)
+    whole = list(sampler)
+    state = FastRecordBatchSampler(range(50), 4, shuffle=shuffle, seed=3).state_dict(batches_done=5)
+    del state["block_records"], state["window_blocks"]
+    sampler = FastRecordBatchSampler(range(50), 4, shuffle=shuffle)
+    sampler.load_state_dict({**state, "version": 1})
+    assert list(sampler) == whole[5:]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shuffle": "block"}, ValueError, "shuffle is True, False or 'blocks', not 'block'"),
+        ({"shuffle": None}, TypeError, "say shuffle=True to train"),
+        ({"block_records": 0}, ValueError, "block_records is from 1 to"),
+        ({"window_blocks": 1 << 63}, ValueError, "window_blocks is from 1 to"),
+        ({"window_blocks": 2.0}, TypeError, "window_blocks is an int, not float: 2.0"),
+        (
+            {"shuffle": True, "block_records": 2, "window_blocks": 2},
+            ValueError,
+            "block_records, window_blocks: only with shuffle='blocks', not shuffle=True",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        FastRecordBatchSampler(range(50), 4, **{"shuffle": "blocks", **options})
+
+
+def test_blocks_of_more_records_than_there_are_and_windows_of_more_blocks_are_whole_shuffles() -> None:
+    for block, window in [(MASK >> 1, 1), (1, MASK >> 1), (MASK >> 1, MASK >> 1)]:
+        epoch = records(by_blocks(50, block_records=block, window_blocks=window))
+        assert sorted(epoch) == list(range(50))
+        assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(epoch)) < 10

@@ -1,0 +1,323 @@
+"""Constant data in the place of the records, and the ladder that measures what each layer costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import fastrecord as fr
+from fastrecord.train import Rung, TrainError, run_ladder, train
+from fastrecord.train.__main__ import main
+from fastrecord.train.batches.base import Batch
+from fastrecord.train.batches.constant import through_queue
+from fastrecord.train.batches.open import open_batches, open_datasets
+from fastrecord.train.config import DataKind, LoaderKind
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.ladder import judge, table
+from fastrecord.train.meters import read_metrics
+from fastrecord.train.model import build_model
+from tests.support.commands import flip
+from tests.support.training import losses, read_rest, read_until, running, signalled, small_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+KINDS: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset", "real")
+CONSTANT = KINDS[:-1]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    return caplog
+
+
+# Constant data
+
+
+@pytest.mark.parametrize("kind", CONSTANT)
+def test_constant_data_have_the_shapes_and_the_number_of_the_real_ones(
+    kind: DataKind, colours: Path, tmp_path: Path
+) -> None:
+    made = {}
+    for data in (kind, "real"):
+        config = small_config(colours, tmp_path, data=data, batch_size=8, accumulate=2)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
+        drawn = list(batches.epoch(0))
+        made[data] = [(images.shape, images.dtype, labels.shape, labels.dtype) for images, labels in drawn]
+        assert len(batches) == 5
+        if data != "real":
+            assert all(torch.equal(images, drawn[0][0]) for images, _ in drawn)
+            assert all(torch.equal(labels, drawn[0][1]) for _, labels in drawn)
+            assert 0 <= int(drawn[0][1].min()) <= int(drawn[0][1].max()) < 4
+            assert len(list(batches.epoch(1))) == 10
+        batches.close()
+    assert made[kind] == made["real"]
+    assert len(made[kind]) == 10
+
+
+def test_only_data_on_the_device_are_not_copied(colours: Path, tmp_path: Path) -> None:
+    for kind in CONSTANT:
+        config = small_config(colours, tmp_path, data=kind)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
+        # All are held, so that no memory is used twice.
+        drawn = list(batches.epoch(0))
+        assert len({images.data_ptr() for images, _ in drawn}) == (1 if kind == "gpu" else len(drawn))
+        batches.close()
+
+
+@pytest.mark.parametrize("kind", CONSTANT)
+def test_a_run_on_constant_data_trains_stops_and_goes_on(
+    kind: DataKind, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    # The damaged record is not read.
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    # Nor is anything evaluated.
+    options: dict[str, Any] = {"data": kind, "val": "none.frec", "epochs": 1, "batch_size": 16}
+    whole = train(small_config(bad, tmp_path / "whole", **options))
+    assert (whole.step, whole.epoch, whole.val) == (5, 1, None)
+    assert f"--data {kind}: every batch is the same noise" in log.text
+    assert "decode_share" not in read_metrics(tmp_path / "whole" / "metrics.jsonl")[0]
+    train(small_config(bad, tmp_path / "parts", **options, max_steps=2))
+    train(small_config(bad, tmp_path / "parts", **options, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    with pytest.raises(TrainError, match=f"was made with data '{kind}', not 'real'"):
+        train(small_config(bad, tmp_path / "other", resume=tmp_path / "parts"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_on_each_kind_of_data_and_leaves_no_thread_and_no_process(
+    kind: DataKind, number: signal.Signals, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    before = threading.active_count()
+    with signalled("[2/10]", number):
+        result = train(small_config(colours, tmp_path, data=kind))
+    assert (result.signal, result.step) == (number, 2)
+    assert "[3/10]" not in log.text
+    end = time.monotonic() + 60
+    while threading.active_count() > before:  # what feeds a queue of multiprocessing ends by itself, a little later
+        assert time.monotonic() < end, threading.enumerate()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_queue_ends_its_thread_wherever_the_consumer_leaves() -> None:
+    batch: Batch = (torch.zeros(1), torch.zeros(1))
+    for taken in range(6):
+        handed_over = through_queue([batch] * 5)
+        drawn = [next(handed_over, None) for _ in range(taken)]
+        assert sum(value is batch for value in drawn) == min(taken, 5)
+        handed_over.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "fastrecord-queue"]
+
+
+def test_an_exception_in_the_step_ends_the_thread_of_the_queue(colours: Path, tmp_path: Path) -> None:
+    config = small_config(colours, tmp_path, data="queue", lr=1e30, warmup_epochs=0)
+    with pytest.raises(TrainError, match="no longer finite"):
+        train(config)
+    assert not [thread for thread in threading.enumerate() if thread.name == "fastrecord-queue"]
+
+
+# The ladder
+
+
+@pytest.mark.parametrize("loader", get_args(LoaderKind))
+def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
+    loader: LoaderKind, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    ladder = run_ladder(small_config(colours, out, loader=loader, max_steps=8, val="none.frec"))
+    assert ladder is not None
+    assert [rung.data for rung in ladder.rungs] == list(KINDS)
+    for rung in ladder.rungs:
+        assert len(rung.round_step_seconds) == 2
+        assert rung.step_seconds == pytest.approx(sum(rung.round_step_seconds) / 2)
+        assert rung.images_per_second == pytest.approx(8 / rung.step_seconds)
+        assert 0 <= rung.data_wait <= 1
+    steps = {rung.data: rung.step_seconds for rung in ladder.rungs}
+    above = {rung.data: rung.above for rung in ladder.rungs}
+    last: DataKind = "cpu" if loader == "native" else "dataset"
+    assert above == {"gpu": None, "cpu": "gpu", "queue": "cpu", "dataset": "queue", "real": last}
+    assert ladder.rungs[-1].layer_seconds == pytest.approx(steps["real"] - steps[last])
+    assert ladder.headroom == pytest.approx(steps["real"] / steps["gpu"])
+
+    assert [path.name for path in out.iterdir()] == ["ladder.json"]
+    written = json.loads((out / "ladder.json").read_text())
+    assert [rung["data"] for rung in written["rungs"]] == list(KINDS)
+    assert written["rungs"][4]["step_seconds"] == steps["real"]
+    assert written["rungs"][0]["layer"] == "constant, on the device (here: the CPU)"
+    assert (written["limit"], written["verdict"]) == (ladder.limit, ladder.verdict)
+    assert (written["loader"], written["device"], written["steps"]) == (loader, "cpu", 8)
+
+    lines = log.messages[-6:]
+    assert [line.split()[0] for line in lines[:5]] == list(KINDS)
+    assert "ms over cpu" in lines[2]
+    assert lines[5] == f"What limits: {ladder.verdict}"
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_ladder_copies_from_pinned_memory(colours: Path, tmp_path: Path) -> None:
+    ranks = Ranks(0, 1, 0, 1, torch.device("cuda", 0), None)
+    for kind in CONSTANT:
+        config = small_config(colours, tmp_path, data=kind, device="cuda")
+        batches = open_batches(open_datasets(config)[0], config, ranks, training=True)
+        images, labels = next(iter(batches.epoch(0)))
+        assert (images.is_cuda, labels.is_cuda) == (kind == "gpu", kind == "gpu")
+        assert images.is_pinned() == (kind != "gpu")
+        batches.close()
+    ladder = run_ladder(small_config(colours, tmp_path / "out", device="cuda", max_steps=8))
+    assert ladder is not None
+    assert ladder.rungs[0].layer == "constant, on the device"
+    assert ladder.rungs[1].layer == "constant, copied from pinned memory"
+
+
+def rung(data: DataKind, above: DataKind | None, *milliseconds: float, over: float = 0.0) -> Rung:
+    seconds = tuple(value / 1e3 for value in milliseconds)
+    middle = sorted(seconds)[len(seconds) // 2]
+    return Rung(data, "words", 1 / middle, middle, seconds, 0.5, above, None if above is None else over / 1e3)
+
+
+def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
+    ladder = judge(
+        [
+            rung("gpu", None, 99, 100, 101),
+            rung("cpu", "gpu", 110, over=10),
+            rung("queue", "cpu", 300, over=190),
+            rung("real", "cpu", 140, over=30),
+        ]
+    )
+    assert ladder.limit == "data"
+    assert ladder.headroom == pytest.approx(1.4)
+    # The queue is not on the native loader's way.
+    assert ladder.verdict == (
+        "the data path: the model could take 1.40x as many images; what costs most is reading and decoding records"
+    )
+    slow_copy = judge([rung("gpu", None, 100), rung("cpu", "gpu", 180, over=80), rung("real", "cpu", 190, over=10)])
+    assert slow_copy.verdict.endswith("1.90x as many images; what costs most is copying batches to the device")
+    model = judge([rung("gpu", None, 100), rung("cpu", "gpu", 101, over=1), rung("real", "cpu", 102, over=1)])
+    assert model.limit == "model"
+    assert model.verdict == "the model: real data keep 98% of the speed that data on the device have"
+
+
+def test_the_verdict_is_unclear_where_the_rounds_differ_more_than_the_data() -> None:
+    noisy = judge([rung("gpu", None, 90, 100, 130), rung("cpu", "gpu", 100), rung("real", "cpu", 115, 120, 125)])
+    assert noisy.limit == "unclear"
+    assert "took 90 to 130 ms from round to round, those on real data 120, of which 50% waiting" in noisy.verdict
+    assert table(noisy)[-1] == f"What limits: {noisy.verdict}"
+
+
+def test_the_ladder_leaves_the_weights_as_they_are(colours: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    kept: list[torch.nn.Module] = []
+
+    def build(*arguments: Any) -> torch.nn.Module:
+        kept.append(build_model(*arguments))
+        before.update({name: value.detach().clone() for name, value in kept[0].named_parameters()})
+        return kept[0]
+
+    before: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr("fastrecord.train.ladder.build_model", build)
+    assert run_ladder(small_config(colours, tmp_path, max_steps=1)) is not None
+    assert len(kept) == 1
+    for name, value in kept[0].named_parameters():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_signal_ends_the_ladder_and_nothing_is_written(colours: Path, tmp_path: Path) -> None:
+    before = threading.active_count()
+    with StopSignal() as stop, signalled("round 1 of 2", signal.SIGINT):
+        assert run_ladder(small_config(colours, tmp_path / "out", max_steps=8), stop) is None
+    assert stop.number == signal.SIGINT
+    assert not (tmp_path / "out").exists()
+    assert threading.active_count() == before
+    assert multiprocessing.active_children() == []
+
+
+def test_a_damaged_record_ends_the_ladder_with_its_name(colours: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: record 40, .*'blue/40\.jpg'"):
+        run_ladder(small_config(bad, tmp_path / "out", max_steps=20))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [("--data", "cpu"), ("--resume", "auto"), ("--overwrite",)])
+def test_options_that_the_ladder_does_not_use_are_refused(option: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["train.frec", "--ladder", *option])
+    assert done.exit_code == 2
+    assert "leave --data, --resume and --overwrite out" in done.stderr
+
+
+# Commands
+
+OPTIONS = ("--model", "squeezenet1_1", "--batch-size", "8", "--image-size", "32", "--threads", "1", "--device", "cpu")
+
+
+def interrupted(text: str, *arguments: str | Path) -> str:
+    """Interrupt the trainer once it has printed a text, see it end with 130, and return what else it printed."""
+    with running("-m", "fastrecord.train", *arguments) as process:
+        read_until(process, text)
+        # As a terminal does: the data workers get it too.
+        os.killpg(process.pid, signal.SIGINT)
+        status, output = read_rest(process)
+    assert status == 130
+    assert "Traceback" not in output
+    return output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupting_the_process_group_ends_each_kind_of_data_with_130(
+    kind: DataKind, colours: Path, tmp_path: Path
+) -> None:
+    options: list[str | Path] = [*OPTIONS, "--data", kind, "--print-freq", "1", "--out", tmp_path / "out"]
+    assert "stopped by SIGINT after step" in interrupted("[2/10]", colours, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_command_prints_the_ladder_and_an_interrupt_ends_it_with_130(colours: Path, tmp_path: Path) -> None:
+    options: list[str | Path] = [*OPTIONS, "--ladder", "--max-steps", "6", "--out", tmp_path / "out"]
+    with running("-m", "fastrecord.train", colours, *options) as process:
+        status, output = read_rest(process)
+    assert status == 0, output
+    assert "What limits: " in output
+    assert (tmp_path / "out" / "ladder.json").exists()
+    output = interrupted("ladder: squeezenet1_1", colours, *options, "--max-steps", "1000")
+    assert "stopped by SIGINT: the ladder is not whole" in output
+
+
+@pytest.mark.ddp
+@pytest.mark.timeout(400)
+def test_two_processes_climb_the_same_ladder_and_the_first_tells_of_both(colours: Path, tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    with running(*torchrun, "-m", "tests.train.test_ladder", colours, tmp_path) as process:
+        status, output = read_rest(process)
+    assert status == 0, output
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    written = json.loads((tmp_path / "out" / "ladder.json").read_text())
+    assert written["processes"] == 2
+    assert [rung["step_seconds"] for rung in written["rungs"]] == first
+    for rung in written["rungs"]:
+        assert rung["images_per_second"] == pytest.approx(16 / rung["step_seconds"])
+
+
+if __name__ == "__main__":
+    measured = run_ladder(small_config(Path(sys.argv[1]), Path(sys.argv[2]) / "out", max_steps=2))
+    seconds = [rung.step_seconds for rung in measured.rungs] if measured else []
+    (Path(sys.argv[2]) / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seconds))

@@ -1,0 +1,502 @@
+"""The trainer on one process: what it refuses, what it computes, and what it writes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import logging
+import math
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fastrecord as fr
+from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.batches.open import check_classes, open_batches, open_datasets
+from fastrecord.train.batches.torch import make_transform
+from fastrecord.train.checkpoint import load_checkpoint, save_checkpoint
+from fastrecord.train.config import Augment
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.engine import evaluate
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.learner import Learner
+from fastrecord.train.meters import MetricsFile, TrainMeter, correct_guesses, read_metrics
+from fastrecord.train.model import build_classifier, classifier_names, has_batch_norm, parameter_groups
+from fastrecord.train.plot import plot_metrics
+from fastrecord.train.schedule import LearningRate
+from tests.support.training import (
+    CLASSES,
+    SCHEMA,
+    assert_learnt,
+    losses,
+    read_rest,
+    running,
+    small_config,
+    write_colours,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+
+
+# The schedule
+
+
+def test_the_learning_rate_is_scaled_linearly_with_the_global_batch() -> None:
+    config = TrainConfig(train="x", epochs=90)
+    assert LearningRate.from_config(config, global_batch_size=256, steps_per_epoch=10).peak == pytest.approx(0.1)
+    assert LearningRate.from_config(config, global_batch_size=8192, steps_per_epoch=10).peak == pytest.approx(3.2)
+
+
+def test_warm_up_is_linear_and_cosine_ends_near_zero() -> None:
+    rate = LearningRate(3.2, 100, 90, 5, "cosine", 30, 0.1)
+    assert rate(0) == pytest.approx(3.2 / 500)
+    assert rate(249) == pytest.approx(1.6)
+    assert rate(499) == pytest.approx(3.2)
+    assert rate(500) == pytest.approx(3.2)
+    assert rate(500 + 4250) == pytest.approx(1.6)
+    assert rate(500 + 2125) == pytest.approx(3.2 * (1 + math.sqrt(0.5)) / 2)
+    assert 0 < rate(8999) < 1e-6
+
+
+def test_the_step_schedule_drops_tenfold_at_epochs_30_60_and_80() -> None:
+    rate = LearningRate(0.1, 100, 90, 0, "step", 30, 0.1)
+    assert rate(0) == pytest.approx(0.1)
+    assert rate(2999) == pytest.approx(0.1)
+    assert rate(3000) == pytest.approx(0.01)
+    assert rate(5999) == pytest.approx(0.01)
+    assert rate(6000) == pytest.approx(0.001)
+
+
+def test_default_warm_up_is_five_epochs_and_at_most_a_tenth_of_the_run() -> None:
+    assert TrainConfig(train="x", epochs=90).warmup == 5
+    assert TrainConfig(train="x", epochs=6).warmup == pytest.approx(0.6)
+    assert TrainConfig(train="x", epochs=6, warmup_epochs=0).warmup == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("accumulate", -1),
+        ("label_smoothing", 1.0),
+        ("lr", -0.1),
+        ("lr", math.nan),
+        ("warmup_epochs", 91),
+        ("max_steps", 0),
+        ("checkpoint_every", -1),
+        ("amp", "fp8"),
+        ("schedule", "linear"),
+        ("seed", -1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {re.escape(repr(value))}: it must be "):
+        TrainConfig(**{"train": "x", name: value})
+
+
+def test_an_unknown_model_is_refused_with_those_that_are_near() -> None:
+    with pytest.raises(TrainError, match=r"'resnet55'; near it are .*resnet50"):
+        build_classifier("resnet55", classes=10, image_size=224)
+
+
+def test_an_image_size_that_a_model_can_not_take_is_refused() -> None:
+    with pytest.raises(TrainError, match="alexnet does not take images of 16 x 16 pixels"):
+        build_classifier("alexnet", classes=10, image_size=16)
+
+
+def test_residual_blocks_begin_as_the_identity_only_where_a_model_has_them() -> None:
+    for zero, ends in ((True, 0.0), (False, 1.0)):
+        model = build_classifier("resnet18", classes=4, image_size=32, zero_init_residual=zero)
+        scales = [module.weight for name, module in model.named_modules() if name.endswith("bn2")]
+        assert [float(scale.detach().mean()) for scale in scales] == [ends] * 8
+    with pytest.raises(TrainError, match=r"--zero-init-residual is for .*resnet, .*not for squeezenet1_1"):
+        build_classifier("squeezenet1_1", classes=4, image_size=32, zero_init_residual=True)
+
+
+FAMILIES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "efficientnet_v2_s",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_x_400mf",
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_v2_t",
+    "vgg11",
+    "vit_b_32",
+    "wide_resnet50_2",
+]
+
+
+def test_each_classifier_is_of_a_family_that_is_tested() -> None:
+    prefixes = tuple({re.split(r"\d|_", name)[0] for name in FAMILIES})
+    assert [name for name in classifier_names() if not name.startswith(prefixes)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_classifier_of_each_family_gives_logits_for_its_classes(name: str) -> None:
+    model = build_classifier(name, classes=7, image_size=224).train()
+    # Shapes alone are computed on the meta device.
+    assert model.to("meta")(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 7)
+
+
+def test_differing_classes_are_refused_naming_missing_and_extra_ones() -> None:
+    with pytest.raises(
+        TrainError, match=r"b\.frec does not have 'owl'; only b\.frec has 'asp', 'bee'\. .*--classes-from"
+    ):
+        check_classes(["cat", "owl"], ["bee", "cat", "asp"], train="a.frec", val="b.frec")
+    with pytest.raises(TrainError, match=r"'00', .*'09' and 90 more"):
+        check_classes([f"{i:02}" for i in range(100)], [], train="a.frec", val="b.frec")
+    check_classes(["cat", "owl"], ["owl", "cat"], train="a.frec", val="b.frec")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_val_file_without_one_of_the_classes_stops_the_command_with_one_line(colours: Path, tmp_path: Path) -> None:
+    val = write_colours(tmp_path / "val.frec", 3, seed=1, classes=CLASSES[:3])
+    with running("-m", "fastrecord.train", colours, "--val", val, "--out", tmp_path / "out") as process:
+        status, output = read_rest(process)
+    assert status == 1
+    assert output.count("\n") == 1
+    assert f"{val} does not have 'red'" in output
+    assert "Traceback" not in output
+
+
+def test_classes_in_another_order_are_matched_by_name(colours: Path, tmp_path: Path) -> None:
+    val = write_colours(tmp_path / "val.frec", 8, seed=1, classes=CLASSES[::-1])
+    _, val_set = open_datasets(small_config(colours, tmp_path, val=str(val)))
+    assert val_set is not None
+    assert [val_set[record][1] for record in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert val_set.targets.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert val_set.target_transform is None
+
+
+def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_path: Path) -> None:
+    image = bytes(fr.Reader(colours)[0]["image"])
+    path = tmp_path / "bad.frec"
+    with fr.Writer(path, SCHEMA, metadata={"classes": ["a", "b"]}) as writer:
+        for label in (0, 1, 2, -1):
+            writer.append({"image": image, "label": label, "key": ""})
+    with pytest.raises(
+        TrainError, match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all \[FR424\]$"
+    ):
+        train(small_config(path, tmp_path / "out"))
+
+
+def write_unnamed(path: Path, labels: list[int], kind: fr.FieldType | None = None) -> Path:
+    """Write images with numbers of classes, as a loop of one's own does, and no names."""
+    schema = fr.Schema({"image": fr.image(), "label": kind or fr.int64()})
+    with fr.Writer(path, schema) as writer:
+        for number, label in enumerate(labels):
+            pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8).tobytes()
+            writer.append({"image": b"P6\n8 8\n255\n" + pixels, "label": label})
+    return path
+
+
+def test_a_file_that_names_no_classes_trains_on_the_numbers_of_its_labels(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    path = write_unnamed(tmp_path / "loop.frec", [0, 2, 6, 2])
+    # A class of the training set may be missing in evaluation.
+    val = write_unnamed(tmp_path / "val.frec", [0, 1, 5])
+    options: dict[str, Any] = {"val": str(val), "epochs": 1, "batch_size": 2}
+    result = train(small_config(path, tmp_path / "out", **options, max_steps=1))
+    assert [*result.module.parameters()][-1].shape == (7,)
+    assert result.val is not None
+    assert result.val.count == 3
+    assert (
+        f"{path} names no classes: 7 are taken from its labels, 0 to 6; fr.set_metadata(path, classes=[...]) names them"
+        in caplog.messages
+    )
+    assert train(small_config(path, tmp_path / "out", **options, resume="auto")).step == 2
+
+
+def test_a_run_goes_on_when_its_classes_have_got_names(colours: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train(small_config(colours, out, epochs=1, max_steps=1))
+    last = out / "checkpoints" / "last.pt"
+    state = load_checkpoint(last)
+    assert state["classes"] == list(CLASSES)
+    save_checkpoint({**state, "classes": [str(label) for label in range(len(CLASSES))]}, last)
+    assert train(small_config(colours, out, epochs=1, max_steps=2, resume="auto")).step == 2
+
+
+def test_labels_that_can_not_be_numbers_of_classes_are_refused(colours: Path, tmp_path: Path) -> None:
+    def refused(code: str, train_file: Path, **options: Any) -> str:
+        with pytest.raises(TrainError, match=rf" \[{code}\]$") as caught:
+            train(small_config(train_file, tmp_path / "out", **options))
+        return str(caught.value)
+
+    large = write_unnamed(tmp_path / "large.frec", [0, 2_000_000_000])
+    assert "large.frec names no classes, and has the label 2000000000 in 2 records: number the" in refused(
+        "FR420", large
+    )
+    assert "record 1 has label -1, but the 1 classes" in refused(
+        "FR424", write_unnamed(tmp_path / "minus.frec", [0, -1])
+    )
+    two, four = write_unnamed(tmp_path / "two.frec", [0, 1]), write_unnamed(tmp_path / "four.frec", [0, 3])
+    assert "four.frec: record 1 has label 3, but the 2 classes" in refused("FR424", two, val=str(four))
+    # Which of their numbers are the same classes is not known.
+    for first, second in ((colours, two), (two, colours)):
+        assert f"{colours} names classes and {two} does not: " in refused("FR420", first, val=str(second))
+    floats = write_unnamed(tmp_path / "floats.frec", [0, 1], fr.float64())
+    assert "floats.frec: its labels are float64, not numbers" in refused("FR424", floats)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_labels_or_images_is_refused_with_the_field_that_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "bare.frec"
+    with fr.Writer(path, fr.Schema({"image": fr.image()})) as writer:
+        writer.append({"image": b"P6\n1 1\n255\nabc"})
+    with pytest.raises(TrainError, match=r"bare\.frec has no field 'label', which holds the numbers of the classes$"):
+        train(small_config(path, tmp_path / "out"))
+    arrays = tmp_path / "arrays.frec"
+    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": fr.int64()}) as writer:
+        writer.append({"x": np.zeros(3, np.float32), "label": 0})
+    with pytest.raises(TrainError, match=r"arrays\.frec has no field of images$"):
+        train(small_config(arrays, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay", "lr_gamma"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_numbers_of_the_optimizer_are_finite_and_at_least_0(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value}: it must be at least 0 and finite$"):
+        TrainConfig(train="x", **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match=r"none\.frec"):
+        train(small_config(tmp_path / "none.frec", tmp_path / "out"))
+
+
+def test_one_image_a_batch_is_refused_for_models_with_batch_normalisation(colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="--batch-size 1"):
+        train(small_config(colours, tmp_path, batch_size=1))
+    assert not has_batch_norm(build_classifier("squeezenet1_1", classes=4, image_size=32))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_no_checkpoint(colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainError, match=r"no longer finite at epoch 0, step \d+ .* try a lower --lr .* no checkpoint yet"
+    ):
+        train(small_config(colours, tmp_path, lr=1e30, warmup_epochs=0))
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_folder_that_holds_a_run_is_replaced_only_when_told(colours: Path, tmp_path: Path) -> None:
+    train(small_config(colours, tmp_path, max_steps=2))
+    with pytest.raises(TrainError, match=r"holds a run already .*--resume auto.*--overwrite"):
+        train(small_config(colours, tmp_path, max_steps=1))
+    assert len(losses(tmp_path)) == 2
+    train(small_config(colours, tmp_path, max_steps=1, overwrite=True))
+    assert len(losses(tmp_path)) == 1
+
+
+# What is computed
+
+
+def test_training_learns_and_writes_log_metrics_checkpoints_and_plot(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options = {"val": str(held_out), "epochs": 8, "batch_size": 16, "lr": 0.2, "label_smoothing": 0.05, "print_freq": 3}
+    result = train(small_config(colours, tmp_path, **options))
+    assert (result.epoch, result.step, result.signal) == (8, 40, 0)
+    assert result.val is not None
+    assert result.val.count == 37
+    assert_learnt(result)
+    assert result.best_error1 is not None
+    assert result.best_error1 <= result.val.error1
+
+    number = r"\d+\.\d+"
+    line = (
+        rf"Epoch: \[0\]\[3/5\]  Time {number}  Data {number} images/s \({number}% wait\)  Loss {number} \({number}\)  "
+    )
+    assert re.search(line + rf"Error@1 {number} \({number}\)  Error@5 {number} \({number}\)  LR 0", caplog.text)
+    assert f"Accuracy {100 - result.val.error1:.2f} % ({result.val.correct1} of 37)" in caplog.text
+
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    trained = [row for row in rows if row["event"] == "train"]
+    assert [(row["epoch"], row["step"]) for row in trained[:4]] == [(0, 3), (0, 5), (1, 8), (1, 10)]
+    assert all(row["images_per_second"] > 0 and 0 <= row["data_wait"] <= 1 for row in trained)
+    evaluated = [row for row in rows if row["event"] == "val"]
+    assert [row["step"] for row in evaluated] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert evaluated[-1]["correct1"] == result.val.correct1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("loader", ["native", "torch"])
+def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, held_out: Path, tmp_path: Path) -> None:
+    config = small_config(held_out, tmp_path, batch_size=10, loader=loader)
+    dataset, _ = open_datasets(config)
+    torch.manual_seed(0)
+    learner = Learner(build_classifier("squeezenet1_1", classes=4, image_size=32), config, ALONE)
+    batches = open_batches(dataset, config, ALONE, training=False)
+    metrics = evaluate(learner, batches.epoch(0), ALONE, StopSignal())
+    assert metrics is not None
+    assert learner.module.training
+
+    learner.module.eval()
+    if loader == "torch":
+        images = torch.stack([dataset[record][0] for record in range(37)])
+    else:
+        ((images, _),) = fr.FastRecordLoader(dataset, 37, shuffle=False, image=fr.transforms.CenterCrop(32, resize=32))
+    labels = torch.tensor(dataset.targets.tolist())
+    logits = learner.predict(images)
+    assert metrics.count == 37
+    assert metrics.correct1 == int((logits.argmax(1) == labels).sum())
+    assert metrics.correct5 == 37
+    assert metrics.loss == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), abs=2e-5)
+
+
+def test_a_loss_in_evaluation_that_is_not_finite_is_told_as_null(held_out: Path, tmp_path: Path) -> None:
+    config = small_config(held_out, tmp_path)
+    dataset, _ = open_datasets(config)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    nn.init.constant_(next(reversed(list(module.parameters()))), math.nan)
+    metrics = evaluate(
+        Learner(module, config, ALONE),
+        open_batches(dataset, config, ALONE, training=False).epoch(0),
+        ALONE,
+        StopSignal(),
+    )
+    assert metrics is not None
+    assert metrics.count == 37
+    assert math.isnan(metrics.loss)
+    with MetricsFile(tmp_path / "metrics.jsonl", keep_steps=None) as file:
+        file.write({"step": 1, "loss": metrics.loss})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss": None}
+
+
+def test_guesses_are_counted_among_the_first_one_and_the_first_five() -> None:
+    logits = torch.arange(70.0).view(10, 7)
+    labels = torch.tensor([6, 6, 5, 4, 3, 2, 2, 1, 1, 0])
+    assert [int(count) for count in correct_guesses(logits, labels)] == [2, 7]
+    assert [int(count) for count in correct_guesses(logits[:, :3], torch.tensor([2, 1, 0, 0, 0, 0, 0, 0, 0, 2]))] == [
+        2,
+        10,
+    ]
+
+
+def test_accumulated_passes_take_the_same_step_as_one_large_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    images = torch.randint(0, 256, (36, 3, 8, 8), dtype=torch.uint8)
+    labels = torch.randint(0, 5, (36,))
+    trained = {}
+    for passes in (1, 3):
+        size = 12 // passes
+        config = small_config(tmp_path, tmp_path, batch_size=size, accumulate=passes, label_smoothing=0.1)
+        learner = Learner(copy.deepcopy(module), config, ALONE)
+        meter = TrainMeter(ALONE)
+        for step in range(3):
+            starts = range(12 * step, 12 * (step + 1), size)
+            batches = [(images[start : start + size], labels[start : start + size]) for start in starts]
+            learner.step(batches, learning_rate=0.1 / (step + 1), meter=meter)
+        meter.collect()
+        assert meter.window.steps == 3
+        assert meter.epoch.count == 36
+        trained[passes] = (torch.cat([value.flatten() for value in learner.module.parameters()]), meter.epoch)
+    before = torch.cat([value.flatten() for value in module.parameters()])
+    torch.testing.assert_close(trained[1][0], trained[3][0], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(before, trained[1][0], atol=1e-3)
+    assert trained[1][1].loss == pytest.approx(trained[3][1].loss)
+    assert trained[1][1].correct1 == trained[3][1].correct1
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_and_channels_last_take_nearly_the_same_step(amp: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    images = torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8)
+    batch = [(images, torch.randint(0, 5, (8,)))]
+    trained = {}
+    for options in ({}, {"amp": amp, "channels_last": True}):
+        learner = Learner(copy.deepcopy(module), small_config(tmp_path, tmp_path, **options), ALONE)
+        learner.step(batch, learning_rate=0.1, meter=TrainMeter(ALONE))
+        trained[len(options)] = torch.cat([value.detach().flatten() for value in learner.module.parameters()])
+        assert all(value.dtype == torch.float32 for value in learner.module.parameters())
+    torch.testing.assert_close(trained[0], trained[2], rtol=0.05, atol=0.02)
+    assert not torch.equal(trained[0], trained[2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    batch = [(torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8), torch.randint(0, 5, (8,)))]
+    trained = []
+    for compiled in (False, True):
+        learner = Learner(copy.deepcopy(module), small_config(tmp_path, tmp_path, compile=compiled), ALONE)
+        for _ in range(2):
+            learner.step(batch, learning_rate=0.1, meter=TrainMeter(ALONE))
+        trained.append(learner.module.state_dict())
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-4, atol=1e-5)
+    assert list(trained[1]) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
+def test_biases_and_normalisation_can_be_left_out_of_weight_decay() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2)))
+    decayed, others = parameter_groups(model, weight_decay=0.1, decay_norm_bias=False)
+    assert [tuple(value.shape) for value in decayed["params"]] == [(4, 3, 3, 3), (2, 4)]
+    assert [tuple(value.shape) for value in others["params"]] == [(4,), (4,), (4,), (2,), (2,), (2,)]
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    (every,) = parameter_groups(model, weight_decay=0.1, decay_norm_bias=True)
+    assert len(every["params"]) == 8
+
+
+def test_transforms_give_square_uint8_tensors(colours: Path) -> None:
+    image = fr.FastRecordDataset(colours)[0][0]
+    choices: tuple[Augment, ...] = ("imagenet", "none")
+    for augment, training in itertools.product(choices, (True, False)):
+        made = make_transform(augment, 24, training=training)(image)
+        assert made.shape == (3, 24, 24)
+        assert made.dtype == torch.uint8
+
+
+# The surroundings
+
+
+def test_without_matplotlib_one_line_says_that_there_is_no_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert plot_metrics(tmp_path / "metrics.jsonl", tmp_path / "training.png") is False
+    assert caplog.messages == ["no plot: matplotlib is not installed (pip install matplotlib)"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_does_not_import_torch() -> None:
+    code = "import sys, fastrecord.train.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

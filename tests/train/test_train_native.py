@@ -1,0 +1,437 @@
+"""The trainer on the native loader: its batches are those of torch's, exact to resume, and its figures are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import fastrecord as fr
+from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.__main__ import main
+from fastrecord.train.batches.base import Batch
+from fastrecord.train.batches.native import NativeBatches
+from fastrecord.train.batches.open import open_batches, open_datasets
+from fastrecord.train.batches.torch import TorchBatches
+from fastrecord.train.config import Augment, LoaderKind
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
+from tests.support.commands import flip
+from tests.support.training import (
+    CLASSES,
+    MODEL,
+    assert_learnt,
+    losses,
+    numbers_of,
+    signalled,
+    small_config,
+    write_colours,
+    write_numbered,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+
+
+def epoch_batches(config: TrainConfig, *, training: bool, epoch: int = 0, ranks: Ranks = ALONE) -> list[Batch]:
+    train_set, val_set = open_datasets(config)
+    dataset = train_set if training else val_set
+    assert dataset is not None
+    batches = open_batches(dataset, config, ranks, training=training)
+    drawn = list(batches.epoch(epoch))
+    batches.close()
+    return drawn
+
+
+def test_the_native_loader_is_the_default_and_torch_is_to_be_asked_for(colours: Path, tmp_path: Path) -> None:
+    kinds: dict[LoaderKind, type] = {"native": NativeBatches, "torch": TorchBatches}
+    assert TrainConfig(train="x").loader == "native"
+    for loader, kind in kinds.items():
+        config = small_config(colours, tmp_path, loader=loader)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
+        assert type(batches) is kind
+        batches.close()
+
+
+@pytest.mark.parametrize("augment", ["imagenet", "none"])
+def test_evaluation_sees_the_same_images_from_both_loaders(augment: Augment, tmp_path: Path) -> None:
+    path = write_colours(tmp_path / "train.frec", 21, seed=2)
+    config = small_config(path, tmp_path, val=str(path), augment=augment, image_size=28)
+    native = epoch_batches(config, training=False)
+    other = epoch_batches(dataclasses.replace(config, loader="torch"), training=False)
+    assert [len(labels) for _, labels in native] == [8, 8, 5]
+    for (images, labels), (expected, expected_labels) in zip(native, other, strict=True):
+        assert images.dtype == torch.uint8
+        assert images.shape == expected.shape
+        assert torch.equal(labels, expected_labels)
+        assert (images.int() - expected.int()).abs().float().mean() <= 1.0
+
+
+def test_training_sees_the_same_records_in_the_same_batches_from_both_loaders(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "train.frec", 300)
+    config = small_config(path, tmp_path, image_size=8, batch_size=16, accumulate=2)
+    native, other = (
+        [numbers_of(images) for images, _ in epoch_batches(chosen, training=True, epoch=3)]
+        for chosen in (config, dataclasses.replace(config, loader="torch", threads=0))
+    )
+    assert native == other
+    assert [len(batch) for batch in native] == [16] * 20
+
+
+def test_augmentation_depends_on_seed_and_epoch_but_not_on_threads(colours: Path, tmp_path: Path) -> None:
+    def pixels(epoch: int, **options: Any) -> torch.Tensor:
+        config = small_config(colours, tmp_path, augment="imagenet", batch_size=20, **options)
+        return torch.cat([images for images, _ in epoch_batches(config, training=True, epoch=epoch)])
+
+    here = pixels(1)
+    assert torch.equal(here, pixels(1, threads=2))
+    assert not torch.equal(here, pixels(2))
+    assert not torch.equal(here, pixels(1, seed=1))
+
+
+def test_the_passes_of_a_step_are_parts_of_one_batch_and_not_copies(colours: Path, tmp_path: Path) -> None:
+    config = small_config(colours, tmp_path, batch_size=8, accumulate=2)
+    whole = epoch_batches(dataclasses.replace(config, batch_size=16, accumulate=1), training=True)
+    passes = epoch_batches(config, training=True)
+    assert len(passes) == 2 * len(whole)
+    for number, (images, labels) in enumerate(whole):
+        (first, _), (second, _) = passes[2 * number : 2 * number + 2]
+        assert torch.equal(torch.cat([first, second]), images)
+        assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+        assert torch.equal(torch.cat([part for _, part in passes[2 * number : 2 * number + 2]]), labels)
+
+
+def test_a_shuffle_by_blocks_is_another_order_and_goes_on_in_mid_epoch(colours: Path, tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "train.frec", 300)
+    config = small_config(path, tmp_path, image_size=8, batch_size=100)
+    full, blocks = (
+        [number for images, _ in epoch_batches(chosen, training=True) for number in numbers_of(images)]
+        for chosen in (config, dataclasses.replace(config, shuffle="blocks"))
+    )
+    assert sorted(full) == sorted(blocks) == list(range(300))
+    assert full != blocks
+    options: dict[str, Any] = {"shuffle": "blocks", "augment": "imagenet", "epochs": 1}
+    train(small_config(colours, tmp_path / "whole", **options))
+    train(small_config(colours, tmp_path / "parts", **options, max_steps=4))
+    with pytest.raises(TrainError, match="was made with shuffle 'blocks', not 'full'"):
+        train(small_config(colours, tmp_path / "parts", resume="auto"))
+    train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def test_the_figures_of_two_loaders_add_up_over_ranks() -> None:
+    one = fr.LoaderStats(images=1, bytes_read=2**40 + 1, seconds=2.0, threads=2, decode_seconds=3.0, wait_seconds=1.0)
+    both = over_ranks(one, [2.0 * value for value in dataclasses.astuple(one)], 2)
+    assert (both.images, both.bytes_read, both.threads) == (2, 2**41 + 2, 4)
+    assert both.images_per_second == 1.0
+    assert both.decode_share == one.decode_share == 0.75
+    assert both.wait_share == 0.5
+
+
+def test_a_window_tells_what_the_loader_did_in_it_alone() -> None:
+    done = [fr.LoaderStats(images=10 * step, bytes_read=2**40 * step + 1, threads=2) for step in range(4)]
+    meter = TrainMeter(ALONE, lambda: done[0])
+    for expected in (10, 20):
+        done.pop(0)
+        meter.collect()
+        assert meter.window.loader is not None
+        assert meter.window.loader.images == expected
+        assert meter.window.loader.bytes_read == 2**40 * expected // 10
+    meter.start_window()
+    done.pop(0)
+    meter.collect()
+    assert meter.window.loader is not None
+    assert meter.window.loader.images == 10
+
+
+def test_no_python_runs_for_a_record_in_training_and_in_evaluation(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    val = write_colours(tmp_path / "val.frec", 20, seed=1, classes=CLASSES[::-1])
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a record was read by Python")
+
+    for name in ("__getitem__", "__getitems__", "_sample", "_tensors"):
+        monkeypatch.setattr(fr.FastRecordDataset, name, refuse)
+    config = small_config(colours, tmp_path / "out", val=str(val), max_steps=2)
+    assert open_datasets(config)[1].target_transform is None  # type: ignore[union-attr]  # there is one
+    result = train(config)
+    assert result.val is not None
+    assert result.val.count == 20
+
+
+def test_both_loaders_learn(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    options = {"val": str(held_out), "epochs": 8, "batch_size": 16, "lr": 0.2}
+    for loader in ("native", "torch"):
+        result = train(small_config(colours, tmp_path / loader, **options, loader=loader))
+        assert result.val is not None
+        assert result.val.count == 37
+        assert_learnt(result)
+
+
+def test_a_run_killed_in_mid_epoch_goes_on_bit_for_bit(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options: dict[str, Any] = {"augment": "imagenet", "lr": 0.5, "accumulate": 2, "batch_size": 4, "threads": 2}
+    whole = train(small_config(colours, tmp_path / "whole", **options))
+    with signalled("[7/10]", signal.SIGTERM):
+        stopped = train(small_config(colours, tmp_path / "parts", **options))
+    assert (stopped.signal, stopped.step) == (signal.SIGTERM, 7)
+    result = train(small_config(colours, tmp_path / "parts", **{**options, "threads": 1}, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == 20
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(value, result.module.state_dict()[name]), name
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_batches_arrive_on_it_and_are_trained_on(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    ranks = Ranks(0, 1, 0, 1, torch.device("cuda", 0), None)
+    config = small_config(colours, tmp_path, val=str(held_out), augment="imagenet", batch_size=16, device="cuda")
+    here = epoch_batches(dataclasses.replace(config, device="cpu"), training=True)
+    for (images, labels), (expected, expected_labels) in zip(
+        epoch_batches(config, training=True, ranks=ranks), here, strict=True
+    ):
+        assert images.device == labels.device == ranks.device
+        assert torch.equal(images.cpu(), expected)
+        assert torch.equal(labels.cpu(), expected_labels)
+    result = train(dataclasses.replace(config, amp="bf16", channels_last=True))
+    assert result.val is not None
+    assert result.val.count == 37
+    assert np.isfinite(list(losses(tmp_path).values())).all()
+
+
+# What is told
+
+
+def test_the_log_line_and_the_metrics_say_what_the_loader_did(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    train(small_config(colours, tmp_path, epochs=1, print_freq=4))
+    share = r"\d+%"
+    assert re.search(
+        rf"LR \S+  Load \d+\.\d MB/s, read {share} decode {share} resize {share} idle {share}$",
+        caplog.text,
+        re.MULTILINE,
+    )
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [4, 8, 10]
+    for row in rows:
+        shares = [row[f"{name}_share"] for name in ("read", "decode", "resize", "idle")]
+        assert all(0 <= value <= 1 for value in shares)
+        assert sum(shares) == pytest.approx(1)
+        assert row["loader_images_per_second"] >= 0
+        assert row["loader_mb_per_second"] >= 0
+        assert row["skipped"] == 0
+    assert rows[0]["decode_share"] > 0
+    assert rows[0]["loader_mb_per_second"] > 0
+
+
+def test_the_torch_loader_tells_no_figures_that_it_does_not_measure(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    train(small_config(colours, tmp_path, loader="torch", threads=0, max_steps=1))
+    assert "Load" not in caplog.text
+    assert "decode_share" not in read_metrics(tmp_path / "metrics.jsonl")[0]
+
+
+def test_records_that_can_not_be_decoded_end_the_run_or_are_skipped_and_named(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, bad_val = tmp_path / "bad.frec", tmp_path / "bad_val.frec"
+    flip(colours, bad, record=40)
+    flip(held_out, bad_val, record=7)
+    config = small_config(bad, tmp_path / "out", val=str(bad_val), epochs=1, accumulate=2, batch_size=4)
+    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: record 40, .*'blue/40\.jpg'"):
+        train(config)
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    result = train(dataclasses.replace(config, on_error="skip", overwrite=True))
+    assert result.train.count == 79
+    assert result.val is not None
+    assert result.val.count == 36
+    named = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(named) == 2
+    assert re.match(r"skipped: .*bad\.frec: record 40, ", named[0])
+    assert re.match(r"skipped: .*bad_val\.frec: record 7, ", named[1])
+    assert ", 1 skipped)" in caplog.text
+    rows = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "train"]
+    assert sum(row["skipped"] for row in rows) == 1
+
+
+def test_the_records_skipped_in_an_epoch_are_counted_and_listed_also_through_a_resume(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, bad_val = tmp_path / "bad.frec", tmp_path / "bad_val.frec"
+    flip(colours, tmp_path / "one.frec", record=40)
+    flip(tmp_path / "one.frec", bad, record=11)
+    flip(held_out, bad_val, record=7)
+    options: dict[str, Any] = {"val": str(bad_val), "epochs": 1, "on_error": "skip"}
+    train(small_config(bad, tmp_path / "whole", **options))
+    # Each part knows what those before it have skipped.
+    for step in (3, 7, 10):
+        caplog.clear()
+        caplog.set_level(logging.INFO, "fastrecord.train")
+        train(small_config(bad, tmp_path / "parts", **options, resume="auto", max_steps=step))
+    assert re.search(r"Skipped: \[0\] 2 records of training: '[a-z]+/\d+\.jpg', '[a-z]+/\d+\.jpg' \(", caplog.text)
+    told = {}
+    for name in ("whole", "parts"):
+        rows = [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["event"] == "skipped"]
+        last = [row for row in rows if row["step"] == 10]
+        told[name] = [(row["of"], row["epoch"], row["count"], row["records"]) for row in last]
+    assert told["parts"] == told["whole"]
+    (of, epoch, count, records), (val_of, _, val_count, val_records) = told["whole"]
+    assert (of, epoch, count, val_of, val_count) == ("training", 0, 2, "evaluation", 1)
+    assert {record["key"] for record in records} == {"blue/40.jpg", "red/11.jpg"}
+    assert [(record["path"], record["record"], record["key"]) for record in val_records] == [
+        (str(bad_val), 7, "red/7.jpg")
+    ]
+    assert "the payload is damaged" in val_records[0]["reason"]
+
+
+def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
+    colours: Path, held_out: Path, tmp_path: Path
+) -> None:
+    flip(colours, tmp_path / "one.frec", record=40)
+    flip(tmp_path / "one.frec", tmp_path / "bad.frec", record=11)
+    flip(held_out, tmp_path / "bad_val.frec", record=7)
+    config = small_config(tmp_path / "bad.frec", tmp_path / "out", epochs=1, on_error="skip", max_skipped=1)
+    val = dataclasses.replace(config, train=str(colours), val=str(tmp_path / "bad_val.frec"), max_skipped=0)
+    for of, chosen, keys in (("training", config, {"blue/40.jpg", "red/11.jpg"}), ("evaluation", val, {"red/7.jpg"})):
+        with pytest.raises(fr.FastRecordError, match="max_skipped"):
+            train(dataclasses.replace(chosen, overwrite=True))
+        (row,) = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
+        assert (row["of"], row["epoch"], row["count"]) == (of, 0, len(keys))
+        assert {record["key"] for record in row["records"]} == keys
+        assert row["step"] == 10 if of == "evaluation" else row["step"] <= 10
+    # A run that goes on before it tells of all of them, once.
+    options = {"overwrite": True, "checkpoint_every": 1}
+    with pytest.raises(fr.FastRecordError, match="max_skipped"):
+        train(dataclasses.replace(config, **options))  # type: ignore[arg-type]  # each fits its field
+    train(dataclasses.replace(config, max_skipped=None, resume="auto"))
+    rows = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
+    assert [(row["step"], row["count"]) for row in rows] == [(10, 2)]
+
+
+@pytest.mark.parametrize("most", [0, 0.0])
+def test_a_run_that_skips_more_than_allowed_ends_with_what_to_do(colours: Path, tmp_path: Path, most: float) -> None:
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    config = small_config(bad, tmp_path / "out", on_error="skip", max_skipped=most)
+    with pytest.raises(
+        fr.FastRecordError, match=rf"^1 of the epoch's first \d+ records .*max_skipped={most} .*'blue/40\.jpg'.*--deep"
+    ):
+        train(config)
+    assert train(dataclasses.replace(config, max_skipped=1, epochs=1, overwrite=True)).step == 10
+
+
+def test_a_step_with_too_few_records_left_ends_the_run(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "bad.frec", 4)
+    with fr.Reader(path) as reader:
+        images = [bytes(reader[record]["image"]) for record in range(3)]
+    data = path.read_bytes()
+    for image in images:
+        data = data.replace(image[-30:], bytes(30))
+    path.write_bytes(data)
+    config = small_config(path, tmp_path / "out", model="squeezenet1_1", batch_size=2, accumulate=2, on_error="skip")
+    with pytest.raises(TrainError, match=r"only 1 of the 4 records of a step could be decoded"):
+        train(config)
+
+
+def test_options_that_a_loader_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^threads is 0: it must be at least 1"):
+        TrainConfig(train="x", threads=0)
+    with pytest.raises(ValueError, match=r"^on_error is 'skip': it must be 'raise' with loader torch"):
+        TrainConfig(train="x", loader="torch", on_error="skip")
+    with pytest.raises(ValueError, match=r"^max_skipped is 1.5: it must be a share from 0.0 to 1.0, or a number"):
+        TrainConfig(train="x", max_skipped=1.5)
+    with pytest.raises(ValueError, match=r"^max_skipped is -1: it must be"):
+        TrainConfig(train="x", max_skipped=-1)
+    with pytest.raises(ValueError, match=r"^on_error is 'ignore': it must be one of raise, skip"):
+        TrainConfig(train="x", on_error="ignore")  # type: ignore[arg-type]
+
+
+# Threads
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_no_thread_is_left_after_a_run_an_error_and_a_signal(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"val": str(held_out), "threads": 2, "epochs": 1}
+    train(small_config(colours, tmp_path / "first", **options))
+    before, python = thread_count(), threading.active_count()
+    train(small_config(colours, tmp_path / "second", **options))
+    bad = tmp_path / "bad.frec"
+    flip(colours, bad, record=40)
+    with pytest.raises(fr.CorruptFileError):
+        train(small_config(bad, tmp_path / "bad", **options))
+    with signalled("[2/10]", signal.SIGTERM):
+        assert train(small_config(colours, tmp_path / "stopped", **options)).signal == signal.SIGTERM
+    assert (thread_count(), threading.active_count()) == (before, python)
+
+
+def test_a_checkpoint_of_the_loader_before_goes_on_with_this_one(colours: Path, tmp_path: Path) -> None:
+    train(small_config(colours, tmp_path, loader="torch", threads=0, max_steps=4))
+    result = train(small_config(colours, tmp_path, resume="auto", epochs=1))
+    assert (result.step, result.epoch) == (10, 1)
+    assert sorted(losses(tmp_path)) == list(range(1, 11))
+    assert np.isfinite(list(losses(tmp_path).values())).all()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 10
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """Logging as a program finds it that begins, without pytest's handlers; afterwards it is as it was."""
+    root, logger = logging.getLogger(), logging.getLogger("fastrecord.train")
+    before = root.handlers, root.level, logger.level
+    root.handlers = []
+    yield
+    root.handlers = before[0]
+    root.setLevel(before[1])
+    logger.setLevel(before[2])
+
+
+def test_names_in_a_file_steer_no_terminal_by_what_the_command_prints(colours: Path, tmp_path: Path) -> None:
+    evil = "i\x1b[31mm"
+    good, bad = tmp_path / "good.frec", tmp_path / "bad.frec"
+    with (
+        fr.Reader(colours) as reader,
+        fr.Writer(
+            good, fr.Schema({evil: fr.image(), "label": fr.int64()}), metadata={"classes": list(CLASSES)}
+        ) as writer,
+    ):
+        for record in range(16):
+            image = bytes(reader[record]["image"])
+            writer.append({evil: image, "label": record % len(CLASSES)})
+            if record == 5:
+                damaged = image
+    data = bytearray(good.read_bytes())
+    data[data.index(damaged) + len(damaged) // 2] ^= 1
+    bad.write_bytes(data)
+    options = "--epochs 1 -b 8 --image-size 32 --augment none --threads 1 --device cpu --on-error skip --max-skipped 0"
+    arguments = [str(bad), "--model", MODEL, "--out", str(tmp_path / "out"), *options.split()]
+    with own_logging():
+        result = CliRunner().invoke(main, arguments)  # which raises nothing
+    assert result.exit_code == 1, result.output
+    where = f"{bad}: record 5, field i\\x1b[31mm: stored CRC"
+    assert f"\nskipped: {where}" in result.stdout
+    assert re.search(rf"^Error: .*{re.escape(where)}", result.stderr)
+    assert all(line.isprintable() for line in result.output.split("\n"))

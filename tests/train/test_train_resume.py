@@ -1,0 +1,415 @@
+"""The trainer on one process: the order of its batches, and that it ends and goes on as promised."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastrecord as fr
+from fastrecord.train import TrainError, train
+from fastrecord.train.batches.base import Batches, derive_seed
+from fastrecord.train.batches.open import open_batches, open_datasets
+from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.meters import MetricsFile, read_metrics
+from tests.support.child import run_child
+from tests.support.training import (
+    MODEL,
+    losses,
+    numbers_of,
+    read_rest,
+    read_until,
+    running,
+    signalled,
+    small_config,
+    write_colours,
+    write_numbered,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbered(tmp_path_factory.mktemp("numbered") / "train.frec", 300)
+
+
+# Order and augmentation
+
+
+def epoch_numbers(batches: Batches, epoch: int, limit: int | None = None) -> list[list[int]]:
+    return [numbers_of(images) for images, _ in itertools.islice(batches.epoch(epoch), limit)]
+
+
+def test_two_ranks_with_two_passes_see_the_same_global_batches_as_one_rank(numbered: Path, tmp_path: Path) -> None:
+    alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
+    dataset, _ = open_datasets(alone)
+    expected = [sorted(batch) for batch in epoch_numbers(open_batches(dataset, alone, ALONE, training=True), 1)]
+    shared = dataclasses.replace(alone, batch_size=8, accumulate=2)
+    parts = []
+    for rank in range(2):
+        ranks = Ranks(rank, 2, rank, 2, torch.device("cpu"), None)
+        passes = epoch_numbers(open_batches(dataset, shared, ranks, training=True), 1)
+        parts.append([first + second for first, second in zip(passes[::2], passes[1::2], strict=True)])
+    assert [sorted(one + two) for one, two in zip(*parts, strict=True)] == expected
+    assert len(expected) == 10
+    assert sorted(set(itertools.chain(*expected))) == list(range(300))
+
+
+def test_a_state_goes_on_with_the_same_batches_on_another_number_of_ranks(numbered: Path, tmp_path: Path) -> None:
+    alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
+    dataset, _ = open_datasets(alone)
+    batches = open_batches(dataset, alone, ALONE, training=True)
+    expected = [sorted(batch) for batch in epoch_numbers(batches, 3)]
+    state = json.loads(json.dumps(batches.state_dict(epoch=3, steps_done=4)))
+    shared = dataclasses.replace(alone, batch_size=16)
+    rest = []
+    for rank in range(2):
+        resumed = open_batches(dataset, shared, Ranks(rank, 2, rank, 2, torch.device("cpu"), None), training=True)
+        resumed.load_state_dict(state, steps_done=4)
+        rest.append(epoch_numbers(resumed, 3))
+        assert len(epoch_numbers(resumed, 4)) == 10
+    assert [sorted(one + two) for one, two in zip(*rest, strict=True)] == expected[4:]
+
+
+def test_evaluation_shares_every_record_once_among_ranks_of_uneven_length(numbered: Path, tmp_path: Path) -> None:
+    config = small_config(numbered, tmp_path, image_size=8, batch_size=11)
+    dataset, _ = open_datasets(config)
+    seen: list[int] = []
+    lengths = []
+    for rank in range(4):
+        ranks = Ranks(rank, 4, rank, 4, torch.device("cpu"), None)
+        mine = list(itertools.chain(*epoch_numbers(open_batches(dataset, config, ranks, training=False), 0)))
+        lengths.append(len(mine))
+        seen += mine
+    assert sorted(seen) == list(range(300))
+    assert len(lengths) == 4
+
+
+def test_augmentation_depends_on_seed_and_epoch_but_not_on_workers(colours: Path, tmp_path: Path) -> None:
+    def pixels(epoch: int, **options: Any) -> torch.Tensor:
+        config = small_config(colours, tmp_path, augment="imagenet", batch_size=20, **options)
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
+        made = torch.cat([images for images, _ in batches.epoch(epoch)])
+        batches.close()
+        return made
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    here = pixels(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(here, pixels(1, threads=2))
+    assert not torch.equal(here, pixels(2))
+    assert not torch.equal(here, pixels(1, seed=1))
+
+
+def test_seeds_of_different_keys_are_unrelated_and_the_same_everywhere() -> None:
+    assert derive_seed(0, 1) != derive_seed(1, 0) != derive_seed(1, 0, 0)
+    assert derive_seed(1, 2, 3) == 6520558355739401531
+
+
+# Ending and going on
+
+
+def test_a_run_that_stopped_in_mid_epoch_goes_on_exactly_as_the_undisturbed_one(
+    colours: Path, held_out: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"val": str(held_out), "augment": "imagenet", "lr": 0.5, "accumulate": 2, "batch_size": 8}
+    train(small_config(colours, tmp_path / "whole", **options))
+    train(small_config(colours, tmp_path / "parts", **options, max_steps=3))
+    result = train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    assert (result.step, result.epoch) == (10, 2)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    whole = [row for row in read_metrics(tmp_path / "whole" / "metrics.jsonl") if row["event"] == "val"]
+    parts = [row for row in read_metrics(tmp_path / "parts" / "metrics.jsonl") if row["event"] == "val"]
+    assert [(row["step"], row["correct1"], row["loss"]) for row in parts if row["step"] != 3] == [
+        (row["step"], row["correct1"], row["loss"]) for row in whole
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_losses(colours: Path, tmp_path: Path) -> None:
+    whole = small_config(colours, tmp_path / "whole", epochs=1, augment="imagenet")
+    train(whole)
+    command: list[str | Path] = [
+        "-m",
+        "fastrecord.train",
+        colours,
+        "--out",
+        tmp_path / "killed",
+        "--model",
+        whole.model,
+        "--epochs",
+        "1",
+    ]
+    command += ["--batch-size", "8", "--image-size", "32", "--threads", "1", "--device", "cpu", "--print-freq", "1"]
+    with running(*command, "--checkpoint-every", "3") as process:
+        read_until(process, "[8/10]")
+        os.kill(process.pid, signal.SIGKILL)
+        read_rest(process)
+    assert load_checkpoint(tmp_path / "killed" / "checkpoints" / "last.pt")["step"] in (6, 9)
+    train(small_config(colours, tmp_path / "killed", epochs=1, augment="imagenet", resume=tmp_path / "killed"))
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "killed")) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_interrupting_the_process_group_saves_a_checkpoint_and_exits_with_130(colours: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--model", "shufflenet_v2_x0_5", "--batch-size", "8", "--image-size", "32", "--threads", "1"]
+    with running("-m", "fastrecord.train", colours, "--out", out, "--print-freq", "1", *options) as process:
+        read_until(process, "[2/10]")
+        # As a terminal does: the data workers get it too.
+        os.killpg(process.pid, signal.SIGINT)
+        status, output = read_rest(process)
+    assert status == 130
+    assert "stopped by SIGINT after step" in output
+    assert "Traceback" not in output
+    state = load_checkpoint(out / "checkpoints" / "last.pt")
+    assert state["step"] == max(losses(out)) >= 2
+
+
+def test_a_run_stopped_during_evaluation_goes_on_with_that_evaluation(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    options: dict[str, Any] = {"val": str(held_out), "batch_size": 16}
+    train(small_config(colours, tmp_path / "whole", **options))
+    with signalled("[5/5]", signal.SIGTERM):
+        stopped = train(small_config(colours, tmp_path / "parts", **options))
+    assert (stopped.signal, stopped.epoch, stopped.step, stopped.val) == (signal.SIGTERM, 0, 5, None)
+    train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
+    timeless = [
+        [{key: row[key] for key in ("event", "epoch", "step", "loss", "error1")} for row in read_metrics(file)]
+        for file in (tmp_path / "whole" / "metrics.jsonl", tmp_path / "parts" / "metrics.jsonl")
+    ]
+    assert timeless[0] == timeless[1]
+    assert [row["event"] for row in timeless[0]].count("val") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.frec"
+    content = bytearray(colours.read_bytes())
+    image = bytes(fr.Reader(colours)[40]["image"])
+    content[content.index(image) + len(image) // 2] ^= 0xFF
+    damaged.write_bytes(content)
+    options: list[str | Path] = [
+        "--out",
+        tmp_path / "out",
+        "--model",
+        MODEL,
+        "--batch-size",
+        "8",
+        "--image-size",
+        "32",
+        "--threads",
+        "1",
+    ]
+    with running("-m", "fastrecord.train", damaged, *options) as process:
+        status, output = read_rest(process)
+    assert status == 1
+    assert re.search(r"^Error: /.*damaged\.frec: record 40, .*'blue/40\.jpg' \[FR302\]$", output, re.MULTILINE)
+    assert "Traceback" not in output
+
+
+def test_a_second_interrupt_ends_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        # A launcher's copy of the first one, right behind it.
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.number == signal.SIGINT
+        monkeypatch.setattr("fastrecord.train.interrupt._ONE_WISH", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_before_the_first_step_ends_the_run_without_a_checkpoint(colours: Path, tmp_path: Path) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        result = train(small_config(colours, tmp_path), stop)
+    assert result.signal == signal.SIGTERM
+    assert (result.step, result.checkpoint) == (0, None)
+
+
+def test_signals_are_as_before_after_a_run(colours: Path, tmp_path: Path) -> None:
+    handlers = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    train(small_config(colours, tmp_path, max_steps=1))
+    assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_checkpoint_of_another_run_is_refused(colours: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    train(small_config(colours, first, max_steps=1))
+    out = tmp_path / "second"
+    with pytest.raises(TrainError, match="seed 0, not 1"):
+        train(small_config(colours, out, resume=first, seed=1))
+    with pytest.raises(TrainError, match="model 'shufflenet_v2_x0_5', not 'squeezenet1_1'"):
+        train(small_config(colours, out, resume=first, model="squeezenet1_1"))
+    with pytest.raises(TrainError, match=r"a global batch of 8, this run one of 12: use --batch-size 4 with 2 pass"):
+        train(small_config(colours, out, resume=first, batch_size=6, accumulate=2))
+    with pytest.raises(TrainError, match=r"global batch of 8, this run one of 9: no --batch-size makes 8 of 3 equal"):
+        train(small_config(colours, out, resume=first, batch_size=3, accumulate=3))
+    other = write_colours(tmp_path / "other.frec", 80, seed=3)
+    with pytest.raises(TrainError, match=r"other\.frec"):
+        train(small_config(other, out, resume=first))
+
+
+def test_what_is_no_checkpoint_is_refused_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "bad.pt"
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    torch.save({"model": {}}, path)
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    save_checkpoint({"step": 1, "weights": torch.zeros(1000)}, path)
+    assert load_checkpoint(path)["step"] == 1
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TrainError, match=r"bad\.pt: not a checkpoint"):
+        load_checkpoint(path)
+    with pytest.raises(TrainError, match=r"none\.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+
+
+def test_resume_finds_the_checkpoint_of_a_run_by_its_folder(tmp_path: Path) -> None:
+    newest = tmp_path / "checkpoints" / "last.pt"
+    assert find_checkpoint("auto", tmp_path) is None
+    with pytest.raises(TrainError, match="no checkpoint there"):
+        find_checkpoint(tmp_path, tmp_path)
+    save_checkpoint({}, newest)
+    for resume in ("auto", tmp_path, tmp_path / "checkpoints", newest, str(newest)):
+        assert find_checkpoint(resume, tmp_path) == newest
+
+
+def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before_whole(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    save_checkpoint({"step": 1}, path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"the checkpoint was not written: '.*last\.pt'"):
+            save_checkpoint({"step": 2, "weights": torch.zeros(100_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert load_checkpoint(path)["step"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+
+KILLED = """
+import torch
+from pathlib import Path
+from fastrecord.train import checkpoint
+
+class Disk:
+    def __init__(self, place): self.place = place
+    def __getattr__(self, name): return getattr(os, name)
+    def die(self): os.kill(os.getpid(), signal.SIGKILL)
+    def fsync(self, descriptor):
+        if self.place in (0.0, 0.5, 1.0):
+            os.ftruncate(descriptor, int(os.fstat(descriptor).st_size * self.place))
+            self.die()
+        os.fsync(descriptor)
+    def replace(self, source, target):
+        if self.place == "synced": self.die()
+        os.replace(source, target)
+        if self.place == "renamed": self.die()
+
+path = Path("out/checkpoints/last.pt")
+for step, place in enumerate([0.0, 0.5, 1.0, "synced", "renamed"]):
+    checkpoint.save_checkpoint({"step": step, "weights": torch.zeros(1000)}, path)
+    child = os.fork()
+    if child == 0:
+        checkpoint.os = Disk(place)
+        checkpoint.save_checkpoint({"step": 100 + step, "weights": torch.ones(1000)}, path)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    found = checkpoint.load_checkpoint(path)
+    assert found["weights"].eq(float(found["step"] >= 100)).all()
+    print(place, found["step"], sorted(file.name for file in path.parent.iterdir()))
+    checkpoint.remove_leftovers(Path("out"))
+    assert [file.name for file in path.parent.iterdir()] == ["last.pt"]
+"""
+
+
+def test_a_run_killed_at_any_place_of_writing_a_checkpoint_leaves_a_whole_one(tmp_path: Path) -> None:
+    both = "['.last.pt.tmp', 'last.pt']"
+    assert run_child(KILLED, tmp_path, timeout=100).splitlines() == [
+        f"0.0 0 {both}",
+        f"0.5 1 {both}",
+        f"1.0 2 {both}",
+        f"synced 3 {both}",
+        "renamed 104 ['last.pt']",
+    ]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew_by_resume_auto(
+    colours: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert train(small_config(colours, out), stop).checkpoint is None
+    (out / "checkpoints" / ".last.pt.tmp").write_bytes(b"half of one")
+    with pytest.raises(TrainError, match="holds a run already"):
+        train(small_config(colours, out))
+    assert train(small_config(colours, out, resume="auto", max_steps=2)).step == 2
+    assert sorted(file.name for file in (out / "checkpoints").iterdir()) == ["last.pt"]
+    assert list(losses(out)) == [1, 2]
+
+
+def test_a_run_killed_between_its_best_and_its_last_checkpoint_keeps_the_best_and_goes_on(
+    colours: Path, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    config = small_config(colours, out, val=str(held_out), epochs=2, resume="auto")
+
+    def killed_at(path: Path) -> None:
+        raise KeyboardInterrupt(path.name)
+
+    def save(state: dict[str, Any], path: Path) -> None:
+        if path.name == "last.pt":
+            killed_at(path)
+        save_checkpoint(state, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastrecord.train.engine.save_checkpoint", save)
+        with pytest.raises(KeyboardInterrupt, match=r"last\.pt"):
+            train(config)
+    best = load_checkpoint(out / "checkpoints" / "best.pt")
+    assert (best["step"], best["epoch"], best["done"]) == (10, 1, 0)
+    # There is no other: the run goes on from it.
+    assert train(dataclasses.replace(config, max_steps=12)).step == 12
+    assert list(losses(out)) == list(range(1, 13))
+    last = load_checkpoint(out / "checkpoints" / "last.pt")
+    assert last["best_error1"] == load_checkpoint(out / "checkpoints" / "best.pt")["best_error1"]
+
+
+def test_metrics_behind_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path, keep_steps=None) as file:
+        for step in range(1, 6):
+            file.write({"step": step})
+    with path.open("a") as torn:
+        torn.write('{"step": 6, "lo')
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5]
+    with MetricsFile(path, keep_steps=3) as file:
+        file.write({"step": 4, "loss": 1.0})
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "loss": 1.0}]

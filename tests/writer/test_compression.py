@@ -1,0 +1,259 @@
+"""Compressed fields: what is asked for, what is read back, and what the file, the writer and the log say of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fastrecord as fr
+from tests.support.commands import good
+
+CODECS = ["lz4", "zstd", "auto", fr.Compression("zstd", level=19)]
+
+
+def smooth(count: int, *shape: int) -> NDArray[np.uint8]:
+    """Patches as images have them: gradients with a little noise."""
+    rng = np.random.default_rng(count)
+    rows = np.arange(np.prod(shape)).reshape(shape) // 7
+    noise = rng.random((count, *shape)) < 0.1
+    return (rows + noise + rng.integers(0, 200, (count, *[1] * len(shape)))).astype(np.uint8)
+
+
+def texts(count: int) -> list[str]:
+    """Short texts that are alike."""
+    return [json.dumps({"path": f"train/n0{i % 97:04}/{i}.jpg", "label": i * 7 % 1000}) for i in range(count)]
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("how", CODECS, ids=str)
+def test_every_kind_of_field_comes_back(tmp_path: Path, how: Any, access: str) -> None:
+    path, rng = tmp_path / "x.frec", np.random.default_rng(1)
+    schema = fr.Schema(
+        {
+            "fixed": fr.array("uint8", (16, 16, 3), how),
+            "ragged": fr.array("float32", (None, 4), how),
+            "any": fr.array("int64", (None, None), how),
+            "data": fr.bytes_(how),
+            "text": fr.string(how),
+            "meta": fr.json(how),
+            "list": fr.list_(fr.string(), how),
+            "arrays": fr.list_(fr.array("int16", (None,)), how),
+            "label": fr.int64(),
+        }
+    )
+    patches, names = smooth(60, 16, 16, 3), texts(60)
+    records = [
+        {
+            "fixed": patches[i],
+            "ragged": rng.integers(0, 3, (i % 9, 4)).astype(np.float32),
+            "any": np.full((i % 5, 7), i),
+            "data": [b"", rng.bytes(500), b"again and " * 50][i % 3],
+            "text": names[i],
+            "meta": {"name": names[i], "numbers": [i] * (i % 20)},
+            "list": [names[i]] * (i % 4),
+            "arrays": [np.arange(i % 30, dtype=np.int16)] * 3,
+            "label": i,
+        }
+        for i in range(60)
+    ]
+    with fr.Writer(path, schema) as writer:
+        for record in records:
+            writer.append(record)
+    reader = fr.Reader(path, access)
+    order = rng.permutation(60)
+    batch = reader.read_batch(order)
+    np.testing.assert_array_equal(batch["fixed"], patches[order])
+    assert batch["fixed"].flags.writeable
+    packed, offsets = batch["ragged"].packed()
+    assert offsets[-1] == len(packed)
+    for place, i in enumerate(order):
+        record, found = records[i], reader[i]
+        for name in ("fixed", "ragged", "any"):
+            np.testing.assert_array_equal(found[name], record[name])
+            np.testing.assert_array_equal(batch[name][place], record[name])
+            assert found[name].dtype == record[name].dtype
+            assert not found[name].flags.writeable
+        assert bytes(found["data"]) == bytes(batch["data"][place]) == record["data"]
+        for name in ("text", "meta", "list"):
+            assert found[name] == batch[name][place] == record[name]
+        for got in (found["arrays"], batch["arrays"][place]):
+            assert len(got) == 3
+            np.testing.assert_array_equal(got[0], record["arrays"][0])
+    out = np.empty((60, 16, 16, 3), np.uint8)
+    reader.read_batch_into(order, "fixed", out)
+    np.testing.assert_array_equal(out, patches[order])
+    np.testing.assert_array_equal(reader.lengths("data"), [len(record["data"]) for record in records])
+    assert reader.verify()["ok"]
+
+
+def test_extend_compresses_what_append_would(tmp_path: Path) -> None:
+    schema = {"a": fr.array("uint8", (32, 32, 3), "lz4"), "t": fr.string("zstd"), "n": fr.int64()}
+    patches, names, numbers = smooth(2000, 32, 32, 3), texts(2000), np.arange(2000)
+    with fr.Writer(tmp_path / "a.frec", schema) as one:
+        for i in range(2000):
+            one.append({"a": patches[i], "t": names[i], "n": i})
+    with fr.Writer(tmp_path / "b.frec", schema) as many:
+        assert many.extend({"a": patches, "t": names, "n": numbers}) == 0
+    assert one.compression == many.compression
+    assert many.compression["a"]["ratio"] > 1.2
+    for name in ("a.frec", "b.frec"):
+        batch = fr.Reader(tmp_path / name).read_batch(range(2000))
+        np.testing.assert_array_equal(batch["a"], patches)
+        assert batch["t"] == names
+
+
+def test_auto_says_what_it_chose_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, rng = tmp_path / "x.frec", np.random.default_rng(1)
+    schema = {"noise": fr.bytes_("auto"), "same": fr.string("auto"), "plain": fr.string()}
+    with caplog.at_level(logging.INFO, "fastrecord"), fr.Writer(path, schema) as writer:
+        assert writer.compression["noise"]["codec"] == "auto"
+        assert writer.compression["noise"]["ratio"] is None
+        for _ in range(50):
+            writer.append({"noise": rng.bytes(1000), "same": "again and again " * 100, "plain": "x"})
+        assert not caplog.records
+    chosen = writer.compression
+    assert set(chosen) == {"noise", "same"}
+    assert chosen["noise"]["codec"] == "none"
+    assert chosen["same"]["codec"] in ("lz4", "zstd")
+    assert chosen["same"]["ratio"] > 10
+    assert "200 MB/s" in chosen["same"]["reason"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert f"field same: compression {chosen['same']['codec']}" in caplog.text
+    reader = fr.Reader(path)
+    assert reader.schema["noise"].compression is None
+    kept = reader.schema["same"].compression
+    assert kept is not None
+    assert kept.codec == chosen["same"]["codec"]
+    said = reader.compression()
+    assert set(said) == {"same"}
+    assert said["same"]["bytes"] == 50 * 1600
+    assert said["same"]["ratio"] == pytest.approx(chosen["same"]["ratio"])
+
+
+def _texts_of(reader: fr.Reader) -> list[str]:
+    return list(reader.read_batch(range(3000), ["text"])["text"])
+
+
+def test_a_dictionary_serves_later_writers_pickled_readers_and_forked_children(tmp_path: Path) -> None:
+    path, names = tmp_path / "x.frec", texts(3000)
+    schema = {"text": fr.string(fr.Compression("zstd", dictionary=8192))}
+    with fr.Writer(path, schema) as writer:
+        writer.extend({"text": names})
+    first = writer.compression["text"]
+    assert first["dictionary"] > 0
+    with fr.Writer(path, None, "a") as writer:
+        writer.extend({"text": names})
+        assert writer.compression["text"]["dictionary"] == first["dictionary"]
+    reader = fr.Reader(path)
+    assert reader.schema["text"].compression == fr.Compression("zstd", dictionary=True)
+    assert reader.compression()["text"]["dictionaries"] == [first["dictionary"]]
+    assert _texts_of(reader) == names
+    assert _texts_of(pickle.loads(pickle.dumps(reader))) == names
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.apply(_texts_of, (reader,)) == names
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_damage_is_an_error_that_names_record_and_field(tmp_path: Path, access: str) -> None:
+    path = tmp_path / "x.frec"
+    with fr.Writer(path, {"a": fr.array("uint8", (32, 32, 3), "lz4")}) as writer:
+        writer.extend({"a": smooth(20, 32, 32, 3)})
+    data = bytearray(path.read_bytes())
+    data[4096 + 100] ^= 1
+    path.write_bytes(data)
+    reader = fr.Reader(path, access)
+    for read in (
+        lambda: reader[0],
+        lambda: reader.read_batch([3, 0]),
+        lambda: reader.read_batch_into([0], "a", np.empty(3072, np.uint8), verify=False),
+    ):
+        with pytest.raises(fr.CorruptFileError, match=r"x\.frec: record 0, field a: stored CRC"):
+            read()
+    assert len(reader.verify()["errors"]) == 1
+    np.testing.assert_array_equal(reader[1]["a"], smooth(20, 32, 32, 3)[1])
+
+
+def test_info_shows_codec_and_ratio(tmp_path: Path) -> None:
+    path = tmp_path / "x.frec"
+    with fr.Writer(path, {"text": fr.string("zstd"), "n": fr.int64()}) as writer:
+        writer.append({"text": "word " * 1000, "n": 1})
+    shown = good("info", path)
+    assert "text zstd level 3 (" in shown
+    assert "times smaller)" in shown
+    about = json.loads(good("info", path, "--json"))
+    assert about["compression"]["text"]["codec"] == "zstd"
+    assert about["compression"]["text"]["ratio"] > 10
+
+
+def test_a_compression_is_what_one_would_write() -> None:
+    assert fr.Compression("zstd") == fr.Compression("zstd", level=3)
+    assert fr.string("lz4").compression == fr.Compression("lz4")
+    for how in (fr.Compression("lz4"), fr.Compression("zstd", level=7, dictionary=True), fr.Compression("auto")):
+        assert eval(repr(how), {"Compression": fr.Compression}) == how
+        assert pickle.loads(pickle.dumps(how)) == how
+        assert hash(how) == hash(pickle.loads(pickle.dumps(how)))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: fr.Compression("gzip"), ValueError, "lz4, zstd, auto"),
+        (lambda: fr.string("gzip"), ValueError, "lz4, zstd, auto"),
+        (lambda: fr.string(3), TypeError, "fastrecord.Compression"),  # type: ignore[arg-type]
+        (lambda: fr.Compression("zstd", level=0), ValueError, "1 to 22"),
+        (lambda: fr.Compression("zstd", level=23), ValueError, "1 to 22"),
+        (lambda: fr.Compression("zstd", level=2.5), TypeError, "int"),  # type: ignore[arg-type]
+        (lambda: fr.Compression("zstd", dictionary=3), ValueError, "256 to 16777216 bytes"),
+        (lambda: fr.Compression("lz4", level=3), ValueError, "zstd's"),
+        (lambda: fr.Compression("auto", dictionary=True), ValueError, "zstd's"),
+    ],
+)
+def test_what_a_compression_cannot_be_is_said_at_once(make: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_fields_that_are_not_compressed_refuse_it(tmp_path: Path) -> None:
+    small = fr.array("uint8", (8, 8), "lz4")
+    with pytest.raises(fr.SchemaError, match="index column"):
+        fr.Writer(tmp_path / "x.frec", {"small": small})
+    with pytest.raises(TypeError):
+        fr.image("lz4")  # type: ignore[call-arg]
+    assert not (tmp_path / "x.frec").exists()
+
+
+def test_another_compression_than_the_files_is_refused_to_append(tmp_path: Path) -> None:
+    path = tmp_path / "x.frec"
+    with fr.Writer(path, {"text": fr.string("lz4")}) as writer:
+        writer.append({"text": "x"})
+    with pytest.raises(fr.SchemaError, match=r"compression lz4.*compression zstd"):
+        fr.Writer(path, {"text": fr.string("zstd")}, "a")
+    for how in (None, "lz4", "auto"):
+        fr.Writer(path, {"text": fr.string(how)}, "a").close()
+
+
+@pytest.mark.parametrize("how", ["auto", fr.Compression("zstd", dictionary=4096)])
+def test_what_was_asked_for_an_empty_file_holds_for_its_first_values(tmp_path: Path, how: Any) -> None:
+    path = tmp_path / "train.frec"
+    values = [f"the {i % 7}th of the texts, much like {i % 5} others of the texts" * 3 for i in range(3000)]
+    with fr.Writer(path, {"text": fr.string(how)}):
+        pass
+    with fr.Reader(path) as reader:
+        assert (len(reader), reader.schema["text"].compression) == (0, fr.string(how).compression)
+    with fr.Writer(path, mode="a") as writer:
+        writer.extend({"text": values})
+    with fr.Reader(path) as reader:
+        decided = reader.schema["text"].compression
+        assert decided is not None
+        assert decided.codec in ("lz4", "zstd")
+        assert reader.read_batch(range(3000))["text"] == values
+    assert path.stat().st_size < sum(map(len, values))
