@@ -6,14 +6,7 @@
 #![allow(dead_code)] // what the core's other modules call is not called here
 
 mod error;
-#[path = "../../core/src/filling.rs"]
-mod filling;
-#[path = "../../core/src/loader.rs"]
-mod loader;
-#[path = "../../core/src/pool.rs"]
-mod pool;
+mod load;
+mod parallel;
 pub mod scenarios;
-mod sync;
 mod tracked;
-#[path = "../../core/src/work.rs"]
-mod work;

@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::Error;
-use crate::filling::{Parts, Spares};
-use crate::loader::{Load, LoadCounters, Loader, Making, Recipe, Workload};
-use crate::pool::Pool;
-use crate::sync::{Arc, thread};
+use crate::load::loader::{Load, LoadCounters, Loader, Making, Recipe, Workload};
+use crate::parallel::buffers::{Parts, Spares};
+use crate::parallel::pool::Pool;
+use crate::parallel::sync::{Arc, thread};
 use crate::tracked::Tracked;
 
 fn cells(count: usize) -> Arc<Vec<Tracked>> {

@@ -12,14 +12,15 @@ mod formats;
 mod jpeg;
 mod orientation;
 mod probe;
-mod random;
 mod raw;
 mod resize;
 mod row;
 mod scans;
 mod segments;
+pub(crate) mod size;
 mod tiff;
 
+pub use crate::order::random::{Random, uniform};
 pub use crop::{Crop, Geometry, Rect, resized};
 pub use crop_ready::{CropReady, Markers, rewrite};
 pub use decode::{Decoder, Image, Timings};
@@ -28,7 +29,6 @@ pub(crate) use foreign::jpeg2000_size;
 pub use foreign::{Channels, foreign_kind};
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
-pub use random::{Random, uniform};
 pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
 

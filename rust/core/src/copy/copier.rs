@@ -1,0 +1,301 @@
+//! Copying records from file to file: payloads as they are stored, never decoded; entries with new offsets.
+//!
+//! A copy has one commit, and each of its columns is one chunk where no record lacks a value. How many records there will be is
+//! known, so room is left for their entries, which are written as the payloads are: no memory grows with the records.
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+
+use crate::copy::column::CopyColumn;
+use crate::copy::gather::{Rows, copy_values, extents_in, gather_extents};
+use crate::copy::pieces::Piece;
+use crate::copy::transfer::{Span, Transfer};
+use crate::error::{Error, Result};
+use crate::file::storage::Storage;
+use crate::format::extent::Extent;
+use crate::format::layout::{Encoding, Part};
+use crate::format::schema::Field;
+use crate::read::reader::Reader;
+use crate::write::writer::{Mode, Writer, WriterOptions};
+
+/// Entries of all columns that are looked up at once: what they take bounds the memory of a copy.
+const WINDOW: u64 = 128 << 10;
+const WINDOW_RECORDS: u64 = 64 << 10;
+/// Writes a new file out of records of others.
+///
+/// Nothing can be read of it before [`Copier::finish`]. Dropping it before that is [`Copier::abort`].
+#[derive(Debug)]
+pub struct Copier {
+    writer: Writer,
+    columns: Vec<CopyColumn>,
+    records: u64,
+    verify: bool,
+    span: Span,
+}
+
+/// New numbers for the values of an int64 field: the value v becomes `numbers[v]`; negative ones stay.
+#[derive(Debug, Clone)]
+pub struct Renumber {
+    /// The field's name.
+    pub field: String,
+    /// New value by old value.
+    pub numbers: Vec<i64>,
+}
+
+impl Copier {
+    /// Begins a file with the fields of another one, for so many records.
+    ///
+    /// With `verify`, the checksum of each payload is compared on the way.
+    ///
+    /// # Errors
+    /// As [`Writer::open`].
+    pub fn create(path: &Path, like: &Reader, mode: Mode, records: u64, verify: bool) -> Result<Self> {
+        let options = WriterOptions { mode, ..WriterOptions::default() };
+        let writer = Writer::open(path, Some(like.schema().clone()), None, &options)?;
+        Ok(Self::with(writer, records, verify))
+    }
+
+    /// Begins a file on any storage; for tests that break writes.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn create_in(
+        path: &Path,
+        storage: Box<dyn Storage>,
+        like: &Reader,
+        records: u64,
+        verify: bool,
+    ) -> Result<Self> {
+        let writer = Writer::create_in(path, storage, like.schema().clone(), &WriterOptions::default())?;
+        Ok(Self::with(writer, records, verify))
+    }
+
+    fn with(writer: Writer, records: u64, verify: bool) -> Self {
+        let columns = CopyColumn::for_schema(writer.schema(), records);
+        Self { writer, columns, records: 0, verify, span: Span::default() }
+    }
+
+    /// The file that is written.
+    pub fn path(&self) -> &Path {
+        self.writer.path()
+    }
+
+    /// Records copied so far.
+    pub fn len(&self) -> u64 {
+        self.records
+    }
+
+    /// Whether no record has been copied yet.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Bytes written so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written()
+    }
+
+    /// Copies a run of records; their payloads will lie as they do in the source.
+    ///
+    /// `progress` gets the bytes written so far, now and then; when it says true, the copy stops.
+    ///
+    /// # Errors
+    /// The source has other fields, is damaged or ends early; a value has no new number; failed writes and interrupts. The copy
+    /// can only be aborted then.
+    pub fn copy_run(
+        &mut self,
+        source: &Reader,
+        run: Range<u64>,
+        renumber: &[Renumber],
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        self.copy(source, &Rows::Run(run), renumber, progress)
+    }
+
+    /// Copies records in any order; unless that is ascending, their payloads will lie in this order too.
+    ///
+    /// # Errors
+    /// As [`Copier::copy_run`].
+    pub fn copy_rows(
+        &mut self,
+        source: &Reader,
+        rows: &[u64],
+        renumber: &[Renumber],
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        self.copy(source, &Rows::Numbers(rows), renumber, progress)
+    }
+
+    fn copy(
+        &mut self,
+        source: &Reader,
+        rows: &Rows<'_>,
+        renumber: &[Renumber],
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        self.writer.check_usable()?;
+        let copied = self.copy_windows(source, rows, renumber, progress);
+        self.writer.guard(copied)
+    }
+
+    fn copy_windows(
+        &mut self,
+        source: &Reader,
+        rows: &Rows<'_>,
+        renumber: &[Renumber],
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        let last = match rows {
+            Rows::Run(run) => run.end.checked_sub(1),
+            Rows::Numbers(numbers) => numbers.iter().max().copied(),
+        };
+        if let Some(record) = last.filter(|&last| last >= source.len()) {
+            let (path, record) = (source.path().to_owned(), record.cast_signed());
+            return Err(Error::OutOfRange { path, record, len: source.len() });
+        }
+        let fields = self.fields_in(source)?;
+        self.writer.adopt_dictionaries(source, &fields)?;
+        let step = (WINDOW / self.columns.len().max(1) as u64).clamp(64, WINDOW_RECORDS);
+        let mut done = 0;
+        while done < rows.len() {
+            let empty = match rows {
+                Rows::Run(run) => source.first_covered(run.start + done, run.end) - run.start - done,
+                Rows::Numbers(_) => 0,
+            };
+            if empty > 0 {
+                self.columns.iter_mut().try_for_each(|column| column.leave_out(&mut self.writer, empty))?;
+                self.records += empty;
+                done += empty;
+                continue;
+            }
+            let until = rows.len().min(done + step);
+            let window = match rows {
+                Rows::Run(run) => Rows::Run(run.start + done..run.start + until),
+                Rows::Numbers(numbers) => Rows::Numbers(numbers.get(done as usize..until as usize).unwrap_or_default()),
+            };
+            self.copy_window(source, &fields, &window, renumber, progress)?;
+            if progress(self.writer.bytes_written()) {
+                return Err(Error::Interrupted);
+            }
+            done = until;
+        }
+        Ok(())
+    }
+
+    /// The position in the source of each field of the copy.
+    fn fields_in(&self, source: &Reader) -> Result<Vec<usize>> {
+        let (mine, theirs) = (self.writer.schema(), source.schema());
+        let same = |mine: &Field| theirs.position(&mine.name).filter(|&i| theirs.fields()[i].kind == mine.kind);
+        let found: Option<Vec<usize>> = mine.fields().iter().map(same).collect();
+        found.filter(|found| found.len() == theirs.fields().len()).ok_or_else(|| {
+            let (path, found, given) = (source.path().display(), theirs.describe(), mine.describe());
+            Error::Schema(format!("{path} has the fields {found}, and the copy {given}"))
+        })
+    }
+
+    fn copy_window(
+        &mut self,
+        source: &Reader,
+        fields: &[usize],
+        rows: &Rows<'_>,
+        renumber: &[Renumber],
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        source.check_file()?;
+        let (mut pieces, mut gathered) = (Vec::new(), Vec::new());
+        for (number, column) in self.columns.iter_mut().enumerate() {
+            let field = fields[column.field];
+            if column.encoding == Encoding::Extents {
+                gathered.push(gather_extents(source, field, column.part, number, rows, &mut pieces)?);
+                continue;
+            }
+            gathered.push(Vec::new());
+            let name = source.name_of(field);
+            let numbers = renumber.iter().find(|r| r.field == name && column.part == Part::MAIN);
+            copy_values(source, field, rows, numbers.map(|r| &r.numbers[..]), &mut self.writer, column)?;
+        }
+        if rows.ascending() {
+            pieces.sort_unstable_by_key(|p| (p.offset, p.stored));
+        } else {
+            pieces.sort_unstable_by_key(|p| (self.columns[p.column as usize].text, p.entry, p.column));
+        }
+        let alignments: Vec<u64> = self.columns.iter().map(|c| c.alignment).collect();
+        let columns = &self.columns;
+        let named = |piece: &Piece| (fields[columns[piece.column as usize].field], rows.record(piece.entry.into()));
+        Transfer {
+            source,
+            writer: &mut self.writer,
+            span: &mut self.span,
+            alignments: &alignments,
+            verify: if self.verify { Some(&named) } else { None },
+            progress,
+        }
+        .copy(&pieces, rows.ascending(), &mut gathered)?;
+        for (column, entries) in self.columns.iter_mut().zip(&gathered) {
+            if column.encoding == Encoding::Values {
+                continue;
+            }
+            // As long as there has been no value at all, none needs an entry to say so.
+            if !column.has_room() && extents_in(entries).all(Extent::is_missing) {
+                column.leave_out(&mut self.writer, rows.len())?;
+            } else {
+                let from = source.inner.index.column(fields[column.field], column.part);
+                let whole = from.is_some_and(|from| from.first_missing(source.len()).is_none());
+                column.add(&mut self.writer, entries, whole)?;
+            }
+        }
+        self.records += rows.len();
+        Ok(())
+    }
+
+    /// Writes the columns, after which no record can be added. [`Copier::finish`] does that, too; of several copies that are to
+    /// be finished together, it leaves little to do.
+    ///
+    /// # Errors
+    /// Failed writes.
+    pub fn settle(&mut self) -> Result<()> {
+        self.writer.check_usable()?;
+        let settled = self.columns.iter_mut().try_for_each(|column| column.end_chunk(&mut self.writer));
+        let settled = settled.and_then(|()| self.writer.flush());
+        self.writer.guard(settled)?;
+        self.writer.records = self.records;
+        self.span = Span::default();
+        self.writer.buffer.shrink_to(0);
+        Ok(())
+    }
+
+    /// Makes the copy durable. Of several copies, all are before the first takes its place by [`Copier::close`].
+    ///
+    /// # Errors
+    /// Failed writes.
+    pub fn commit(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
+        self.settle()?;
+        self.writer.set_metadata(user)?;
+        self.writer.set_complete(complete);
+        self.writer.finish()
+    }
+
+    /// Gives a committed copy its name. Closing twice is allowed.
+    ///
+    /// # Errors
+    /// The system does not let it replace the other file.
+    pub fn close(&mut self) -> Result<()> {
+        self.writer.close()
+    }
+
+    /// Makes the copy durable, and gives it its name.
+    ///
+    /// # Errors
+    /// Failed writes; the file is removed then.
+    pub fn finish(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
+        self.commit(user, complete)?;
+        self.close()
+    }
+
+    /// Removes what was written, unless it is closed.
+    pub fn abort(&mut self) {
+        self.writer.discard();
+    }
+}

@@ -1,0 +1,198 @@
+//! What a copy looks up in its source: which records, their entries as they are stored, and where their payloads lie.
+
+use std::ops::Range;
+
+use crate::copy::column::CopyColumn;
+use crate::copy::pieces::Piece;
+use crate::error::{Error, Result};
+use crate::format::extent::{EXTENT_LEN, Extent};
+use crate::format::layout::{Encoding, Part, u64_at};
+use crate::read::index::Column;
+use crate::read::reader::Reader;
+use crate::write::writer::Writer;
+
+/// Which records of a source are copied next.
+pub(crate) enum Rows<'a> {
+    Run(Range<u64>),
+    Numbers(&'a [u64]),
+}
+
+impl Rows<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Run(run) => run.end - run.start,
+            Self::Numbers(numbers) => numbers.len() as u64,
+        }
+    }
+
+    pub(crate) fn record(&self, i: u64) -> u64 {
+        match self {
+            Self::Run(run) => run.start + i,
+            Self::Numbers(numbers) => numbers.get(i as usize).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Whether payloads may lie in the copy as they do in the source.
+    pub(crate) fn ascending(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Numbers(numbers) => numbers.is_sorted(),
+        }
+    }
+
+    /// Calls `each` with runs of neighbours, in order.
+    pub(crate) fn for_each_run(&self, mut each: impl FnMut(Range<u64>) -> Result<()>) -> Result<()> {
+        match self {
+            Self::Run(run) => each(run.clone()),
+            Self::Numbers(numbers) => numbers.chunk_by(|a, b| a + 1 == *b).try_for_each(|run| match run {
+                [first, .., last] => each(*first..last + 1),
+                [only] => each(*only..only + 1),
+                [] => Ok(()),
+            }),
+        }
+    }
+}
+
+fn no_column(source: &Reader, field: usize) -> Error {
+    Error::corrupt(source.path(), "directory", format!("no column of field {}", source.name_of(field)))
+}
+
+pub(crate) fn extents_in(entries: &[u8]) -> impl Iterator<Item = &[u8; EXTENT_LEN]> {
+    entries.chunks_exact(EXTENT_LEN).filter_map(|entry| entry.try_into().ok())
+}
+
+/// The extents of a window, as they are stored, and where their payloads lie.
+pub(crate) fn gather_extents(
+    source: &Reader,
+    field: usize,
+    part: Part,
+    number: usize,
+    rows: &Rows<'_>,
+    pieces: &mut Vec<Piece>,
+) -> Result<Vec<u8>> {
+    let column = source.inner.index.column(field, part).ok_or_else(|| no_column(source, field))?;
+    let limit = source.inner.footer.offset;
+    let mut entries = Vec::with_capacity(rows.len() as usize * EXTENT_LEN);
+    rows.for_each_run(|run| {
+        column.for_each_stretch(source.path(), run, |count, bytes| {
+            let Some(bytes) = bytes else {
+                let missing = Extent { missing: true, ..Extent::default() }.encode();
+                (0..count).for_each(|_| entries.extend_from_slice(&missing));
+                return Ok(());
+            };
+            for entry in extents_in(bytes) {
+                let at = entries.len() / EXTENT_LEN;
+                let extent = match Extent::decode(entry, limit) {
+                    Some(extent) => extent,
+                    None => Extent::explain(entry, limit)
+                        .map_err(|detail| source.bad_extent(field, rows.record(at as u64), detail))?,
+                };
+                if !extent.missing {
+                    let (column, entry) = (number as u32, at as u32);
+                    pieces.push(Piece { offset: extent.offset, stored: extent.stored, column, entry });
+                }
+                entries.extend_from_slice(entry);
+            }
+            Ok(())
+        })
+    })?;
+    Ok(entries)
+}
+
+/// Copies the entries of a column of values; those of an int64 field may get new numbers.
+pub(crate) fn copy_values(
+    source: &Reader,
+    field: usize,
+    rows: &Rows<'_>,
+    numbers: Option<&[i64]>,
+    writer: &mut Writer,
+    to: &mut CopyColumn,
+) -> Result<()> {
+    let column = source.inner.index.column(field, to.part).ok_or_else(|| no_column(source, field))?;
+    let whole = column.first_missing(source.len()).is_none();
+    let mut values = Vec::with_capacity(rows.len() as usize * column.width);
+    rows.for_each_run(|run| {
+        let mut record = run.start;
+        column.for_each_stretch(source.path(), run, |count, bytes| {
+            match (bytes, numbers) {
+                (None, _) => {
+                    to.add(writer, &values, whole)?;
+                    values.clear();
+                    to.leave_out(writer, count)?;
+                }
+                (Some(bytes), None) => values.extend_from_slice(bytes),
+                (Some(bytes), Some(numbers)) => renumber(source, field, record, bytes, numbers, &mut values)?,
+            }
+            record += count;
+            Ok(())
+        })
+    })?;
+    to.add(writer, &values, whole)
+}
+
+fn renumber(
+    source: &Reader,
+    field: usize,
+    first: u64,
+    values: &[u8],
+    numbers: &[i64],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    for (record, value) in (first..).zip(values.chunks_exact(8)) {
+        let value = u64_at(value, 0).cast_signed();
+        let new = match usize::try_from(value) {
+            Err(_) => value,
+            Ok(old) => *numbers.get(old).ok_or_else(|| Error::BadValue {
+                path: source.path().to_owned(),
+                record,
+                field: source.name_of(field),
+                detail: format!("the label {value} has no class: the file names {} classes", numbers.len()),
+            })?,
+        };
+        out.extend_from_slice(&new.to_le_bytes());
+    }
+    Ok(())
+}
+
+impl Reader {
+    /// The first record from `from` on that any column has an entry for; `end` if there is none before.
+    pub(crate) fn first_covered(&self, from: u64, end: u64) -> u64 {
+        let covered = |column: &Column| {
+            let next = column.chunks.partition_point(|data| data.chunk.end_record() <= from);
+            column.chunks.get(next).map(|data| data.chunk.first.max(from))
+        };
+        self.inner.index.columns().iter().filter_map(covered).min().unwrap_or(end).min(end)
+    }
+
+    /// About how many bytes each record of a run takes in a file: payloads, padding and entries.
+    ///
+    /// # Errors
+    /// A damaged index, or a run that is out of range.
+    pub fn stored_bytes(&self, run: Range<u64>) -> Result<Vec<u64>> {
+        if run.end > self.len() {
+            let (path, record) = (self.path().to_owned(), run.end.cast_signed() - 1);
+            return Err(Error::OutOfRange { path, record, len: self.len() });
+        }
+        self.check_file()?;
+        let rows = Rows::Run(run);
+        let mut bytes = vec![0; rows.len() as usize];
+        for (field, definition) in self.schema().fields().iter().enumerate() {
+            let kind = &definition.kind;
+            for part in (0..kind.parts()).map(Part) {
+                let Some((encoding, width)) = kind.column(part) else { continue };
+                // An entry takes its width, and its share of the check table: 4 bytes for 4096.
+                for record in &mut bytes {
+                    *record += u64::from(width) + 1;
+                }
+                if encoding == Encoding::Extents {
+                    let mut pieces = Vec::new();
+                    gather_extents(self, field, part, 0, &rows, &mut pieces)?;
+                    for piece in pieces {
+                        bytes[piece.entry as usize] += piece.stored.next_multiple_of(kind.alignment());
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}

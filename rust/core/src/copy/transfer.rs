@@ -1,0 +1,261 @@
+//! The payloads of a window of records on their way into another file: in long stretches by the kernel, else through memory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::copy::pieces::{Piece, Stretch, stretches};
+use crate::error::{Error, Result};
+use crate::format::layout::{PAGE, u32_at};
+use crate::read::reader::Reader;
+use crate::sys;
+use crate::write::writer::Writer;
+
+/// Shorter stretches go through memory: a system call each would cost more than copying them twice.
+const SHORT: u64 = 64 << 10;
+/// Longer ones keep their place within a page, so that file systems that can share blocks do.
+const LONG: u64 = 4 << 20;
+/// Bytes that the kernel copies in one call: between two of them Ctrl-C is heard.
+const STEP: u64 = 16 << 20;
+/// Bytes read at once, and bytes between two payloads that are read along with them.
+const SPAN: u64 = 1 << 20;
+const NEAR: u64 = 16 << 10;
+/// Payloads are asked for ahead in blocks of so many bytes, or so many of them.
+const BLOCK_BYTES: u64 = 16 << 20;
+const BLOCK_PIECES: usize = 16 << 10;
+/// Payloads from this mean size on are always asked for ahead; below, only while the disk is read: asking takes longer than copying.
+const ALWAYS_AHEAD: u64 = 16 << 10;
+/// Bytes between two reports.
+const REPORT: u64 = 8 << 20;
+
+/// A range of the source that was read.
+#[derive(Debug, Default)]
+pub(crate) struct Span {
+    at: u64,
+    length: usize,
+    bytes: Vec<u8>,
+}
+
+impl Span {
+    /// Bytes from an offset on, at least one and as many as are at hand; `end` says how far to read if there are none.
+    fn get(&mut self, file: &File, offset: u64, wanted: u64, end: impl FnOnce() -> u64) -> io::Result<&[u8]> {
+        let mut from = offset.wrapping_sub(self.at);
+        if from >= self.length as u64 {
+            let length = (end() - offset).clamp(1, SPAN) as usize;
+            self.bytes.resize(length.max(self.bytes.len()), 0);
+            self.length = 0;
+            file.read_exact_at(&mut self.bytes[..length], offset)?;
+            (self.at, self.length, from) = (offset, length, 0);
+        }
+        let to = (self.length as u64).min(from + wanted);
+        Ok(self.bytes.get(from as usize..to as usize).unwrap_or_default())
+    }
+}
+
+/// The field and the record of a piece.
+type Named<'a> = dyn Fn(&Piece) -> (usize, u64) + 'a;
+
+/// What takes part in the copying of one window.
+pub(crate) struct Transfer<'a> {
+    pub source: &'a Reader,
+    pub writer: &'a mut Writer,
+    pub span: &'a mut Span,
+    /// Of the payloads of each column.
+    pub alignments: &'a [u64],
+    /// If checksums are compared: what a piece is, for the message.
+    pub verify: Option<&'a Named<'a>>,
+    pub progress: &'a mut dyn FnMut(u64) -> bool,
+}
+
+impl Writer {
+    /// Appends zeros until the next byte lies as far behind a multiple of `to` (a power of two) as `place` does.
+    fn pad_like(&mut self, place: u64, to: u64) -> Result<()> {
+        let zeros = place.wrapping_sub(self.position()) % to;
+        self.put(&vec![0; zeros as usize])
+    }
+}
+
+impl Transfer<'_> {
+    /// Copies payloads in the order given and puts their new offsets into the entries, which are by column.
+    pub(crate) fn copy(mut self, pieces: &[Piece], sorted: bool, entries: &mut [Vec<u8>]) -> Result<()> {
+        self.span.length = 0; // it may be another file's
+        if !sorted || self.verify.is_some() {
+            return self.copy_pieces(pieces, entries);
+        }
+        let mut kernel = true;
+        let mut waiting = 0;
+        for stretch in stretches(pieces, |piece| self.alignment(piece)) {
+            if stretch.length() < SHORT {
+                continue;
+            }
+            self.copy_pieces(&pieces[waiting..stretch.pieces.start], entries)?;
+            waiting = stretch.pieces.end;
+            let to = self.copy_stretch(&stretch, &mut kernel)?;
+            for piece in &pieces[stretch.pieces.clone()] {
+                place(entries, piece, to + (piece.offset - stretch.start));
+            }
+        }
+        self.copy_pieces(&pieces[waiting..], entries)
+    }
+
+    fn alignment(&self, piece: &Piece) -> u64 {
+        self.alignments.get(piece.column as usize).copied().unwrap_or(1)
+    }
+
+    fn report(&mut self) -> Result<()> {
+        if (self.progress)(self.writer.bytes_written()) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+
+    /// Copies a stretch as a whole; returns where it begins in the copy.
+    fn copy_stretch(&mut self, stretch: &Stretch, kernel: &mut bool) -> Result<u64> {
+        let alignment = if stretch.length() >= LONG { PAGE } else { stretch.alignment };
+        self.writer.pad_like(stretch.start, alignment)?;
+        self.writer.flush()?;
+        let to = self.writer.position();
+        let mut at = stretch.start;
+        self.ask(at, stretch.end.min(at + STEP));
+        while at < stretch.end {
+            // The first step ends with a page, so that the others are pages as a whole.
+            let end = stretch.end.min((at + STEP) / PAGE * PAGE);
+            self.ask(end, stretch.end.min(end + STEP));
+            self.copy_step(at, end, kernel)?;
+            at = end;
+            self.writer.flush()?; // has the kernel begin to write it to the disk
+            self.report()?;
+        }
+        Ok(to)
+    }
+
+    fn ask(&self, from: u64, to: u64) {
+        sys::will_need(&self.source.inner.file, from, to - from, self.source.inner.advice);
+    }
+
+    /// Copies a range to the end of the file: by the kernel as long as it does, the rest through memory.
+    fn copy_step(&mut self, mut at: u64, end: u64, kernel: &mut bool) -> Result<()> {
+        let file = &self.source.inner.file;
+        while *kernel && at < end {
+            match self.writer.storage()?.copy_from(file, at, self.writer.buffer_at, end - at) {
+                // Not here; or the source has ended, as reading it will tell.
+                Ok(0) => *kernel = false,
+                Ok(copied) => {
+                    at += copied;
+                    self.writer.buffer_at += copied;
+                }
+                Err(error) if is_full(&error) => return Err(Error::io(self.writer.path(), error)),
+                // Files on two disks, an old kernel, a file system that does not do it; or reading fails, and will again.
+                Err(error) => {
+                    *kernel = false;
+                    log::debug!(target: "fastrecord_core::transfer", "{}: not copied by the kernel: {error}", self.writer.path().display());
+                }
+            }
+        }
+        while at < end {
+            let bytes = self.span.get(file, at, end - at, || end).map_err(|e| Error::io(self.source.path(), e))?;
+            self.writer.write_at(bytes, self.writer.buffer_at)?;
+            at += bytes.len() as u64;
+            self.writer.buffer_at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies payloads one by one.
+    fn copy_pieces(&mut self, pieces: &[Piece], entries: &mut [Vec<u8>]) -> Result<()> {
+        let (mut begun, mut asked) = (0, 0);
+        let mut before: Option<(Piece, u64)> = None;
+        let mut reported = self.writer.bytes_written();
+        let mut blocks = sys::blocks_read();
+        for (i, piece) in pieces.iter().enumerate() {
+            if i == begun {
+                if i == 0 {
+                    asked = self.ask_block(pieces, 0, &mut blocks);
+                }
+                begun = asked;
+                asked = self.ask_block(pieces, begun, &mut blocks);
+            }
+            let to = match before {
+                // Empty ones of two fields may share a place, too, where one of them could not lie.
+                Some((same, to))
+                    if (same.offset, same.stored) == (piece.offset, piece.stored)
+                        && to.is_multiple_of(self.alignment(piece)) =>
+                {
+                    to
+                }
+                _ => self.copy_piece(pieces, i, entries)?,
+            };
+            place(entries, piece, to);
+            before = Some((*piece, to));
+            if self.writer.bytes_written() - reported >= REPORT {
+                reported = self.writer.bytes_written();
+                self.report()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_piece(&mut self, pieces: &[Piece], i: usize, entries: &[Vec<u8>]) -> Result<u64> {
+        let piece = &pieces[i];
+        self.writer.pad(self.alignment(piece))?;
+        let to = self.writer.position();
+        let (mut at, mut crc) = (piece.offset, 0);
+        while at < piece.end() {
+            let bytes = self.span.get(&self.source.inner.file, at, piece.end() - at, || end_of_span(&pieces[i..], at));
+            let bytes = bytes.map_err(|e| Error::io(self.source.path(), e))?;
+            if self.verify.is_some() {
+                crc = crate::format::crc::crc32c_append(crc, bytes);
+            }
+            self.writer.put(bytes)?;
+            at += bytes.len() as u64;
+        }
+        if let Some(name) = self.verify {
+            let stored = entries.get(piece.column as usize).map_or(0, |e| u32_at(e, piece.entry as usize * 32 + 24));
+            let (field, record) = name(piece);
+            self.source.compare_crc(field, record, stored, crc)?;
+        }
+        Ok(to)
+    }
+
+    /// Asks for the payloads of the block that begins with a piece, in the order that they lie on the disk; returns its end.
+    fn ask_block(&self, pieces: &[Piece], first: usize, blocks: &mut i64) -> usize {
+        let (mut end, mut bytes) = (first, 0);
+        while end < pieces.len() && bytes < BLOCK_BYTES && end - first < BLOCK_PIECES {
+            bytes += pieces[end].stored;
+            end += 1;
+        }
+        let now = sys::blocks_read();
+        if bytes >= ALWAYS_AHEAD * (end - first) as u64 || now != *blocks {
+            let mut block = pieces[first..end].to_vec();
+            block.sort_unstable_by_key(|p| p.offset);
+            for stretch in stretches(&block, |piece| self.alignment(piece)) {
+                self.ask(stretch.start, stretch.end);
+            }
+        }
+        *blocks = now;
+        end
+    }
+}
+
+/// How far to read for the first of some pieces, from an offset in it on: those that follow nearby are read with it.
+fn end_of_span(pieces: &[Piece], at: u64) -> u64 {
+    let mut end = at;
+    for piece in pieces {
+        let near = (at..=end.saturating_add(NEAR)).contains(&piece.offset) && piece.end() <= at.saturating_add(SPAN);
+        if end > at && !near {
+            break;
+        }
+        end = end.max(piece.end());
+    }
+    end
+}
+
+/// Puts the new offset of a payload into its entry.
+fn place(entries: &mut [Vec<u8>], piece: &Piece, offset: u64) {
+    let at = piece.entry as usize * 32;
+    if let Some(bytes) = entries.get_mut(piece.column as usize).and_then(|e| e.get_mut(at..at + 8)) {
+        bytes.copy_from_slice(&offset.to_le_bytes());
+    }
+}
+
+/// Whether there is no room for what is written.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}

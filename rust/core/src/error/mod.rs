@@ -1,0 +1,212 @@
+pub(crate) mod code;
+pub(crate) mod recovery;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::recovery::Safe;
+use crate::image::DecodeError;
+
+/// The result of every operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong; one variant for each thing that a caller could do differently.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
+pub enum Error {
+    #[error("{path}: {source}", path = path.display())]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{path}: {source}: {safe}", path = path.display())]
+    WriteFailed { path: PathBuf, source: io::Error, safe: Safe },
+
+    #[error("{path}: not a .frec file: {reason}", path = path.display())]
+    NotFrec { path: PathBuf, reason: String },
+
+    #[error("{path}: the file has format version {found}, this fastrecord reads up to {supported}: upgrade fastrecord", path = path.display())]
+    Version { path: PathBuf, found: u32, supported: u32 },
+
+    #[error("{path}: {what}: written by a newer fastrecord: upgrade fastrecord", path = path.display())]
+    Unsupported { path: PathBuf, what: String },
+
+    #[error(
+        "{path}: the file holds no commit: its writer was stopped before the first one, or is still at it; if none is at work, delete the file and write it again",
+        path = path.display()
+    )]
+    NoCommit { path: PathBuf },
+
+    #[error("{path}: the {part} is damaged: {detail}", path = path.display())]
+    Corrupt { path: PathBuf, part: String, detail: String },
+
+    #[error("{path}: {what}: the limit is {limit}: {way_out}", path = path.display())]
+    Limit { path: PathBuf, what: String, limit: u64, way_out: String },
+
+    #[error("{path}: the file is truncated: it has {found} bytes, and its commit {commit} ends at {expected}: copy it again, or restore it", path = path.display())]
+    Truncated { path: PathBuf, found: u64, expected: u64, commit: u64 },
+
+    #[error("{path}: {place}: {source}", path = path.display())]
+    Unreadable { path: PathBuf, place: String, source: io::Error },
+
+    #[error(
+        "{path}: {place}: a page of the file's mapping could not be read, though the file is as it was: its disk or mount may have failed for a while: open it again",
+        path = path.display()
+    )]
+    Lost { path: PathBuf, place: String },
+
+    #[error("{path}: record {record}, field {field}: stored CRC {stored:#010x}, computed {computed:#010x}: the payload is damaged", path = path.display())]
+    Checksum { path: PathBuf, record: u64, field: String, stored: u32, computed: u32 },
+
+    #[error("{path}: record {record}, field {field}: bad extent: {detail}", path = path.display())]
+    BadExtent { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: the compressed payload is damaged: {detail}", path = path.display())]
+    BadPayload { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: not valid UTF-8", path = path.display())]
+    BadString { path: PathBuf, record: u64, field: String },
+
+    #[error("{path}: record {record}, field {field}: the list is damaged: {detail}", path = path.display())]
+    BadList { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: not valid JSON: {detail}", path = path.display())]
+    BadJson { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: record {record}, field {field}: the value is not what its field holds: {detail}", path = path.display())]
+    BadStored { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: nothing can be saved: {detail}", path = path.display())]
+    NothingLeft { path: PathBuf, detail: String },
+
+    #[error("{path}: record {record} is out of range: the file has {len} records", path = path.display())]
+    OutOfRange { path: PathBuf, record: i64, len: u64 },
+
+    #[error("{path}: record {record} has no value for field {field}", path = path.display())]
+    Missing { path: PathBuf, record: u64, field: String },
+
+    #[error("{path}: no field {field:?}: the file has {known}", path = path.display())]
+    NoField { path: PathBuf, field: String, known: String },
+
+    #[error("{path}: field {field} is of type {found}: {expected}", path = path.display())]
+    FieldType { path: PathBuf, field: String, found: String, expected: String },
+
+    #[error("{path}: the batch needs {needed} bytes, the buffer has {given}: nothing was written", path = path.display())]
+    BufferTooSmall { path: PathBuf, needed: u64, given: u64 },
+
+    #[error("schema: {0}")]
+    Schema(String),
+
+    #[error("{path}: record {record}, field {field}: {detail}", path = path.display())]
+    BadValue { path: PathBuf, record: u64, field: String, detail: String },
+
+    #[error("{path}: field {field:?} cannot be added: {detail}", path = path.display())]
+    AddField { path: PathBuf, field: String, detail: String },
+
+    #[error(
+        "{path}: field {field:?} was not added: {missing} of the {records} records have no value: give one for each, in record order",
+        path = path.display(),
+        missing = records - filled
+    )]
+    Unfilled { path: PathBuf, field: String, filled: u64, records: u64 },
+
+    #[error("{path}: field {field:?} is being added: commit or drop it first", path = path.display())]
+    Filling { path: PathBuf, field: String },
+
+    #[error("{path}: the file's schema is {found}, not {given}: leave the schema out to append", path = path.display())]
+    SchemaMismatch { path: PathBuf, found: String, given: String },
+
+    #[error("{path}: record {record}, field {field}: {source}", path = path.display())]
+    Decode { path: PathBuf, record: u64, field: String, source: DecodeError },
+
+    #[error("{input}: {detail}", input = input.display())]
+    NotAnImage { input: PathBuf, detail: String },
+
+    #[error("{path}: cannot be replaced ({source}): the finished file is {finished}", path = path.display(), finished = finished.display())]
+    Replace { path: PathBuf, finished: PathBuf, source: io::Error },
+
+    #[error("{path}: {what}: {left}", path = path.display())]
+    NameLost { path: PathBuf, what: &'static str, left: String },
+
+    #[error("{path}: another writer has it open{holder}", path = path.display())]
+    Locked { path: PathBuf, holder: String },
+
+    #[error("{path}: the writer is closed", path = path.display())]
+    WriterClosed { path: PathBuf },
+
+    #[error("{path}: the writer stopped after a failed write ({cause}): {safe}", path = path.display())]
+    WriterFailed { path: PathBuf, cause: String, safe: Safe },
+
+    #[error("{path}: a writer belongs to the process that opened it (pid {owner}), this is pid {here}", path = path.display())]
+    WrongProcess { path: PathBuf, owner: u32, here: u32 },
+
+    #[error("{path}: the reader is closed", path = path.display())]
+    ReaderClosed { path: PathBuf },
+
+    #[error("{path}: the file was replaced: expected {expected}, found {found}: open it anew", path = path.display())]
+    Replaced { path: PathBuf, expected: String, found: String },
+
+    #[error("{0}")]
+    Plan(String),
+
+    #[error("no memory for a batch of {bytes} bytes")]
+    Memory { bytes: u64 },
+
+    #[error("{path}: record {record}, field {field}: no memory for {bytes} bytes: read it on a machine with more memory, or with fewer threads", path = path.display())]
+    TooLarge { path: PathBuf, record: u64, field: String, bytes: u64 },
+
+    #[error("no thread could be started to load: {0}")]
+    Threads(io::Error),
+
+    #[error(
+        "a loader's threads are in the process that began to iterate (pid {owner}), this is pid {here}: iterate anew"
+    )]
+    ForkedLoader { owner: u32, here: u32 },
+
+    #[error("the loader's threads were closed before the batch was whole: iterate anew")]
+    LoaderClosed,
+
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    /// Whether this is about the file as a whole, or its disk, and not about some of its bytes.
+    pub(crate) fn is_of_the_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Io { .. }
+                | Self::Unreadable { .. }
+                | Self::Lost { .. }
+                | Self::Truncated { .. }
+                | Self::Replaced { .. }
+        )
+    }
+
+    /// A failed read of a part of a file.
+    pub(crate) fn unreadable(path: &Path, place: &str, source: io::Error) -> Self {
+        Self::Unreadable { path: path.to_owned(), place: place.to_owned(), source }
+    }
+
+    /// The record and the field of an error that is about one value.
+    pub(crate) fn place(&self) -> Option<(u64, &str)> {
+        match self {
+            Self::Checksum { record, field, .. }
+            | Self::BadExtent { record, field, .. }
+            | Self::BadPayload { record, field, .. }
+            | Self::BadString { record, field, .. }
+            | Self::BadList { record, field, .. }
+            | Self::BadJson { record, field, .. }
+            | Self::BadStored { record, field, .. }
+            | Self::TooLarge { record, field, .. }
+            | Self::Decode { record, field, .. } => Some((*record, field)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn corrupt(path: &Path, part: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { path: path.to_owned(), part: part.into(), detail: detail.into() }
+    }
+}

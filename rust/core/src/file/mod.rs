@@ -1,0 +1,6 @@
+//! A `.frec` file on disk: storage, the writer's lock, replacing a file, finding the newest commit. Imports `format`, `sys`.
+
+pub(crate) mod find_commit;
+pub(crate) mod lock;
+pub(crate) mod replace;
+pub(crate) mod storage;

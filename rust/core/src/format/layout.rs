@@ -1,0 +1,389 @@
+//! Sizes, encoding and decoding of the fixed structures of a file: docs/format.md, sections 1 to 6.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::format::extent::EXTENT_LEN;
+use crate::limits::{MAX_RECORDS, check_metadata};
+
+pub(crate) const MAGIC: [u8; 9] = *b"\x89FREC\r\n\x1a\n";
+pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"FRECEND\n";
+/// The newest format version that this crate reads, and the one it writes.
+pub const FORMAT_VERSION: u32 = 1;
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of a column chunk that one entry of its check table covers.
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const SUPERBLOCK_LEN: usize = 32;
+pub(crate) const SLOT_LEN: usize = 32;
+pub(crate) const CHUNK_LEN: usize = 64;
+pub(crate) const CHUNK_ALIGN: u64 = 64;
+
+/// The random bytes that tell one file from another.
+pub type FileId = [u8; 16];
+
+/// `x` rounded up to a multiple of `a` (a power of two), or `None` past `u64::MAX`.
+pub(crate) fn align(x: u64, a: u64) -> Option<u64> {
+    Some(x.checked_add(a - 1)? & !(a - 1))
+}
+
+/// Where the slot of a commit lies in page 0.
+pub(crate) fn slot_offset(commit: u64) -> u64 {
+    512 + 512 * (commit % 2)
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+pub(crate) fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    out[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Encodes the whole first page, with empty slots.
+pub(crate) fn encode_superblock(id: &FileId) -> Vec<u8> {
+    let mut page = vec![0; PAGE as usize];
+    put(&mut page, 0, &MAGIC);
+    page[9] = FORMAT_VERSION as u8;
+    put(&mut page, 16, id);
+    let crc = superblock_crc(&page);
+    put(&mut page, 12, &crc.to_le_bytes());
+    page
+}
+
+fn superblock_crc(page: &[u8]) -> u32 {
+    crate::format::crc::crc32c_append(crate::format::crc::crc32c(&page[0..12]), &page[16..32])
+}
+
+/// Checks the first bytes of a file (up to a page) and returns its id.
+pub(crate) fn decode_superblock(path: &Path, page: &[u8]) -> Result<FileId> {
+    let not_frec = |reason: &str| Error::NotFrec { path: path.to_owned(), reason: reason.to_owned() };
+    if page.is_empty() {
+        return Err(not_frec("it is empty"));
+    }
+    let head = &page[..page.len().min(MAGIC.len())];
+    if head != &MAGIC[..head.len()] {
+        return Err(not_frec("it does not begin with the magic bytes 89 46 52 45 43 0d 0a 1a 0a"));
+    }
+    if page.len() < SUPERBLOCK_LEN {
+        return Err(not_frec(&format!("it ends after {} bytes, within the superblock", page.len())));
+    }
+    // The version comes before the CRC: a newer version may lay out the rest differently.
+    if u32::from(page[9]) > FORMAT_VERSION {
+        return Err(Error::Version { path: path.to_owned(), found: page[9].into(), supported: FORMAT_VERSION });
+    }
+    let (stored, computed) = (u32_at(page, 12), superblock_crc(page));
+    if stored != computed {
+        let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x} (bytes 0 to 32)");
+        return Err(Error::corrupt(path, "superblock", detail));
+    }
+    if page[9] == 0 || u16_at(page, 10) != 0 {
+        return Err(Error::corrupt(path, "superblock", "version or reserved bytes are not allowed"));
+    }
+    let mut id = FileId::default();
+    id.copy_from_slice(&page[16..32]);
+    Ok(id)
+}
+
+/// A hint at a footer, in page 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub footer: u64,
+    pub commit: u64,
+    pub sealed: bool,
+}
+
+/// What the bytes of a slot say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Empty,
+    Unreadable,
+    Valid(Slot),
+}
+
+impl Slot {
+    pub(crate) fn encode(self, id: &FileId) -> [u8; SLOT_LEN] {
+        let mut out = [0; SLOT_LEN];
+        put(&mut out, 0, &self.footer.to_le_bytes());
+        put(&mut out, 8, &self.commit.to_le_bytes());
+        put(&mut out, 16, &(1 + u64::from(self.sealed)).to_le_bytes());
+        let crc = crate::format::crc::crc32c_append(crate::format::crc::crc32c(&out[..28]), id);
+        put(&mut out, 28, &crc.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8], id: &FileId) -> SlotState {
+        let Some(bytes) = bytes.get(..SLOT_LEN) else { return SlotState::Empty };
+        if bytes.iter().all(|&b| b == 0) {
+            return SlotState::Empty;
+        }
+        let crc = crate::format::crc::crc32c_append(crate::format::crc::crc32c(&bytes[..28]), id);
+        let state = u64_at(bytes, 16);
+        if crc != u32_at(bytes, 28) || !(1..=2).contains(&state) {
+            return SlotState::Unreadable;
+        }
+        SlotState::Valid(Slot { footer: u64_at(bytes, 0), commit: u64_at(bytes, 8), sealed: state == 2 })
+    }
+}
+
+/// A byte range with the CRC of what lies in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CheckedRange {
+    pub offset: u64,
+    pub length: u64,
+    pub crc: u32,
+}
+
+/// The end of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub offset: u64,
+    pub commit: u64,
+    pub records: u64,
+    pub directory: CheckedRange,
+    pub metadata: CheckedRange,
+    pub previous: u64,
+}
+
+impl Footer {
+    /// The end of the commit, and of what a reader of it may touch.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + PAGE
+    }
+
+    pub(crate) fn encode(&self, id: &FileId) -> Vec<u8> {
+        let mut out = vec![0; PAGE as usize];
+        put(&mut out, 0, &FOOTER_MAGIC);
+        put(&mut out, 8, &FORMAT_VERSION.to_le_bytes());
+        put(&mut out, 16, id);
+        let words = [
+            self.offset,
+            self.commit,
+            self.records,
+            self.directory.offset,
+            self.directory.length,
+            self.metadata.offset,
+            self.metadata.length,
+        ];
+        for (i, word) in words.iter().enumerate() {
+            put(&mut out, 32 + 8 * i, &word.to_le_bytes());
+        }
+        put(&mut out, 88, &self.directory.crc.to_le_bytes());
+        put(&mut out, 92, &self.metadata.crc.to_le_bytes());
+        put(&mut out, 96, &self.previous.to_le_bytes());
+        let crc = crate::format::crc::crc32c(&out[..PAGE as usize - 4]);
+        put(&mut out, PAGE as usize - 4, &crc.to_le_bytes());
+        out
+    }
+
+    /// Whether a page looks like a footer at all: its magic is right.
+    pub(crate) fn has_magic(page: &[u8]) -> bool {
+        page.starts_with(&FOOTER_MAGIC)
+    }
+
+    /// Decodes a page that lies at `offset`; `None` if it is not a valid footer of the file `id` there.
+    ///
+    /// # Errors
+    /// A valid footer with a version or flags that this crate does not know, or with ranges outside of its commit.
+    pub(crate) fn decode(path: &Path, page: &[u8], offset: u64, id: &FileId) -> Result<Option<Self>> {
+        let Some(page) = page.get(..PAGE as usize) else { return Ok(None) };
+        let crc = crate::format::crc::crc32c(&page[..PAGE as usize - 4]);
+        if !Self::has_magic(page)
+            || crc != u32_at(page, PAGE as usize - 4)
+            || u64_at(page, 32) != offset
+            || page[16..32] != id[..]
+        {
+            return Ok(None);
+        }
+        let (version, flags) = (u32_at(page, 8), u32_at(page, 12));
+        if version > FORMAT_VERSION {
+            return Err(Error::Version { path: path.to_owned(), found: version, supported: FORMAT_VERSION });
+        }
+        if flags != 0 {
+            return Err(Error::Unsupported { path: path.to_owned(), what: format!("footer flags {flags:#x}") });
+        }
+        let range = |at: usize, crc: usize| CheckedRange {
+            offset: u64_at(page, at),
+            length: u64_at(page, at + 8),
+            crc: u32_at(page, crc),
+        };
+        let footer = Self {
+            offset,
+            commit: u64_at(page, 40),
+            records: u64_at(page, 48),
+            directory: range(56, 88),
+            metadata: range(72, 92),
+            previous: u64_at(page, 96),
+        };
+        footer.check(path)?;
+        Ok(Some(footer))
+    }
+
+    fn check(&self, path: &Path) -> Result<()> {
+        let bad = |detail: &str| Err(Error::corrupt(path, format!("footer of commit {}", self.commit), detail));
+        for (name, range) in [("directory", self.directory), ("metadata", self.metadata)] {
+            let end = range.offset.checked_add(range.length);
+            if range.offset < PAGE || end.is_none_or(|end| end > self.offset) {
+                return bad(&format!("the {name} lies outside of the file"));
+            }
+        }
+        if !self.directory.length.is_multiple_of(CHUNK_LEN as u64) || !self.directory.offset.is_multiple_of(8) {
+            return bad("the directory's range is not aligned");
+        }
+        if self.records > MAX_RECORDS {
+            return bad(&format!("{} records are more than 2^63 - 1", self.records));
+        }
+        check_metadata(path, self.metadata.length)?;
+        if self.commit == 0
+            || self.commit == u64::MAX
+            || !self.offset.is_multiple_of(PAGE)
+            || self.previous >= self.offset
+            || !self.previous.is_multiple_of(PAGE)
+        {
+            return bad("commit number or offsets are not allowed");
+        }
+        Ok(())
+    }
+}
+
+/// How the entries of a column chunk are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Encoding {
+    Values,
+    Extents,
+}
+
+/// Which column of a field: 0 the value or extent itself, others what belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Part(pub u8);
+
+impl Part {
+    pub(crate) const MAIN: Self = Self(0);
+    /// Of images.
+    pub(crate) const WIDTH: Self = Self(1);
+    /// Of images.
+    pub(crate) const HEIGHT: Self = Self(2);
+}
+
+/// One entry of the directory: where a run of one column's entries lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub field: u32,
+    pub part: Part,
+    pub encoding: Encoding,
+    pub width: u16,
+    pub first: u64,
+    pub count: u64,
+    pub offset: u64,
+}
+
+impl Chunk {
+    /// Bytes of the entries, without the check table. Decoding has made sure that nothing overflows.
+    pub(crate) fn length(&self) -> u64 {
+        self.count * u64::from(self.width)
+    }
+
+    pub(crate) fn end_record(&self) -> u64 {
+        self.first + self.count
+    }
+
+    /// Where the check table lies: offset and number of entries.
+    pub(crate) fn table(&self) -> (u64, u64) {
+        let length = self.length();
+        ((self.offset + length + 7) & !7, length.div_ceil(BLOCK as u64))
+    }
+
+    /// The end of the check table.
+    pub(crate) fn end(&self) -> u64 {
+        let (offset, blocks) = self.table();
+        offset + 4 * blocks
+    }
+
+    pub(crate) fn encode(&self) -> [u8; CHUNK_LEN] {
+        let mut out = [0; CHUNK_LEN];
+        put(&mut out, 0, &self.field.to_le_bytes());
+        out[4] = self.part.0;
+        out[5] = match self.encoding {
+            Encoding::Values => 1,
+            Encoding::Extents => 2,
+        };
+        put(&mut out, 6, &self.width.to_le_bytes());
+        for (i, word) in [self.first, self.count, self.offset, self.length()].iter().enumerate() {
+            put(&mut out, 8 + 8 * i, &word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Decodes one directory entry and checks its range against the footer's offset and record count.
+    ///
+    /// # Errors
+    /// What is wrong with the entry, as text.
+    pub(crate) fn decode(bytes: &[u8], footer: &Footer) -> std::result::Result<Self, String> {
+        let part = Part(bytes[4]);
+        let encoding = match bytes[5] {
+            1 => Encoding::Values,
+            2 => Encoding::Extents,
+            other => return Err(format!("unknown encoding {other}")),
+        };
+        let (first, count) = (u64_at(bytes, 8), u64_at(bytes, 16));
+        let (offset, width) = (u64_at(bytes, 24), u16_at(bytes, 6));
+        let chunk = Self { field: u32_at(bytes, 0), part, encoding, width, first, count, offset };
+        if !(1..=64).contains(&width) || (encoding == Encoding::Extents && usize::from(width) != EXTENT_LEN) {
+            return Err(format!("an entry width of {width} bytes"));
+        }
+        if bytes[40..CHUNK_LEN].iter().any(|&b| b != 0) {
+            return Err("reserved bytes are not zero".to_owned());
+        }
+        if count == 0 || first.checked_add(count).is_none_or(|end| end > footer.records) {
+            return Err(format!("{count} entries from record {first}, of {} records", footer.records));
+        }
+        let length = count.checked_mul(u64::from(width));
+        if length != Some(u64_at(bytes, 32)) {
+            return Err(format!("{} bytes for {count} entries of {width} bytes", u64_at(bytes, 32)));
+        }
+        // The entries alone must lie below the footer before `end` may add the table to them without overflow.
+        let entries_end = length.and_then(|n| offset.checked_add(n));
+        if offset < PAGE || offset % CHUNK_ALIGN != 0 || entries_end.is_none_or(|e| e > footer.offset) {
+            return Err(format!("entries at {offset} lie outside of the file"));
+        }
+        if chunk.end() > footer.offset {
+            return Err(format!("the check table of the entries at {offset} lies outside of the file"));
+        }
+        Ok(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_with_any_flipped_bit_says_nothing() {
+        let (id, slot) = ([7; 16], Slot { footer: 8192, commit: 3, sealed: true });
+        let bytes = slot.encode(&id);
+        assert_eq!(Slot::decode(&bytes, &id), SlotState::Valid(slot));
+        for bit in 0..SLOT_LEN * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Slot::decode(&flipped, &id), SlotState::Unreadable, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_footer_is_valid_only_where_it_was_written() {
+        let (path, id) = (Path::new("x.frec"), [9; 16]);
+        let range = CheckedRange { offset: 4096, length: 64, crc: 1 };
+        let footer = Footer { offset: 8192, commit: 1, records: 5, directory: range, metadata: range, previous: 0 };
+        let page = footer.encode(&id);
+        assert_eq!(Footer::decode(path, &page, 8192, &id).unwrap(), Some(footer));
+        assert_eq!(Footer::decode(path, &page, 12288, &id).unwrap(), None);
+        assert_eq!(Footer::decode(path, &page, 8192, &[1; 16]).unwrap(), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! Lists: many values in one payload, docs/format.md, section 2.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::format::dtype::DType;
+use crate::format::field_type::FieldType;
+use crate::format::layout::u64_at;
+use crate::read::reader::Reader;
+use crate::write::append::check_value;
+use crate::write::writer::Value;
+
+/// Items begin at multiples of this.
+const ALIGN: usize = 8;
+
+/// Where one item of a list lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListItem {
+    /// Its bytes, of those of the list.
+    pub range: Range<usize>,
+    /// Of arrays all dimensions.
+    pub shape: Vec<u64>,
+}
+
+/// The payload of a list of numbers, which are little-endian and one behind the other.
+pub fn encode_numbers(dtype: DType, numbers: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + numbers.len());
+    out.extend(((numbers.len() / dtype.size()) as u64).to_le_bytes());
+    out.extend_from_slice(numbers);
+    out
+}
+
+/// The payload of a list of values of one type, which is no number.
+///
+/// # Errors
+/// The first value that does not fit the type, and what is wrong with it, as text.
+pub fn encode_list(kind: &FieldType, values: &[Value<'_>]) -> std::result::Result<Vec<u8>, String> {
+    let mut out = Vec::new();
+    out.extend((values.len() as u64).to_le_bytes());
+    out.resize(8 + 8 * values.len(), 0);
+    for (i, value) in values.iter().enumerate() {
+        let wrong = |detail: String| format!("item {i}: {detail}");
+        check_value(kind, value).map_err(wrong)?;
+        out.resize(out.len().next_multiple_of(ALIGN), 0);
+        match *value {
+            Value::Bytes(data) | Value::Image { data, side: [], .. } => out.extend_from_slice(data),
+            Value::Str(text) => out.extend_from_slice(text.as_bytes()),
+            Value::Array { data, shape } => {
+                if is_variable(kind) {
+                    out.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
+                }
+                out.extend_from_slice(data);
+            }
+            _ => return Err(wrong("it cannot be in a list".to_owned())),
+        }
+        let end = out.len() as u64;
+        out[8 + 8 * i..16 + 8 * i].copy_from_slice(&end.to_le_bytes());
+    }
+    Ok(out)
+}
+
+fn is_variable(kind: &FieldType) -> bool {
+    matches!(kind, FieldType::Array(array) if array.nbytes().is_none())
+}
+
+/// Where the numbers of a list lie.
+///
+/// # Errors
+/// As text, what is wrong with the bytes.
+pub fn list_numbers(dtype: DType, bytes: &[u8]) -> std::result::Result<Range<usize>, String> {
+    let count = count_of(bytes)?;
+    let expected = count.checked_mul(dtype.size() as u64).and_then(|n| n.checked_add(8));
+    if expected != Some(bytes.len() as u64) {
+        return Err(format!("{} bytes for {count} numbers of type {dtype}", bytes.len()));
+    }
+    Ok(8..bytes.len())
+}
+
+/// Where the items of a list lie that are no numbers.
+///
+/// # Errors
+/// As text, what is wrong with the bytes.
+pub fn list_items(kind: &FieldType, bytes: &[u8]) -> std::result::Result<Vec<ListItem>, String> {
+    let count = count_of(bytes)?;
+    let head = count.checked_mul(8).and_then(|n| n.checked_add(8)).filter(|&n| n <= bytes.len() as u64);
+    let Some(head) = head else { return Err(format!("{} bytes for {count} items", bytes.len())) };
+    let mut items = Vec::with_capacity(count as usize);
+    let mut before = head as usize;
+    for i in 0..count as usize {
+        let (start, end) = (before.next_multiple_of(ALIGN), u64_at(bytes, 8 + 8 * i));
+        if end > bytes.len() as u64 || end < start as u64 {
+            return Err(format!("item {i} ends at {end}, begins at {start}, of {} bytes", bytes.len()));
+        }
+        before = end as usize;
+        items.push(item(kind, bytes, start..before).map_err(|detail| format!("item {i}: {detail}"))?);
+    }
+    if before != bytes.len() {
+        return Err(format!("{} bytes behind the last item", bytes.len() - before));
+    }
+    Ok(items)
+}
+
+fn count_of(bytes: &[u8]) -> std::result::Result<u64, String> {
+    if bytes.len() < 8 { Err(format!("{} bytes are no list", bytes.len())) } else { Ok(u64_at(bytes, 0)) }
+}
+
+fn item(kind: &FieldType, bytes: &[u8], mut range: Range<usize>) -> std::result::Result<ListItem, String> {
+    let FieldType::Array(array) = kind else { return Ok(ListItem { range, shape: Vec::new() }) };
+    let shape: Vec<u64> = if is_variable(kind) {
+        let dims = array.shape().len();
+        if range.len() < 8 * dims {
+            return Err(format!("{} bytes are no array of {dims} dimensions", range.len()));
+        }
+        let shape = (0..dims).map(|i| u64_at(bytes, range.start + 8 * i)).collect();
+        range.start += 8 * dims;
+        shape
+    } else {
+        array.shape().iter().flatten().copied().collect()
+    };
+    if array.nbytes_of(&shape) != Some(range.len() as u64) {
+        return Err(format!(
+            "{} bytes are no {array} of shape {}",
+            range.len(),
+            crate::format::dtype::shape_text(&shape)
+        ));
+    }
+    Ok(ListItem { range, shape })
+}
+
+/// Checks a list's payload against the type of its items.
+pub(crate) fn check_list(kind: &FieldType, bytes: &[u8]) -> std::result::Result<(), String> {
+    match kind {
+        FieldType::Scalar(dtype) => list_numbers(*dtype, bytes).map(drop),
+        kind => list_items(kind, bytes).map(drop),
+    }
+}
+
+impl Reader {
+    /// The error for a list whose bytes say nothing sensible although their checksum is right.
+    pub fn bad_list(&self, field: usize, record: u64, detail: String) -> Error {
+        Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
+    }
+
+    /// Where the items of a list lie whose payload is `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::BadList`]; a field of another type.
+    pub fn items(&self, field: usize, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
+        match &self.field_at(field)?.kind {
+            FieldType::List(kind) => match **kind {
+                FieldType::Scalar(dtype) => list_numbers(dtype, bytes).map(|range| {
+                    let shape = vec![(range.len() / dtype.size()) as u64];
+                    vec![ListItem { range, shape }]
+                }),
+                _ => list_items(kind, bytes),
+            }
+            .map_err(|detail| self.bad_list(field, record, detail)),
+            _ => Err(self.wrong_type(field, "it holds no lists")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::dtype::ArrayType;
+    use proptest::prelude::*;
+
+    fn kinds() -> Vec<FieldType> {
+        let array = |shape: &[Option<u64>]| FieldType::Array(ArrayType::new(DType::Int16, shape).unwrap());
+        vec![
+            FieldType::String,
+            FieldType::Bytes,
+            array(&[Some(3)]),
+            array(&[None, Some(2)]),
+            array(&[None, None]),
+            array(&[]),
+            array(&[Some(0)]),
+        ]
+    }
+
+    #[test]
+    fn a_list_holds_what_was_put_into_it() {
+        let texts = ["", "a", "größe", "nine bytes"].map(Value::Str);
+        let bytes = encode_list(&FieldType::String, &texts).unwrap();
+        let found = list_items(&FieldType::String, &bytes).unwrap();
+        assert!(found.iter().all(|item| item.range.start.is_multiple_of(8)));
+        let found: Vec<&str> = found.iter().map(|i| std::str::from_utf8(&bytes[i.range.clone()]).unwrap()).collect();
+        assert_eq!(found, ["", "a", "größe", "nine bytes"]);
+
+        let rows = &kinds()[3];
+        let values = [Value::Array { data: &[1; 8], shape: &[2, 2] }, Value::Array { data: &[], shape: &[0, 2] }];
+        let bytes = encode_list(rows, &values).unwrap();
+        let found = list_items(rows, &bytes).unwrap();
+        assert_eq!((&found[0].shape[..], &bytes[found[0].range.clone()]), (&[2, 2][..], &[1; 8][..]));
+        assert_eq!((&found[1].shape[..], found[1].range.len()), (&[0, 2][..], 0));
+        assert!(encode_list(rows, &[Value::Array { data: &[1; 8], shape: &[4, 1] }]).unwrap_err().contains("item 0"));
+        assert!(encode_list(rows, &texts).is_err());
+
+        let bytes = encode_numbers(DType::Complex128, &[7; 48]);
+        assert_eq!(list_numbers(DType::Complex128, &bytes), Ok(8..56));
+        assert!(list_numbers(DType::Complex64, &bytes).is_err());
+        for kind in kinds() {
+            assert_eq!(list_items(&kind, &encode_list(&kind, &[]).unwrap()), Ok(vec![]));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_list_or_an_error(
+            words in prop::collection::vec(prop_oneof![0_u64..40, any::<u64>()], 0..12),
+            cut in 0_usize..9,
+        ) {
+            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            for kind in kinds() {
+                if let Ok(items) = list_items(&kind, &bytes) {
+                    let mut before = 0;
+                    for item in items {
+                        prop_assert!(item.range.start >= before && item.range.end <= bytes.len());
+                        before = item.range.end;
+                    }
+                }
+            }
+            for dtype in DType::ALL {
+                if let Ok(range) = list_numbers(dtype, &bytes) {
+                    prop_assert!(range.end <= bytes.len() && range.len().is_multiple_of(dtype.size()));
+                }
+            }
+        }
+
+        #[test]
+        fn a_list_with_any_flipped_bit_in_its_head_is_an_error_or_a_list(bit in 0_usize..(8 * 40)) {
+            let values = [Value::Bytes(b"abc"), Value::Bytes(b""), Value::Bytes(b"0123456789"), Value::Bytes(b"x")];
+            let mut bytes = encode_list(&FieldType::Bytes, &values).unwrap();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(items) = list_items(&FieldType::Bytes, &bytes) {
+                prop_assert!(items.iter().all(|item| item.range.end <= bytes.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The fields of a file, and their rows as JSON.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::format::compression::{BadCompression, Compression};
+use crate::format::field_type::{BadType, FieldType};
+use crate::limits::{MAX_FIELDS, MAX_NAME_BYTES};
+
+/// A named, typed part of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Never reused within a file; the directory names columns by it.
+    pub id: u32,
+    /// Unique within the file.
+    pub name: String,
+    /// What its values are.
+    pub kind: FieldType,
+    /// How its payloads are compressed, if they are.
+    pub compression: Option<Compression>,
+    /// Keys that a later minor revision put there: kept as they are.
+    other: Map<String, Value>,
+}
+
+impl Field {
+    fn new(id: u32, name: &str, kind: FieldType) -> Self {
+        Self { id, name: name.to_owned(), kind, compression: None, other: Map::new() }
+    }
+
+    /// Reads a row without its id and name.
+    pub(crate) fn from_row(id: u32, name: &str, mut row: Map<String, Value>) -> std::result::Result<Self, BadType> {
+        let kind = FieldType::from_row(&mut row)?;
+        let compression = row.remove("compression").filter(|value| !value.is_null());
+        let compression = compression.map(|value| compression_from(value, &kind)).transpose()?;
+        row.remove("id");
+        row.remove("name");
+        Ok(Self { compression, other: row, ..Self::new(id, name, kind) })
+    }
+
+    fn to_row(&self) -> Value {
+        let mut row = self.other.clone();
+        row.insert("id".to_owned(), json!(self.id));
+        row.insert("name".to_owned(), json!(self.name));
+        self.kind.put_into(&mut row);
+        if let Some(compression) = &self.compression {
+            row.insert("compression".to_owned(), compression.to_value());
+        }
+        Value::Object(row)
+    }
+}
+
+fn compression_from(value: Value, kind: &FieldType) -> std::result::Result<Compression, BadType> {
+    if *kind == FieldType::Image {
+        return Err(BadType::Wrong("is an image: images are compressed already".to_owned()));
+    }
+    if !kind.has_payloads() {
+        return Err(BadType::Wrong(format!("is {kind}: its values lie in an index column, which is not compressed")));
+    }
+    Compression::from_value(value).map_err(|bad| match bad {
+        BadCompression::Unknown(codec) => BadType::Unknown(format!("{kind}, compressed by {codec}")),
+        BadCompression::Wrong(detail) => BadType::Wrong(format!("has a compression that is not allowed: {detail}")),
+    })
+}
+
+/// The ordered list of a file's fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schema {
+    fields: Vec<Field>,
+}
+
+impl Schema {
+    /// Makes a schema of new fields, numbered from 1 in the order given.
+    ///
+    /// # Errors
+    /// [`Error::Schema`]: no field, too many, or a name that is empty, used twice or has a dot in it.
+    pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, FieldType)>) -> Result<Self> {
+        let fields = (1..).zip(fields).map(|(id, (name, kind))| Field::new(id, name, kind));
+        Self::of(fields.collect()).map_err(Error::Schema)
+    }
+
+    /// Makes a schema of fields that have their ids.
+    ///
+    /// # Errors
+    /// As [`Schema::new`], as text.
+    pub(crate) fn of(fields: Vec<Field>) -> std::result::Result<Self, String> {
+        let schema = Self { fields };
+        schema.check()?;
+        Ok(schema)
+    }
+
+    /// Makes a schema of new fields from rows `[{"name": .., "type": ..}, ..]`; ids are given anew.
+    ///
+    /// # Errors
+    /// [`Error::Schema`], as [`Schema::new`], and for a type that is not known.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let rows: Vec<Value> = serde_json::from_str(text).map_err(|e| Error::Schema(e.to_string()))?;
+        let mut fields = Vec::with_capacity(rows.len().min(MAX_FIELDS));
+        for (id, row) in (1..).zip(rows) {
+            let name = row["name"].as_str().ok_or_else(|| Error::Schema("a field has no name".to_owned()))?.to_owned();
+            let Value::Object(row) = row else { return Err(Error::Schema(format!("field {name:?} is no object"))) };
+            fields.push(Field::from_row(id, &name, row).map_err(|bad| match bad {
+                BadType::Unknown(kind) => Error::Schema(format!("field {name:?}: unknown type {kind:?}")),
+                BadType::Wrong(detail) => Error::Schema(format!("field {name:?} {detail}")),
+            })?);
+        }
+        Self::of(fields).map_err(Error::Schema)
+    }
+
+    /// The fields as JSON rows with id, name and type.
+    pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        Value::Array(self.fields.iter().map(Field::to_row).collect())
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        if self.fields.is_empty() || self.fields.len() > MAX_FIELDS {
+            return Err(format!("{} fields: a schema has 1 to {MAX_FIELDS}", self.fields.len()));
+        }
+        for (i, field) in self.fields.iter().enumerate() {
+            // The dot is how derived columns are named: `image.width`.
+            if field.name.is_empty() || field.name.contains('.') || field.name.contains('\0') {
+                return Err(format!("field name {:?}: a name is not empty and has no dot and no NUL", field.name));
+            }
+            if field.name.len() > MAX_NAME_BYTES {
+                let (bytes, start) = (field.name.len(), field.name.chars().take(32).collect::<String>());
+                return Err(format!("field name {start:?}... of {bytes} bytes: the limit is {MAX_NAME_BYTES}"));
+            }
+            if field.id == 0 || self.fields[..i].iter().any(|f| f.name == field.name || f.id == field.id) {
+                return Err(format!("field {:?} (id {}) is there twice", field.name, field.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// All fields, in order.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// The same fields and one more.
+    ///
+    /// # Errors
+    /// As [`Schema::new`], as text.
+    pub(crate) fn with(&self, field: &Field) -> std::result::Result<Self, String> {
+        Self::of(self.fields.iter().chain([field]).cloned().collect())
+    }
+
+    pub(crate) fn remove(&mut self, position: usize) -> Field {
+        self.fields.remove(position)
+    }
+
+    /// The position of a field.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|f| f.name == name)
+    }
+
+    /// Whether both have the same names and types in the same order; ids do not count.
+    pub fn same_fields(&self, other: &Self) -> bool {
+        let key = |f: &Field| (f.name.clone(), f.kind.clone());
+        self.fields.iter().map(key).eq(other.fields.iter().map(key))
+    }
+
+    /// The first field whose payloads could not be compressed as `given` asks, with both compressions as text.
+    pub(crate) fn other_compression(&self, given: &Self) -> Option<(String, String)> {
+        let text = |c: Option<&Compression>| c.map_or_else(|| "none".to_owned(), Compression::describe);
+        self.fields.iter().zip(&given.fields).find_map(|(field, given)| {
+            let (found, wanted) = (field.compression.as_ref(), given.compression.as_ref()?);
+            let fits = found.map_or(wanted.is_auto(), |found| wanted.fits(found));
+            let named = |c| format!("{{{}: {}, compression {}}}", field.name, field.kind, text(c));
+            (!fits).then(|| (named(found), named(Some(wanted))))
+        })
+    }
+
+    /// Takes over what `given`, of the same fields, asks for.
+    pub(crate) fn take_compression(&mut self, given: &Self) {
+        for (field, given) in self.fields.iter_mut().zip(&given.fields) {
+            if given.compression.is_some() {
+                field.compression.clone_from(&given.compression);
+            }
+        }
+    }
+
+    /// What all dictionaries that the fields name have together.
+    pub(crate) fn dictionary_bytes(&self) -> u64 {
+        let all = self.fields.iter().filter_map(|f| f.compression.as_ref()).flat_map(|c| &c.dictionaries);
+        all.fold(0, |bytes, dictionary| bytes.saturating_add(dictionary.length))
+    }
+
+    /// Leaves out where dictionaries lie: in another file they do not.
+    pub(crate) fn forget_dictionaries(&mut self) {
+        self.fields.iter_mut().filter_map(|f| f.compression.as_mut()).for_each(|c| c.dictionaries.clear());
+    }
+
+    /// Says how the payloads of a field are compressed from now on.
+    pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
+        if let Some(field) = self.fields.iter_mut().find(|field| field.id == id) {
+            field.compression = compression;
+        }
+    }
+
+    /// The fields as text for messages: `{image: image, label: int64}`.
+    pub fn describe(&self) -> String {
+        let parts: Vec<_> = self.fields.iter().map(|f| format!("{}: {}", f.name, f.kind)).collect();
+        format!("{{{}}}", parts.join(", "))
+    }
+}

@@ -1,0 +1,367 @@
+//! Batches, made ahead of the consumer by threads that live as long as an iteration.
+//!
+//! A [`Recipe`] says of what. Each image of each batch is an item by itself, or each run of a few arrays: a thread that is done
+//! with one takes the next, of the same batch or of the one behind it, so a slow record stalls nobody. The consumer waits for
+//! batches in the order in which it asked for them.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::load::worker::Worker;
+use crate::parallel::buffers::{BatchBuffer, Part, Parts};
+use crate::parallel::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::parallel::sync::thread::{self, JoinHandle};
+use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// How long the consumer waits before it asks again whether it was interrupted.
+const SLICE: Duration = Duration::from_millis(100);
+/// How long who drops a loader waits for its threads. One that takes longer is in a huge image or a slow read; it has all
+/// that it needs to end by itself after that.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Batches are made outside of the locks, so a poisoned lock still guards whole data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What loaders have done so far; may be read at any time.
+#[derive(Debug, Default)]
+#[allow(missing_docs)] // the names say it
+pub struct LoadCounters {
+    pub records: AtomicU64,
+    pub failures: AtomicU64,
+    pub reads: AtomicU64,
+    pub bytes: AtomicU64,
+    pub read_nanos: AtomicU64,
+    pub decode_nanos: AtomicU64,
+    pub resize_nanos: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+/// What a loader makes of the rows of a batch, in two steps: find out where they lie, then make one part after the other.
+pub trait Recipe: Debug + Send + Sync + 'static {
+    /// Where the values of a batch lie.
+    type Found: Debug + Send + Sync;
+    /// What each thread has for itself.
+    type Tools;
+    /// Whether what is made depends on seed, epoch and positions.
+    const RANDOM: bool;
+
+    /// Rows that there are.
+    fn rows(&self) -> u64;
+    /// What is wrong with a row that is not there.
+    fn no_row(&self, row: u64) -> Error;
+    /// Bytes of a row in each buffer.
+    fn row_bytes(&self) -> Vec<usize>;
+    /// Rows in a part.
+    fn run(&self) -> usize;
+    /// The tools of one thread.
+    fn tools(&self) -> Self::Tools;
+    /// Finds out where rows lie, and asks the kernel for them; `fail` is told of those of which nothing can be made.
+    fn look_up(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Self::Found;
+    /// Asks the kernel for ascending rows whose turn comes later, until `stop` says true.
+    fn ask_ahead(&self, rows: &[u64], stop: &dyn Fn() -> bool);
+    /// Makes a part: each of its rows is filled, with zeros where it fails or has failed before.
+    fn make(&self, tools: &mut Self::Tools, making: &mut Making<'_, Self::Found>);
+}
+
+/// A part to make.
+#[allow(missing_debug_implementations)] // lives within a call
+pub struct Making<'a, F> {
+    pub(crate) batch: &'a Batch,
+    pub(crate) found: &'a F,
+    pub(crate) part: Part<'a>,
+    pub(crate) counters: &'a LoadCounters,
+}
+
+impl<F> Making<'_, F> {
+    /// Notes that a row gave nothing, which is zeros then.
+    pub(crate) fn fail(&mut self, row: usize, error: Error) {
+        self.part.clear(row);
+        self.batch.fail(row, error, self.counters);
+    }
+}
+
+/// A batch to make.
+#[derive(Debug)]
+pub struct Workload {
+    /// With the epoch and the position it decides the crop.
+    pub seed: u64,
+    /// Of the records' order.
+    pub epoch: u64,
+    /// Numbers of records, counted over all files.
+    pub rows: Vec<u64>,
+    /// Positions in the epoch order, one for each row; none where nothing is random.
+    pub positions: Vec<u64>,
+    /// Rows of later batches for which the kernel is asked too, behind those of this one; ascending, and there may be none.
+    pub ahead: Vec<u64>,
+    /// Memory for each output: what is made of the rows, one behind the other.
+    pub buffers: Vec<BatchBuffer>,
+}
+
+/// A record of a batch of which nothing could be made; its place in the buffers is zeros.
+#[derive(Debug)]
+pub struct Failure {
+    /// Position in the batch.
+    pub place: usize,
+    /// Which file and record, and why.
+    pub error: Error,
+}
+
+/// A batch under way.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+    pub(crate) rows: Vec<u64>,
+    pub(crate) positions: Vec<u64>,
+    pub(crate) ahead: Vec<u64>,
+    pub(crate) parts: Parts,
+    pub(crate) outcome: Mutex<Outcome>,
+    pub(crate) finished: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct Job<F> {
+    pub(crate) batch: Arc<Batch>,
+    /// None before it was looked up; and if that panicked, which is among the outcomes.
+    pub(crate) found: OnceLock<F>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Batch {
+    pub(crate) fn fail(&self, place: usize, error: Error, counters: &LoadCounters) {
+        add(&counters.failures, 1);
+        log::debug!(target: "fastrecord_core::loader", "nothing could be made of a record: {}", error.coded());
+        lock(&self.outcome).failures.push(Failure { place, error });
+    }
+
+    pub(crate) fn announce(&self) {
+        drop(lock(&self.outcome)); // so that a consumer between its check and its wait is not missed
+        self.finished.notify_all();
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue<F> {
+    /// Not yet looked up, in the order of their numbers.
+    pub(crate) fresh: VecDeque<(u64, Arc<Job<F>>)>,
+    /// Looked up and asked for, in the order of their numbers.
+    pub(crate) ready: VecDeque<(u64, Arc<Job<F>>)>,
+    pub(crate) next: u64,
+    /// Threads that have not ended.
+    pub(crate) alive: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared<R: Recipe> {
+    pub(crate) recipe: Arc<R>,
+    pub(crate) counters: Arc<LoadCounters>,
+    pub(crate) queue: Mutex<Queue<R::Found>>,
+    pub(crate) work: Condvar,
+    pub(crate) ended: Condvar,
+    pub(crate) closed: Arc<AtomicBool>,
+    /// Batches wait to be asked for: that goes before making others, as it keeps the disk busy meanwhile.
+    pub(crate) fresh: AtomicBool,
+}
+
+/// Threads that make batches. Dropping it ends them after the parts under way, for which it waits half a second at most.
+#[derive(Debug)]
+pub struct Loader<R: Recipe> {
+    process: u32,
+    shared: Arc<Shared<R>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A batch that is being made.
+#[derive(Debug)]
+pub struct Load {
+    process: u32,
+    batch: Arc<Batch>,
+    closed: Arc<AtomicBool>,
+}
+
+impl<R: Recipe> Loader<R> {
+    /// Starts `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system allows not even one.
+    pub fn start(recipe: Arc<R>, counters: Arc<LoadCounters>, threads: usize) -> Result<Self> {
+        let queue = Queue { fresh: VecDeque::new(), ready: VecDeque::new(), next: 0, alive: 0 };
+        let shared = Arc::new(Shared {
+            recipe,
+            counters,
+            queue: Mutex::new(queue),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+            closed: Arc::default(),
+            fresh: AtomicBool::new(false),
+        });
+        let mut loader = Self { process: std::process::id(), shared, threads: Vec::new() };
+        for number in 0..threads.max(1) {
+            let alive = Alive::new(&loader.shared);
+            let builder = thread::Builder::new().name(format!("frec-load-{number}"));
+            match builder.spawn(move || Worker::new(&alive.0).serve()) {
+                Ok(thread) => loader.threads.push(thread),
+                // A process at its limit of threads works with fewer.
+                Err(error) if number == 0 => return Err(Error::Threads(error)),
+                Err(error) => {
+                    log::warn!(target: "fastrecord_core::loader", "{number} of {threads} threads load: no other could be started: {error}");
+                    break;
+                }
+            }
+        }
+        log::debug!(target: "fastrecord_core::loader", "{} threads load", loader.threads.len());
+        Ok(loader)
+    }
+
+    /// Begins a batch, behind those begun before; returns at once.
+    ///
+    /// # Errors
+    /// Rows, positions and buffers do not fit each other or the recipe; or this is a forked child, where the threads are not.
+    pub fn submit(&self, load: Workload) -> Result<Load> {
+        check_process(self.process)?;
+        let Workload { seed, epoch, rows, positions, ahead, buffers } = load;
+        let recipe = &self.shared.recipe;
+        if rows.is_empty() || positions.len() != if R::RANDOM { rows.len() } else { 0 } {
+            return Err(Error::Plan(format!("a batch of {} rows and {} positions", rows.len(), positions.len())));
+        }
+        if let Some(&row) = rows.iter().chain(&ahead).find(|&&row| row >= recipe.rows()) {
+            return Err(recipe.no_row(row));
+        }
+        let bytes: Vec<usize> = recipe.row_bytes().iter().map(|row| row * rows.len()).collect();
+        if !bytes.iter().eq(buffers.iter().map(BatchBuffer::len).collect::<Vec<_>>().iter()) {
+            return Err(Error::Plan(format!("buffers of {bytes:?} bytes are wanted for {} rows", rows.len())));
+        }
+        let parts = Parts::new(buffers, rows.len(), recipe.run().max(1));
+        let (outcome, finished) = (Mutex::default(), Condvar::new());
+        let batch = Arc::new(Batch { seed, epoch, rows, positions, ahead, parts, outcome, finished });
+        let job = Arc::new(Job { batch: Arc::clone(&batch), found: OnceLock::new() });
+        let mut queue = lock(&self.shared.queue);
+        let number = queue.next;
+        queue.next += 1;
+        queue.fresh.push_back((number, job));
+        self.shared.fresh.store(true, Ordering::Relaxed);
+        drop(queue);
+        self.shared.work.notify_one();
+        Ok(Load { process: self.process, batch, closed: Arc::clone(&self.shared.closed) })
+    }
+
+    /// What it makes of the rows.
+    pub fn recipe(&self) -> &Arc<R> {
+        &self.shared.recipe
+    }
+
+    /// Rows that there are.
+    pub fn rows(&self) -> u64 {
+        self.shared.recipe.rows()
+    }
+
+    /// Bytes of a row in each buffer.
+    pub fn row_bytes(&self) -> Vec<usize> {
+        self.shared.recipe.row_bytes()
+    }
+
+    /// Threads that make batches.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+}
+
+impl<R: Recipe> Drop for Loader<R> {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Fork has not copied the threads: there is nobody to wait for, and a lock may be held for ever.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        self.shared.closed.store(true, Ordering::Relaxed);
+        let mut queue = lock(&self.shared.queue); // so that a thread between its check and its wait is not missed
+        self.shared.work.notify_all();
+        let start = Instant::now();
+        while queue.alive > 0 {
+            let Some(left) = PATIENCE.checked_sub(start.elapsed()) else { return };
+            let waited = self.shared.ended.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queue);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // panics were caught, and are the batches' own
+        }
+    }
+}
+
+fn check_process(owner: u32) -> Result<()> {
+    let here = std::process::id();
+    if owner == here { Ok(()) } else { Err(Error::ForkedLoader { owner, here }) }
+}
+
+impl Load {
+    /// Waits until the batch is whole; gives its buffers and the records that failed, in the order of their places.
+    ///
+    /// `interrupted` is asked at least every 100 ms; when it says true, the batch may be waited for again.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]; the loader was dropped before the batch was whole; or this is a forked child.
+    ///
+    /// # Panics
+    /// If a thread panicked over it, which is a bug.
+    pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(Vec<BatchBuffer>, Vec<Failure>)> {
+        check_process(self.process)?;
+        let batch = &self.batch;
+        let mut outcome = lock(&batch.outcome);
+        while !batch.parts.all_filled() {
+            if self.closed.load(Ordering::Relaxed) {
+                return Err(Error::LoaderClosed);
+            }
+            let (guard, _) = batch.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            if !batch.parts.all_filled() && interrupted() {
+                return Err(Error::Interrupted);
+            }
+            outcome = lock(&batch.outcome);
+        }
+        if let Some(panic) = outcome.panic.take() {
+            drop(outcome);
+            resume_unwind(panic);
+        }
+        let mut failures = std::mem::take(&mut outcome.failures);
+        failures.sort_by_key(|failure| failure.place);
+        Ok((batch.parts.take(), failures))
+    }
+
+    /// Whether waiting would take no time.
+    pub fn is_ready(&self) -> bool {
+        self.batch.parts.all_filled()
+    }
+}
+
+/// Counts a thread until it has ended.
+struct Alive<R: Recipe>(Arc<Shared<R>>);
+
+impl<R: Recipe> Alive<R> {
+    fn new(shared: &Arc<Shared<R>>) -> Self {
+        lock(&shared.queue).alive += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl<R: Recipe> Drop for Alive<R> {
+    fn drop(&mut self) {
+        lock(&self.0.queue).alive -= 1;
+        self.0.ended.notify_all();
+    }
+}

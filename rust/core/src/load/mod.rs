@@ -1,0 +1,9 @@
+//! Batches made ahead of a consumer, by threads of its own. Imports `read`, `image`, `parallel`, `order`.
+
+pub(crate) mod arrays;
+pub(crate) mod decode_records;
+pub(crate) mod decoding;
+pub(crate) mod images;
+pub(crate) mod loader;
+pub(crate) mod sources;
+pub(crate) mod worker;

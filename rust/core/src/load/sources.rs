@@ -1,0 +1,128 @@
+//! Files that a loader reads as one run of rows.
+
+use std::ops::Index;
+
+use crate::error::{Error, Result};
+use crate::format::extent::Extent;
+use crate::format::layout::PAGE;
+use crate::read::reader::Reader;
+use crate::sys;
+
+/// A file, and its fields that a loader reads, one for each output.
+#[derive(Debug, Clone)]
+pub struct LoadSource {
+    /// The file.
+    pub reader: Reader,
+    /// Positions in its schema.
+    pub fields: Vec<usize>,
+}
+
+/// Files, whose records are one run of rows.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    sources: Vec<LoadSource>,
+    /// Records up to the end of each file.
+    ends: Vec<u64>,
+}
+
+impl Index<usize> for Sources {
+    type Output = LoadSource;
+
+    fn index(&self, number: usize) -> &LoadSource {
+        &self.sources[number]
+    }
+}
+
+impl Sources {
+    pub(crate) fn new(sources: Vec<LoadSource>) -> Self {
+        let mut end = 0;
+        let ends = sources.iter().map(|source| {
+            end += source.reader.len();
+            end
+        });
+        let ends = ends.collect();
+        Self { sources, ends }
+    }
+
+    /// Rows of all files together.
+    pub(crate) fn rows(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn no_row(&self, row: u64) -> Error {
+        Error::Plan(format!("row {row} is out of range: the files have {} records", self.rows()))
+    }
+
+    /// The number of the file, and that of the record in it.
+    fn locate(&self, row: u64) -> (usize, u64) {
+        let source = self.ends.partition_point(|&end| end <= row);
+        (source, row - source.checked_sub(1).map_or(0, |before| self.ends[before]))
+    }
+
+    /// Sorts rows by file: the number of each file, the places among `rows` of those that it holds, in their order, and their
+    /// record numbers there. Rows that there are not are left out.
+    pub(crate) fn split(&self, rows: &[u64]) -> Vec<(usize, Vec<usize>, Vec<u64>)> {
+        if self.sources.len() == 1 && rows.iter().all(|&row| row < self.rows()) {
+            return vec![(0, (0..rows.len()).collect(), rows.to_vec())];
+        }
+        let mut located: Vec<(usize, usize, u64)> = Vec::with_capacity(rows.len());
+        for (place, &row) in rows.iter().enumerate().filter(|&(_, &row)| row < self.rows()) {
+            let (source, record) = self.locate(row);
+            located.push((source, place, record));
+        }
+        located.sort_unstable();
+        let one = |run: &[(usize, usize, u64)]| {
+            let (places, records) = run.iter().map(|&(_, place, record)| (place, record)).unzip();
+            (run[0].0, places, records)
+        };
+        located.chunk_by(|a, b| a.0 == b.0).map(one).collect()
+    }
+
+    /// Asks the kernel for the payloads of ascending rows whose turn comes later, until `stop` says true.
+    ///
+    /// A queue that is full makes it wait. What is wrong with an index entry is said when its record is made.
+    pub(crate) fn ask_ahead(&self, rows: &[u64], stop: impl Fn() -> bool) {
+        const AT_ONCE: usize = 64;
+        for run in rows.chunk_by(|&a, &b| self.locate(a).0 == self.locate(b).0) {
+            let source = self.locate(run[0]).0;
+            for rows in run.chunks(AT_ONCE) {
+                if stop() {
+                    return;
+                }
+                let records: Vec<u64> = rows.iter().map(|&row| self.locate(row).1).collect();
+                if let Ok(all) = self.sources[source].extents(&records) {
+                    self.sources[source].ask(&all);
+                }
+            }
+        }
+    }
+}
+
+impl LoadSource {
+    /// For each field the extents of the records.
+    pub(crate) fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
+        self.fields.iter().map(|&field| self.reader.extents(field, records)).collect()
+    }
+
+    pub(crate) fn present(&self, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {
+        match extents.iter().position(|extent| extent.missing) {
+            Some(at) => Err(self.reader.missing(self.fields[at], record)),
+            None => Ok(extents),
+        }
+    }
+
+    /// Asks the kernel for payloads, neighbours by one call.
+    pub(crate) fn ask(&self, extents: &[Vec<Extent>]) {
+        let mut ranges: Vec<(u64, u64)> =
+            extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();
+        ranges.sort_unstable();
+        let inner = &self.reader.inner;
+        let mut ranges = ranges.into_iter().peekable();
+        while let Some((start, mut end)) = ranges.next() {
+            while let Some((_, next)) = ranges.next_if(|&(next, _)| next <= end + PAGE) {
+                end = end.max(next);
+            }
+            sys::will_need(&inner.file, start, end - start, inner.advice);
+        }
+    }
+}

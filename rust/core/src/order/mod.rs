@@ -1,0 +1,6 @@
+//! Pure functions from (seed, epoch, position) to a row or a random number. Imports nothing.
+
+pub(crate) mod blocks;
+pub(crate) mod draw;
+pub(crate) mod permutation;
+pub(crate) mod random;

@@ -1,0 +1,340 @@
+//! Memory of whole batches: filled by many threads, each part by one of them, and used again when nobody has it.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use crate::error::{Error, Result};
+use crate::parallel::sync::atomic::{AtomicUsize, Ordering};
+use crate::parallel::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A cache line, and what the widest vector instructions like.
+const ALIGN: usize = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of one batch. Nobody else has it as long as it lives; then it goes back to where it came from.
+pub struct BatchBuffer {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    Spares(Arc<Spares>),
+    /// Somebody else's memory, which lives at least as long as this.
+    Lent {
+        _owner: Box<dyn Any + Send + Sync>,
+    },
+}
+
+// SAFETY: the memory belongs to this value alone; only `Parts` and who has taken the buffer from it write there.
+unsafe impl Send for BatchBuffer {}
+// SAFETY: a shared buffer hands out its address and length, never a reference to its bytes.
+unsafe impl Sync for BatchBuffer {}
+
+impl BatchBuffer {
+    /// Memory of another allocator, such as pinned memory.
+    ///
+    /// # Safety
+    /// `start` points to `len` bytes that nobody else reads or writes, and that stay in place, as long as `owner` lives.
+    pub unsafe fn lent(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { start, len, owner: Owner::Lent { _owner: owner } }
+    }
+
+    /// Where its bytes begin.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its bytes, as long as it has not been given away.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `start` points to `len` bytes, zeroed when they were allocated or somebody's own, that nobody else has as long
+        // as this lives, and it is borrowed meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl std::fmt::Debug for BatchBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchBuffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Drop for BatchBuffer {
+    fn drop(&mut self) {
+        if let Owner::Spares(spares) = &self.owner {
+            spares.put(Block { start: self.start, len: self.len });
+        }
+    }
+}
+
+/// Memory that batches have left behind, for those that come. Fresh memory costs a page fault every 4 KiB.
+#[derive(Debug)]
+pub struct Spares {
+    process: u32,
+    keep: usize,
+    blocks: Mutex<Vec<Block>>,
+}
+
+#[derive(Debug)]
+struct Block {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a block is memory that nobody else has.
+unsafe impl Send for Block {}
+
+impl Block {
+    fn layout(len: usize) -> Option<Layout> {
+        // A layout must not be empty for the allocator.
+        Layout::from_size_align(len.max(1), ALIGN).ok()
+    }
+
+    fn new(len: usize) -> Option<Self> {
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) })?;
+        Some(Self { start, len })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: `new` allocated it with this layout, and nobody else has it.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+impl Spares {
+    /// Keeps at most `keep` blocks for later.
+    pub fn new(keep: usize) -> Arc<Self> {
+        Arc::new(Self { process: std::process::id(), keep, blocks: Mutex::default() })
+    }
+
+    /// Whether it was made by this process: a forked child must not use its parent's.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Memory for a batch of `len` bytes; what is in it is of no meaning.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn take(self: &Arc<Self>, len: usize) -> Result<BatchBuffer> {
+        let spare = {
+            let mut blocks = lock(&self.blocks);
+            blocks.iter().rposition(|block| block.len == len).map(|at| blocks.swap_remove(at))
+        };
+        let block = spare.or_else(|| Block::new(len)).ok_or(Error::Memory { bytes: len as u64 })?;
+        crate::memory::check(0).map_err(|_| Error::Memory { bytes: len as u64 })?;
+        let buffer = BatchBuffer { start: block.start, len, owner: Owner::Spares(Arc::clone(self)) };
+        std::mem::forget(block);
+        Ok(buffer)
+    }
+
+    fn put(&self, block: Block) {
+        if !self.is_ours() {
+            // A thread that fork did not copy may hold the lock for ever: a copy of the parent's memory is let go.
+            std::mem::forget(block);
+            return;
+        }
+        let mut blocks = lock(&self.blocks);
+        if blocks.len() >= self.keep && !blocks.is_empty() {
+            // The oldest: its size may be that of another run.
+            blocks.remove(0);
+        }
+        if self.keep > 0 {
+            blocks.push(block);
+        }
+    }
+}
+
+/// Buffers of equally many rows, of which threads claim and fill parts: runs of a few rows, the same ones of each buffer.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    rows: usize,
+    /// Rows in a part; the last one may have fewer.
+    run: usize,
+    count: usize,
+    /// Of each buffer: where it begins, and the bytes of a row.
+    starts: Vec<(Address, usize)>,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    /// What keeps the memory in place; empty once it was taken.
+    buffers: Mutex<Vec<BatchBuffer>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Address(*mut u8);
+
+// SAFETY: an address alone does nothing; `Parts::claim` says why what is made of it is sound.
+unsafe impl Send for Address {}
+// SAFETY: likewise.
+unsafe impl Sync for Address {}
+
+/// One part of each buffer, of which no other thread has any. Dropping it says that it is filled.
+pub(crate) struct Part<'a> {
+    parts: &'a Parts,
+    /// Places in the batch.
+    pub(crate) rows: Range<usize>,
+    /// The bytes of these rows in each buffer.
+    pub(crate) bytes: Vec<&'a mut [u8]>,
+}
+
+impl Parts {
+    /// Splits buffers of `rows` rows each into parts of `run` rows.
+    ///
+    /// # Panics
+    /// If a buffer's length is not a multiple of `rows`, or `rows` or `run` is 0.
+    pub(crate) fn new(buffers: Vec<BatchBuffer>, rows: usize, run: usize) -> Self {
+        assert!(rows > 0 && run > 0 && buffers.iter().all(|b| b.len().is_multiple_of(rows)), "buffers of {rows} rows");
+        let starts = buffers.iter().map(|b| (Address(b.as_ptr()), b.len() / rows)).collect();
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { rows, run, count: rows.div_ceil(run), starts, next, done, buffers: Mutex::new(buffers) }
+    }
+
+    /// The next part that nobody has claimed.
+    pub(crate) fn claim(&self) -> Option<Part<'_>> {
+        if self.all_claimed() {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.count {
+            return None;
+        }
+        let first = number * self.run;
+        let rows = first..self.rows.min(first + self.run);
+        let slice = |&(start, len): &(Address, usize)| {
+            // SAFETY: the rows lie within the buffer, which is `rows * len` bytes (see `new`). No two claims get the same
+            // number, and parts do not overlap. The buffer is not given away before all parts are dropped (see `take`), and
+            // lives as long as `self` until then.
+            unsafe { std::slice::from_raw_parts_mut(start.0.add(first * len), rows.len() * len) }
+        };
+        let bytes = self.starts.iter().map(slice).collect();
+        Some(Part { parts: self, rows, bytes })
+    }
+
+    pub(crate) fn all_claimed(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.count
+    }
+
+    pub(crate) fn all_filled(&self) -> bool {
+        // Acquire: who sees the last part done also sees what was written.
+        self.done.load(Ordering::Acquire) == self.count
+    }
+
+    /// The buffers, once all parts are filled; nothing, the second time.
+    pub(crate) fn take(&self) -> Vec<BatchBuffer> {
+        if self.all_filled() { std::mem::take(&mut *lock(&self.buffers)) } else { Vec::new() }
+    }
+}
+
+impl Part<'_> {
+    /// Makes the bytes of a row zero, in each buffer.
+    pub(crate) fn clear(&mut self, row: usize) {
+        let at = row - self.rows.start;
+        for (bytes, (_, len)) in self.bytes.iter_mut().zip(&self.parts.starts) {
+            bytes[at * len..][..*len].fill(0);
+        }
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        self.bytes.clear();
+        self.parts.done.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_claimed_once_and_the_buffer_is_whole_in_the_end() {
+        let spares = Spares::new(2);
+        let parts = Parts::new(vec![spares.take(7 * 100).unwrap(), spares.take(100).unwrap()], 100, 1);
+        assert!(parts.take().is_empty(), "nothing is filled yet");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while let Some(mut part) = parts.claim() {
+                        let number = u8::try_from(part.rows.start).unwrap();
+                        part.bytes[0].fill(number);
+                        part.bytes[1][0] = number;
+                    }
+                });
+            }
+        });
+        let buffers = parts.take();
+        assert_eq!(buffers.len(), 2);
+        assert!(parts.take().is_empty() && parts.claim().is_none());
+        // SAFETY: nobody else has the buffer, and all of it was written.
+        let bytes = unsafe { std::slice::from_raw_parts(buffers[0].as_ptr(), buffers[0].len()) };
+        assert!(bytes.chunks(7).enumerate().all(|(i, part)| part.iter().all(|&b| usize::from(b) == i)));
+    }
+
+    #[test]
+    fn parts_of_several_rows_are_neighbours_and_the_last_one_has_the_rest() {
+        let spares = Spares::new(2);
+        let parts = Parts::new(vec![spares.take(3 * 10).unwrap(), spares.take(0).unwrap()], 10, 4);
+        let mut claimed = Vec::new();
+        while let Some(mut part) = parts.claim() {
+            assert_eq!((part.bytes[0].len(), part.bytes[1].len()), (3 * part.rows.len(), 0));
+            part.bytes[0].fill(9);
+            part.clear(part.rows.end - 1);
+            assert!(part.bytes[0].iter().rev().take(3).all(|&byte| byte == 0));
+            assert!(part.bytes[0].iter().rev().skip(3).all(|&byte| byte == 9));
+            assert!(!parts.all_filled());
+            claimed.push(part.rows.clone());
+        }
+        assert_eq!(claimed, [0..4, 4..8, 8..10]);
+        assert_eq!((parts.all_filled(), parts.take().len()), (true, 2));
+    }
+
+    #[test]
+    fn memory_comes_back_and_no_more_than_asked_is_kept() {
+        let spares = Spares::new(2);
+        let four: Vec<_> = (0..4).map(|_| spares.take(1000).unwrap()).collect();
+        let addresses: Vec<_> = four.iter().map(BatchBuffer::as_ptr).collect();
+        assert!(addresses.iter().all(|a| a.align_offset(ALIGN) == 0));
+        drop(four);
+        assert_eq!(lock(&spares.blocks).len(), 2);
+        assert!(addresses.contains(&spares.take(1000).unwrap().as_ptr()));
+        let other = spares.take(2000).unwrap();
+        assert_eq!((other.len(), lock(&spares.blocks).len()), (2000, 2));
+        assert!(matches!(spares.take(usize::MAX / 2), Err(Error::Memory { .. })));
+    }
+
+    #[test]
+    fn lent_memory_keeps_its_owner_until_the_end() {
+        let owner = Arc::new(());
+        let mut memory = [0_u8; 8];
+        let start = NonNull::new(memory.as_mut_ptr()).unwrap();
+        // SAFETY: the array outlives the buffer, and is not used meanwhile.
+        let buffer = unsafe { BatchBuffer::lent(start, 8, Box::new(Arc::clone(&owner))) };
+        let parts = Parts::new(vec![buffer], 2, 1);
+        parts.claim().unwrap().bytes[0].fill(1);
+        parts.claim().unwrap().bytes[0].fill(2);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(parts);
+        assert_eq!((Arc::strong_count(&owner), memory), (1, [1, 1, 1, 1, 2, 2, 2, 2]));
+    }
+}

@@ -1,0 +1,6 @@
+//! The thread pool, and memory that threads fill in disjoint parts. Imports `error`.
+
+pub(crate) mod buffers;
+pub(crate) mod disjoint;
+pub(crate) mod pool;
+pub(crate) mod sync;

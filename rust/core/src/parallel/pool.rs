@@ -1,0 +1,289 @@
+//! The thread pool: one per process id, so that a forked child gets its own instead of waiting for threads that fork
+//! did not copy.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use crate::error::{Error, Result};
+use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError, spin_loop, thread};
+
+/// How long the calling thread waits before it asks again whether it was interrupted.
+const SLICE: Duration = Duration::from_millis(100);
+/// Waking a sleeping thread takes about this long; for less it is cheaper to spin.
+const SPIN: Duration = Duration::from_micros(60);
+
+static CURRENT: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
+
+type Body = dyn Fn(usize) -> Result<()> + Send + Sync;
+
+/// Threads that share out the items of a call. The calling thread works too.
+#[derive(Debug)]
+pub struct Pool {
+    process: u32,
+    threads: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<VecDeque<Arc<Job>>>,
+    wake: Condvar,
+    closed: AtomicBool,
+}
+
+struct Job {
+    body: Box<Body>,
+    items: usize,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    stop: AtomicBool,
+    outcome: Mutex<Outcome>,
+    finished: Condvar,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("items", &self.items).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    // The failed item with the lowest number: the same error whatever the timing, as far as both were tried.
+    error: Option<(usize, Error)>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Bodies run outside of the locks, so a poisoned lock still guards whole data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Job {
+    /// Takes items until none is left.
+    fn work(&self, mut between: impl FnMut()) {
+        loop {
+            let item = self.next.fetch_add(1, Ordering::Relaxed);
+            if item >= self.items {
+                return;
+            }
+            if !self.stop.load(Ordering::Relaxed) {
+                match catch_unwind(AssertUnwindSafe(|| (self.body)(item))) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        let mut outcome = lock(&self.outcome);
+                        if outcome.error.as_ref().is_none_or(|(first, _)| item < *first) {
+                            outcome.error = Some((item, error));
+                        }
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                    Err(panic) => {
+                        lock(&self.outcome).panic.get_or_insert(panic);
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+            // Release: whoever sees the last item done also sees what the bodies wrote.
+            if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.items {
+                drop(lock(&self.outcome)); // so that a waiter between its check and its wait is not missed
+                self.finished.notify_all();
+            }
+            between();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) == self.items
+    }
+}
+
+impl Pool {
+    /// The pool of this process, made on first use with a thread for each CPU that the process may run on.
+    pub fn current() -> Arc<Self> {
+        let process = std::process::id();
+        if let Some(pool) = &*CURRENT.load()
+            && pool.process == process
+        {
+            return Arc::clone(pool);
+        }
+        let made = Arc::new(Self::new(default_threads()));
+        let before = CURRENT.load_full();
+        if let Some(pool) = before.as_ref().filter(|pool| pool.process == process) {
+            return Arc::clone(pool); // another thread was quicker
+        }
+        let found = CURRENT.compare_and_swap(&before, Some(Arc::clone(&made)));
+        let found = arc_swap::Guard::into_inner(found);
+        let quicker = found.clone().filter(|pool| pool.process == process);
+        // After a fork: the threads that held the locks of the parent's pool are not here to release them.
+        std::mem::forget((before, found));
+        quicker.unwrap_or(made)
+    }
+
+    pub(crate) fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared::default());
+        for number in 1..threads {
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name(format!("fastrecord-{number}"));
+            // A process at its limit of threads works with fewer: the calling thread does all items that nobody else takes.
+            if let Err(error) = builder.spawn(move || serve(&shared)) {
+                log::warn!(target: "fastrecord_core::pool", "{number} of {threads} threads work: no other could be started: {error}");
+                break;
+            }
+        }
+        log::debug!(target: "fastrecord_core::pool", "a pool of up to {threads} threads, the calling one included");
+        Self { process: std::process::id(), threads, shared }
+    }
+
+    /// Calls `body` once for each item in `0..items`, on up to `threads` threads, and waits for all of them.
+    ///
+    /// `interrupted` is asked on the calling thread at least every 100 ms; when it says true, items not yet begun are left out.
+    ///
+    /// # Errors
+    /// The error of a failed item (the first one, if several failed), or [`Error::Interrupted`].
+    pub fn run(
+        &self,
+        items: usize,
+        threads: usize,
+        mut interrupted: impl FnMut() -> bool,
+        body: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        if items == 0 {
+            return Ok(());
+        }
+        let job = Arc::new(Job {
+            body: Box::new(body),
+            items,
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            outcome: Mutex::default(),
+            finished: Condvar::new(),
+        });
+        let helpers = threads.min(self.threads).min(items).saturating_sub(1);
+        if helpers > 0 {
+            lock(&self.shared.queue).extend((0..helpers).map(|_| Arc::clone(&job)));
+            for _ in 0..helpers {
+                self.shared.wake.notify_one();
+            }
+        }
+        let mut stopped = false;
+        let mut ask = |job: &Job| {
+            // Items may be writing into what the caller lent: nothing may unwind past the wait for them.
+            if !stopped && catch_unwind(AssertUnwindSafe(&mut interrupted)).unwrap_or(true) {
+                stopped = true;
+                job.stop.store(true, Ordering::Relaxed);
+            }
+        };
+        let mut asked = Instant::now();
+        job.work(|| {
+            if asked.elapsed() >= SLICE {
+                ask(&job);
+                asked = Instant::now();
+            }
+        });
+        let start = Instant::now();
+        while !job.is_done() && start.elapsed() < SPIN {
+            spin_loop();
+        }
+        let mut outcome = lock(&job.outcome);
+        while !job.is_done() {
+            let (guard, _) = job.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            if !job.is_done() {
+                ask(&job);
+            }
+            outcome = lock(&job.outcome);
+        }
+        if let Some(panic) = outcome.panic.take() {
+            drop(outcome);
+            resume_unwind(panic);
+        }
+        match outcome.error.take() {
+            Some((_, error)) => Err(error),
+            None if stopped => Err(Error::Interrupted),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.shared.closed.store(true, Ordering::Relaxed);
+            drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is not missed
+            self.shared.wake.notify_all();
+        }
+    }
+}
+
+fn serve(shared: &Shared) {
+    let mut queue = lock(&shared.queue);
+    // Asked again after each job: it may have been closed meanwhile, and nobody wakes a thread twice.
+    while !shared.closed.load(Ordering::Relaxed) {
+        if let Some(job) = queue.pop_front() {
+            drop(queue);
+            job.work(|| ());
+            drop(job);
+            queue = lock(&shared.queue);
+        } else {
+            queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// CPUs that this process may run on (its affinity mask and its cgroup's quota).
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn every_item_runs_once_whatever_the_threads() {
+        for threads in [1, 2, 7] {
+            let pool = Pool::new(threads);
+            let counts: Arc<Vec<AtomicU64>> = Arc::new((0..1000).map(|_| AtomicU64::new(0)).collect());
+            for _ in 0..50 {
+                let counts = Arc::clone(&counts);
+                let body = move |i: usize| {
+                    counts[i].fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                };
+                pool.run(1000, threads, || false, body).unwrap();
+            }
+            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 50));
+        }
+    }
+
+    #[test]
+    fn a_failed_item_is_the_error_of_the_call_and_the_pool_lives_on() {
+        let pool = Pool::new(3);
+        let fail = |i: usize| if i == 5 { Err(Error::Schema("five".into())) } else { Ok(()) };
+        assert!(matches!(pool.run(100, 3, || false, fail), Err(Error::Schema(text)) if text == "five"));
+        let panics = |i: usize| if i == 5 { panic!("five") } else { Ok(()) };
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(100, 3, || false, panics))).is_err());
+        pool.run(100, 3, || false, |_| Ok(())).unwrap();
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_call_after_the_items_under_way() {
+        let pool = Pool::new(2);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&begun);
+        let slow = move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(30));
+            Ok(())
+        };
+        assert!(matches!(pool.run(10_000, 2, || true, slow), Err(Error::Interrupted)));
+        assert!(begun.load(Ordering::Relaxed) < 100);
+    }
+}

@@ -1,0 +1,305 @@
+//! Many records by one call: asked for ahead, copied and checked in parallel.
+
+use crate::error::{Error, Result};
+use crate::format::extent::Extent;
+use crate::format::field_type::FieldType;
+use crate::memory;
+use crate::parallel::disjoint::fill_parts;
+use crate::parallel::pool::Pool;
+use crate::read::prefetch::{GROUP, WINDOW, groups_of};
+use crate::read::reader::Reader;
+use crate::read::seen::{Verify, is_set};
+
+/// Below this, waking another thread costs more than it saves.
+const ALONE: u64 = 512 << 10;
+/// Payloads from this size on are always asked for ahead; below, only after a batch that had to read from the disk. (A
+/// system call a record is 1 % of copying 110 KB, and 20 times the cost of copying 100 bytes.)
+const ALWAYS_AHEAD: u64 = 16 << 10;
+/// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
+const TOUCHED: u64 = 512;
+
+/// Offset and length of each value of a batch; `None` where it is missing.
+pub type Ranges = Vec<Option<(u64, u64)>>;
+
+impl Reader {
+    /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
+    fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
+        let mut starts = memory::room(extents.len() + 1).ok()?;
+        let mut end = 0_u64;
+        starts.push(0);
+        for extent in extents {
+            end = end.checked_add(extent.length())?;
+            starts.push(end);
+        }
+        Some(starts)
+    }
+
+    /// Bytes of each record's value; a missing one has none.
+    ///
+    /// # Errors
+    /// A damaged index, or a field of single numbers.
+    pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        if let FieldType::Array(array) = &self.field_at(field)?.kind
+            && let Some(bytes) = array.nbytes()
+        {
+            return Ok(vec![bytes; records.len()]);
+        }
+        Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
+    }
+
+    /// Bytes of all values of a field, and the bytes that are stored of them; every record's index entry is read.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn sizes(&self, field: usize) -> Result<(u64, u64)> {
+        const AT_ONCE: u64 = 16 << 10;
+        let mut sizes = (0, 0);
+        for first in (0..self.len()).step_by(AT_ONCE as usize) {
+            let records: Vec<u64> = (first..self.len().min(first + AT_ONCE)).collect();
+            for extent in self.extents(field, &records)? {
+                sizes = (sizes.0 + extent.raw, sizes.1 + extent.stored);
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping; none at all if a value of the
+    /// batch is compressed: [`Reader::read_batch_owned`] then. Those that `verify` says are checked where they lie, on all threads.
+    ///
+    /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
+    /// would be read page by page.
+    ///
+    /// # Errors
+    /// A damaged index, a field without payloads, a file that has been truncated, or the first damaged payload.
+    pub fn view_batch(
+        &self,
+        field: usize,
+        records: &[u64],
+        verify: impl Into<Verify>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<Option<Ranges>> {
+        let (verify, extents) = (verify.into(), self.extents(field, records)?);
+        if !extents.iter().all(Extent::is_plain) {
+            return Ok(None);
+        }
+        let cold = self.disk_was_read();
+        let bits = self.inner.seen.bits(field);
+        // Not `all`: without a branch a record takes a nanosecond.
+        let known = match verify {
+            Verify::Never => true,
+            Verify::Once => records.iter().fold(true, |known, &record| known & is_set(bits, record)),
+            Verify::Always => false,
+        };
+        let (due, found): (Vec<u64>, Vec<Extent>) = if known {
+            Default::default()
+        } else {
+            let due = records.iter().zip(&extents);
+            due.filter(|(record, extent)| !extent.missing && Self::is_due_in(bits, **record, verify)).unzip()
+        };
+        if !due.is_empty() {
+            self.check_all(field, due, found, verify, cold, interrupted)?;
+        } else if cold {
+            self.ask_unless(&extents, interrupted)?;
+        }
+        let mut ranges = memory::room(extents.len())?;
+        ranges.extend(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))));
+        Ok(Some(ranges))
+    }
+
+    /// Copies the values of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] before anything is written; damage (with `verify`, of payloads too), a record without a value,
+    /// failed reads and interrupts after parts of `out` may have been written.
+    pub fn read_batch_into(
+        &self,
+        field: usize,
+        records: &[u64],
+        out: &mut [u8],
+        verify: impl Into<Verify>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<Vec<u64>> {
+        if let FieldType::Array(array) = &self.field_at(field)?.kind
+            && let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads())
+        {
+            self.values_into(field, records, out)?;
+            return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
+        }
+        let extents = self.extents(field, records)?;
+        let starts = self.fitting_starts(&extents, out.len() as u64)?;
+        self.all_there(field, records, &extents)?;
+        self.copy(field, records, extents, &starts, out, verify.into(), interrupted)?;
+        Ok(starts)
+    }
+
+    /// As [`Reader::read_batch_into`], into a new buffer of the right size.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_batch_copy(
+        &self,
+        field: usize,
+        records: &[u64],
+        verify: impl Into<Verify>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Vec<u64>)> {
+        let extents = self.extents(field, records)?;
+        self.all_there(field, records, &extents)?;
+        self.copy_to_new(field, records, extents, verify.into(), interrupted)
+    }
+
+    /// As [`Reader::read_batch_copy`], but where a value is missing it is `None`: offset and length of each in the buffer.
+    ///
+    /// # Errors
+    /// As there, but for missing values.
+    pub fn read_batch_owned(
+        &self,
+        field: usize,
+        records: &[u64],
+        verify: impl Into<Verify>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Ranges)> {
+        let extents = self.extents(field, records)?;
+        let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
+        let (bytes, starts) = self.copy_to_new(field, records, extents, verify.into(), interrupted)?;
+        let ranges = starts.windows(2).zip(missing);
+        let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
+        Ok((bytes, ranges))
+    }
+
+    fn copy_to_new(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: Vec<Extent>,
+        verify: Verify,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(Vec<u8>, Vec<u64>)> {
+        let starts = self.fitting_starts(&extents, u64::MAX)?;
+        let size = starts.last().copied().unwrap_or_default();
+        // Repeated records of a hostile file could ask for more than there is: an error, not an abort.
+        let mut out = memory::zeros(size as usize)?;
+        self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
+        Ok((out, starts))
+    }
+
+    fn all_there(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+        match extents.iter().position(|e| e.missing) {
+            Some(i) => Err(self.missing(field, records[i])),
+            None => Ok(()),
+        }
+    }
+
+    fn fitting_starts(&self, extents: &[Extent], given: u64) -> Result<Vec<u64>> {
+        let starts = Self::starts(extents);
+        let needed = starts.as_ref().and_then(|s| s.last().copied()).unwrap_or(u64::MAX);
+        match starts {
+            Some(starts) if needed <= given => Ok(starts),
+            _ => Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given }),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // one private step of the two calls above
+    fn copy(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: Vec<Extent>,
+        starts: &[u64],
+        out: &mut [u8],
+        verify: Verify,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let total = starts.last().copied().unwrap_or_default();
+        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
+        if total < ALONE || self.threads() == 1 {
+            self.copy_alone(field, records, &extents, starts, out, (verify, ahead), interrupted)
+        } else {
+            let groups = groups_of(starts);
+            if ahead {
+                self.ask_first(&extents, &groups);
+            }
+            let (this, records, all) = (self.clone(), records.to_vec(), groups.clone());
+            let fill = move |group: usize, i: usize, part: &mut [u8]| {
+                // Once a group, by its first record.
+                if ahead && all[group].start == i {
+                    this.ask_ahead_of(group, &extents, &all);
+                }
+                this.copy_one(field, records[i], &extents[i], part, verify)
+            };
+            fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // likewise
+    fn copy_alone(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: &[Extent],
+        starts: &[u64],
+        out: &mut [u8],
+        (verify, ahead): (Verify, bool),
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let mut asked = 0;
+        self.with_mapped(field, records, extents, |mapped| {
+            touch(mapped.filter(|_| !ahead), extents);
+            for (i, extent) in extents.iter().enumerate() {
+                while ahead && asked < extents.len() && starts[asked] <= starts[i] + WINDOW {
+                    self.ask(&extents[asked]);
+                    asked += 1;
+                }
+                let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
+                self.copy_from(mapped, field, records[i], extent, part, verify)?;
+                // Small ones are done before anybody could wait for them.
+                if extent.stored >= GROUP && interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks the checksums of records' payloads where they lie in the mapping, on all threads.
+    fn check_all(
+        &self,
+        field: usize,
+        records: Vec<u64>,
+        extents: Vec<Extent>,
+        verify: Verify,
+        cold: bool,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let Some(starts) = Self::starts(&extents) else { return Ok(()) };
+        let total = starts.last().copied().unwrap_or_default();
+        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || cold;
+        let threads = if total < ALONE { 1 } else { self.threads() };
+        let groups = groups_of(&starts);
+        if ahead {
+            self.ask_first(&extents, &groups);
+        } else {
+            self.with_mapped(field, &records, &extents, |mapped| {
+                touch(mapped, &extents);
+                Ok(())
+            })?;
+        }
+        let this = self.clone();
+        Pool::current().run(groups.len(), threads, interrupted, move |item| {
+            if ahead {
+                this.ask_ahead_of(item, &extents, &groups);
+            }
+            let group = groups[item].clone();
+            this.check_mapped(field, &records[group.clone()], &extents[group], verify)
+        })
+    }
+}
+
+/// Loads the ends of small payloads, all at once instead of one cache miss after the other. Not if they may lie on the disk: it would be
+/// waited for before all is asked for.
+fn touch(mapped: Option<&[u8]>, extents: &[Extent]) {
+    let Some(mapped) = mapped else { return };
+    let byte = |at: u64| mapped.get(at as usize).copied().unwrap_or_default();
+    let small = extents.iter().filter(|e| (1..=TOUCHED).contains(&e.stored));
+    std::hint::black_box(small.fold(0, |all, e| all ^ byte(e.offset) ^ byte(e.offset + e.stored - 1)));
+}

@@ -1,0 +1,172 @@
+//! One chunk of a column, and where its bytes come from: each block is checked when it is first read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::format::layout::{BLOCK, Chunk, Encoding, u32_at};
+use crate::read::mapping::Guarded;
+
+/// Where the bytes of a snapshot are read from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// A mapping of all of it.
+    Mapped(Arc<Guarded>),
+    /// System calls; chunks are read whole at first touch.
+    File(Arc<File>),
+}
+
+impl Source {
+    /// Calls `work` with all bytes, if they are mapped, and returns what it does if what it read was there.
+    #[allow(clippy::inline_always)] // around the loop over a batch's records
+    #[inline(always)]
+    pub(crate) fn with<T>(&self, work: impl FnOnce(Option<&[u8]>) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Mapped(map) => map.read(|bytes| work(Some(bytes)))?,
+            Self::File(_) => work(None),
+        }
+    }
+}
+
+/// One chunk and what is known of its blocks.
+#[derive(Debug)]
+pub(crate) struct ChunkData {
+    pub(crate) chunk: Chunk,
+    pub(crate) source: Source,
+    /// One bit a block: it was checked.
+    checked: Vec<AtomicU64>,
+    loaded: OnceLock<Vec<u8>>,
+}
+
+impl ChunkData {
+    pub(crate) fn new(chunk: Chunk, source: Source) -> Self {
+        let blocks = match source {
+            Source::Mapped(_) => chunk.table().1,
+            Source::File(_) => 0, // checked when it is loaded
+        };
+        let checked = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Self { chunk, source, checked, loaded: OnceLock::new() }
+    }
+
+    /// A chunk whose entries are these, which nobody checks any more.
+    pub(crate) fn mended(chunk: Chunk, source: Source, entries: Vec<u8>) -> Self {
+        Self { chunk, source, checked: Vec::new(), loaded: OnceLock::from(entries) }
+    }
+
+    /// Where the entries lie in the file, if they are read from a mapping.
+    pub(crate) fn mapped_at(&self) -> Option<u64> {
+        matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
+    }
+
+    /// The entries, behind them (from the next multiple of 8 on) the check table. Unchecked if mapped.
+    ///
+    /// `mapped` is what [`Source::with`] gives.
+    pub(crate) fn bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
+        let length = (self.chunk.end() - self.chunk.offset) as usize;
+        match &self.source {
+            Source::Mapped(_) => {
+                let start = self.chunk.offset as usize;
+                mapped.and_then(|bytes| bytes.get(start..start + length)).ok_or_else(|| {
+                    Error::corrupt(path, format!("column {name}"), "its chunk lies outside of the mapping")
+                })
+            }
+            Source::File(file) => {
+                if let Some(bytes) = self.loaded.get() {
+                    return Ok(bytes);
+                }
+                let mut bytes = crate::memory::zeros(length)?;
+                file.read_exact_at(&mut bytes, self.chunk.offset)
+                    .map_err(|e| Error::unreadable(path, &format!("index of field {name}"), e))?;
+                for block in 0..self.chunk.table().1 as usize {
+                    self.check_block(path, name, &bytes, block)?;
+                }
+                // Two threads may both have loaded it; the first one's stays.
+                let _ = self.loaded.set(bytes);
+                Ok(self.loaded.get().map_or(&[], Vec::as_slice))
+            }
+        }
+    }
+
+    /// Checks every block.
+    pub(crate) fn check_all(&self, path: &Path, name: &str) -> Result<()> {
+        self.source.with(|file| self.checked_bytes(path, name, file).map(drop))
+    }
+
+    /// A copy of all entries, every block of them checked.
+    pub(crate) fn copy(&self, path: &Path, name: &str) -> Result<Vec<u8>> {
+        self.source.with(|file| self.checked_bytes(path, name, file).map(<[u8]>::to_vec))
+    }
+
+    /// All entries, every block of them checked.
+    pub(crate) fn checked_bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
+        let bytes = self.bytes(path, name, mapped)?;
+        for block in 0..self.chunk.table().1 as usize {
+            self.check(path, name, bytes, block)?;
+        }
+        Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
+    }
+
+    /// What is wrong with each block that is damaged.
+    pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Vec<Error> {
+        let Err(error) = self.check_all(path, name) else { return Vec::new() };
+        let (start, end) = (self.chunk.offset as usize, self.chunk.end() as usize);
+        let each = |bytes: &[u8]| -> Vec<Error> {
+            let blocks = 0..self.chunk.table().1 as usize;
+            blocks.filter_map(|block| self.check_block(path, name, bytes, block).err()).collect()
+        };
+        let found = self.source.with(|mapped| {
+            if let Some(bytes) = mapped {
+                return Ok(each(bytes.get(start..end).unwrap_or_default()));
+            }
+            let Source::File(file) = &self.source else { return Ok(Vec::new()) };
+            let mut read = vec![0; end - start];
+            file.read_exact_at(&mut read, self.chunk.offset).map_err(|e| Error::io(path, e))?;
+            Ok(each(&read))
+        });
+        match found {
+            Ok(found) if !found.is_empty() => found,
+            _ => vec![error],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
+        let Some(word) = self.checked.get(block / 64) else { return Ok(()) };
+        if word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1 {
+            return Ok(());
+        }
+        self.check_block(path, name, bytes, block)?;
+        word.fetch_or(1 << (block % 64), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Compares the CRC of one block of the bytes of the chunk and its check table.
+    #[cold]
+    pub(crate) fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
+        let length = self.chunk.length() as usize;
+        let table = (self.chunk.table().0 - self.chunk.offset) as usize;
+        let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
+        let computed = crate::format::crc::crc32c(bytes.get(start..end).unwrap_or_default());
+        let stored = u32_at(bytes, table + 4 * block);
+        if stored == computed {
+            return Ok(());
+        }
+        let width = usize::from(self.chunk.width);
+        let first = self.chunk.first + (start / width) as u64;
+        let last = self.chunk.first + ((end - 1) / width) as u64;
+        let at = self.chunk.offset + start as u64;
+        let what = match self.chunk.encoding {
+            Encoding::Extents => "index",
+            Encoding::Values => "values",
+        };
+        let part = format!("{what} of field {name}, records {first} to {last}");
+        let detail = format!(
+            "stored CRC {stored:#010x}, computed {computed:#010x} (bytes {at} to {})",
+            at + (end - start) as u64
+        );
+        Err(Error::corrupt(path, part, detail))
+    }
+}

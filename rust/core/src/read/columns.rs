@@ -1,0 +1,116 @@
+//! Values that lie in columns of the index: those of some records, or a whole column.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::dtype::ArrayType;
+use crate::format::field_type::FieldType;
+use crate::format::layout::Part;
+use crate::memory;
+use crate::read::reader::Reader;
+
+/// A column's bytes: in the mapping, or in memory.
+#[derive(Debug, Clone)]
+pub enum ColumnBytes {
+    /// Offset and length within the mapping.
+    Mapped(u64, u64),
+    /// Gathered or read once; shared from then on.
+    Copied(Arc<Vec<u8>>),
+}
+
+impl Reader {
+    /// The values of records that lie in the field's column, one behind the other.
+    ///
+    /// # Errors
+    /// A damaged column, a field of another type, or a record without a value.
+    pub fn values(&self, field: usize, records: &[u64]) -> Result<Vec<u8>> {
+        let mut out = memory::zeros(self.values_width(field)?.saturating_mul(records.len()))?;
+        self.values_into(field, records, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Reader::values`], into the start of a buffer.
+    ///
+    /// # Errors
+    /// As there, and [`Error::BufferTooSmall`].
+    pub fn values_into(&self, field: usize, records: &[u64], out: &mut [u8]) -> Result<()> {
+        let needed = self.values_width(field)?.saturating_mul(records.len());
+        let given = out.len() as u64;
+        let Some(out) = out.get_mut(..needed) else {
+            return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed: needed as u64, given });
+        };
+        self.check_file()?;
+        self.main_column(field)?.gather(self.path(), records, out, |i| self.missing(field, records[i]))
+    }
+
+    /// Bytes of a value that lies in the field's column.
+    fn values_width(&self, field: usize) -> Result<usize> {
+        if self.field_at(field)?.kind.has_payloads() {
+            return Err(self.wrong_type(field, "its values are not in its column"));
+        }
+        Ok(self.main_column(field)?.width)
+    }
+
+    /// All values of a column, every block checked, and what each is: `label`, small arrays, `image.width`, `image.height`.
+    ///
+    /// # Errors
+    /// No such column, damage, or a record without a value.
+    pub fn column(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
+        self.column_in(name, false)
+    }
+
+    /// As [`Reader::column`], but never in the mapping for views.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn column_copy(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
+        self.column_in(name, true)
+    }
+
+    fn column_in(&self, name: &str, copy: bool) -> Result<(ArrayType, ColumnBytes)> {
+        self.check_file()?;
+        let (base, part) = match name.rsplit_once('.') {
+            Some((base, "width")) => (base, Part::WIDTH),
+            Some((base, "height")) => (base, Part::HEIGHT),
+            _ => (name, Part::MAIN),
+        };
+        let field = self.field(base)?;
+        let kind = &self.field_at(field)?.kind;
+        let index = &self.inner.index;
+        let no_column = || self.wrong_type(field, &format!("it has no column {name:?}"));
+        let column = index.column(field, part).ok_or_else(no_column)?;
+        let Some(entries) = kind.column_type(part) else {
+            if part != Part::MAIN {
+                return Err(no_column());
+            }
+            let hint = match kind {
+                FieldType::Image => format!("; it has {base}.width and {base}.height"),
+                _ => String::new(),
+            };
+            return Err(self.wrong_type(field, &format!("only scalars and small arrays are columns{hint}")));
+        };
+        if let Some(chunk) = column.single(self.len())
+            && let Some(offset) = chunk.mapped_at()
+        {
+            if copy {
+                return Ok((entries, ColumnBytes::Copied(Arc::new(chunk.copy(self.path(), name)?))));
+            }
+            chunk.check_all(self.path(), name)?;
+            return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
+        }
+        let number = index.columns().iter().position(|c| std::ptr::eq(c, column)).unwrap_or_default();
+        let Some(cell) = self.inner.copies.get(number) else { return Err(self.no_field(name)) };
+        if cell.get().is_none() {
+            if let Some(record) = column.first_missing(self.len()) {
+                return Err(self.missing(field, record));
+            }
+            let mut all = memory::room((self.len() as usize).saturating_mul(column.width))?;
+            column.for_each_chunk(self.path(), |_, bytes| {
+                all.extend_from_slice(bytes);
+                Ok(())
+            })?;
+            let _ = cell.set(Arc::new(all));
+        }
+        Ok((entries, ColumnBytes::Copied(cell.get().cloned().unwrap_or_default())))
+    }
+}

@@ -1,0 +1,133 @@
+//! Where the payloads of records lie, and the shapes of arrays, as the index tells them.
+
+use crate::error::{Error, Result};
+use crate::format::dtype::{ArrayType, shape_text};
+use crate::format::extent::{EXTENT_LEN, Extent};
+use crate::format::field_type::FieldType;
+use crate::format::layout::Part;
+use crate::memory;
+use crate::read::reader::Reader;
+
+/// Payloads of arrays and lists begin at multiples of this.
+const ARRAY_ALIGN: u64 = 64;
+
+impl Reader {
+    /// The extents of records that [`Reader::resolve`] gave; those of arrays fit their shapes.
+    pub(crate) fn extents(&self, field: usize, records: &[u64]) -> Result<Vec<Extent>> {
+        let kind = &self.field_at(field)?.kind;
+        if !kind.has_payloads() {
+            return Err(self.wrong_type(field, "it has no payloads"));
+        }
+        self.check_file()?;
+        let (limit, image) = (self.inner.footer.offset, *kind == FieldType::Image);
+        let mut extents = memory::room(records.len())?;
+        self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
+            let extent = match entry {
+                Some(bytes) => match Extent::decode(bytes, limit) {
+                    Some(extent) if if image { extent.is_plain() } else { extent.side() == 0 } => extent,
+                    Some(extent) => {
+                        let detail = if image {
+                            "it is compressed, which images are not".to_owned()
+                        } else {
+                            format!("{} side bytes, which only images have", extent.side())
+                        };
+                        return Err(self.bad_extent(field, records[i], detail));
+                    }
+                    None => {
+                        Extent::explain(bytes, limit).map_err(|detail| self.bad_extent(field, records[i], detail))?
+                    }
+                },
+                None => Extent { missing: true, ..Extent::default() },
+            };
+            extents.push(extent);
+            Ok(())
+        })?;
+        if kind.alignment() == ARRAY_ALIGN {
+            self.check_extents(field, kind, records, &extents)?;
+        }
+        Ok(extents)
+    }
+
+    /// What extents of arrays and lists are checked for beside the rest.
+    fn check_extents(&self, field: usize, kind: &FieldType, records: &[u64], extents: &[Extent]) -> Result<()> {
+        for (i, extent) in extents.iter().enumerate() {
+            if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
+                let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
+                return Err(self.bad_extent(field, records[i], detail));
+            }
+        }
+        let Some(array) = kind.payload_array() else { return Ok(()) };
+        if array.variable() > 1 {
+            return self.shapes_of(field, array, records, extents).map(drop);
+        }
+        let bad = |e: &Extent| !e.missing && array.shape_of_bytes(e.length()).is_none();
+        match extents.iter().position(bad) {
+            Some(i) => Err(self.bad_extent(field, records[i], no_shape(array, extents[i].length()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The shapes of arrays, all dimensions of a value and then those of the next; zeros for a missing value.
+    ///
+    /// # Errors
+    /// A damaged index, or a field of another type.
+    pub fn shapes(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        match &self.field_at(field)?.kind {
+            FieldType::Array(array) if array.nbytes().is_some() => {
+                let shape: Vec<u64> = array.shape().iter().flatten().copied().collect();
+                Ok(shape.repeat(records.len()))
+            }
+            FieldType::Array(array) => {
+                let extents = self.extents(field, records)?;
+                self.shapes_of(field, array, records, &extents)
+            }
+            _ => Err(self.wrong_type(field, "it has no shape")),
+        }
+    }
+
+    /// The shapes of arrays, one behind the other; zeros where the value is missing.
+    fn shapes_of(&self, field: usize, array: &ArrayType, records: &[u64], extents: &[Extent]) -> Result<Vec<u64>> {
+        let variable = array.variable();
+        // What is not told stays a dimension that no array has.
+        let mut dims = vec![u64::MAX; records.len() * variable];
+        if variable > 1 {
+            for part in 0..variable {
+                let column = self.inner.index.column(field, Part(1 + part as u8));
+                let column = column.ok_or_else(|| self.no_field(&field.to_string()))?;
+                column.for_each::<8>(self.path(), records, |i, entry| {
+                    if let Some(entry) = entry {
+                        dims[i * variable + part] = u64::from_le_bytes(*entry);
+                    }
+                    Ok(())
+                })?;
+            }
+        } else if variable == 1 {
+            for (dim, extent) in dims.iter_mut().zip(extents) {
+                *dim = array.shape_of_bytes(extent.length()).unwrap_or(u64::MAX);
+            }
+        }
+        let mut shapes = Vec::with_capacity(records.len() * array.shape().len());
+        for (i, extent) in extents.iter().enumerate() {
+            if extent.missing {
+                shapes.resize(shapes.len() + array.shape().len(), 0);
+                continue;
+            }
+            let mut dims = dims[i * variable..(i + 1) * variable].iter();
+            let start = shapes.len();
+            shapes.extend(array.shape().iter().map(|dim| dim.or_else(|| dims.next().copied()).unwrap_or_default()));
+            if array.nbytes_of(&shapes[start..]) != Some(extent.length()) {
+                let detail = format!("{}: shape {}", no_shape(array, extent.length()), shape_text(&shapes[start..]));
+                return Err(self.bad_extent(field, records[i], detail));
+            }
+        }
+        Ok(shapes)
+    }
+
+    pub(crate) fn bad_extent(&self, field: usize, record: u64, detail: String) -> Error {
+        Error::BadExtent { path: self.path().to_owned(), record, field: self.name_of(field), detail }
+    }
+}
+
+fn no_shape(array: &ArrayType, bytes: u64) -> String {
+    format!("{bytes} bytes are no {array}")
+}

@@ -1,0 +1,162 @@
+//! Arrays of different shapes in one block of memory.
+
+use crate::error::{Error, Result};
+use crate::format::dtype::ArrayType;
+use crate::format::extent::Extent;
+use crate::format::field_type::FieldType;
+use crate::parallel::disjoint::fill_parts;
+use crate::parallel::pool::Pool;
+use crate::read::chunk::Source;
+use crate::read::payload::resized;
+use crate::read::prefetch::groups_of;
+use crate::read::reader::Reader;
+use crate::read::seen::Verify;
+
+/// The payloads of a batch, for work that needs each of them as a whole.
+struct PayloadSource {
+    reader: Reader,
+    field: usize,
+    records: Vec<u64>,
+    extents: Vec<Extent>,
+}
+
+impl PayloadSource {
+    /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
+    fn with<T>(&self, i: usize, verify: Verify, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
+        if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
+            let outcome = map.read(|bytes| {
+                let stored = reader.stored_in(extent, bytes)?;
+                if reader.is_due(self.field, record, verify) {
+                    reader.check_crc(self.field, record, extent, stored)?;
+                    reader.remember(self.field, record, verify);
+                }
+                Ok(work(&stored[..extent.length() as usize]))
+            });
+            return outcome.map_err(|e| reader.name_lost(self.field, &[record], &[*extent], e))?;
+        }
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.length())?;
+        reader.copy_one(self.field, record, extent, &mut bytes, verify)?;
+        Ok(work(&bytes))
+    }
+}
+
+impl Reader {
+    /// Looks up where the payloads of records lie, and asks the kernel for them if they may not be in memory.
+    fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
+        let extents = self.extents(field, records)?;
+        if let Some(i) = extents.iter().position(|e| e.missing) {
+            return Err(self.missing(field, records[i]));
+        }
+        if self.disk_was_read() {
+            self.ask_all(&extents);
+        }
+        Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
+    }
+
+    /// Copies the arrays of records into `out`, each in a block of the shape `most`, on all threads; what an array does not
+    /// fill gets `value`, the bytes of one number.
+    ///
+    /// # Errors
+    /// A field of another type, a shape that an array does not fit into, a buffer of another size; damage (with `verify`, of
+    /// payloads too), a record without a value, failed reads and interrupts after parts of `out` may have been written.
+    #[allow(clippy::too_many_arguments)]
+    pub fn read_batch_padded(
+        &self,
+        field: usize,
+        records: &[u64],
+        most: &[u64],
+        value: &[u8],
+        out: &mut [u8],
+        verify: impl Into<Verify>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let FieldType::Array(array) = &self.field_at(field)?.kind else {
+            return Err(self.wrong_type(field, "it holds no arrays"));
+        };
+        let (item, verify) = (array.dtype().size(), verify.into());
+        let (dims, given) = (array.shape().len(), out.len() as u64);
+        let block = most.iter().try_fold(item as u64, |bytes, &dim| bytes.checked_mul(dim));
+        let needed = block.and_then(|block| block.checked_mul(records.len() as u64)).unwrap_or(u64::MAX);
+        if needed != given || value.len() != item || most.len() != dims {
+            return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
+        }
+        let shapes = self.shapes(field, records)?;
+        if shapes.chunks_exact(dims.max(1)).any(|shape| shape.iter().zip(most).any(|(dim, most)| dim > most)) {
+            return Err(self.wrong_type(field, "an array is larger than the block it is to be padded to"));
+        }
+        let source = self.payload_source(field, records)?;
+        let block = block.unwrap_or_default();
+        let starts: Vec<u64> = (0..=records.len() as u64).map(|i| i * block).collect();
+        let (most, value, last) = (most.to_vec(), value.to_vec(), dims.saturating_sub(1));
+        let fill = move |_: usize, i: usize, part: &mut [u8]| {
+            let shape = shapes.get(i * dims..(i + 1) * dims).unwrap_or_default();
+            source.with(i, verify, |bytes| pad(bytes, shape, part, &most, &value, 0, last))
+        };
+        let groups = groups_of(&starts);
+        fill_parts(&Pool::current(), self.threads(), interrupted, out, starts, groups, fill)
+    }
+}
+
+/// Copies an array into a block that is as large or larger in every dimension, from dimension `at` on.
+fn pad(bytes: &[u8], shape: &[u64], out: &mut [u8], most: &[u64], value: &[u8], at: usize, last: usize) {
+    if shape.get(at..) == most.get(at..) {
+        out.copy_from_slice(bytes);
+        return;
+    }
+    let (here, there) = (shape[at] as usize, most[at] as usize);
+    if bytes.is_empty() || there == 0 {
+        fill(out, value);
+        return;
+    }
+    let (from, to) = (bytes.len() / here, out.len() / there);
+    let (used, rest) = out.split_at_mut(here * to);
+    if at == last || shape[at + 1..] == most[at + 1..] {
+        used.copy_from_slice(bytes);
+    } else {
+        for (bytes, out) in bytes.chunks_exact(from).zip(used.chunks_exact_mut(to)) {
+            pad(bytes, shape, out, most, value, at + 1, last);
+        }
+    }
+    fill(rest, value);
+}
+
+fn fill(out: &mut [u8], value: &[u8]) {
+    match value {
+        [first, rest @ ..] if rest.iter().all(|byte| byte == first) => out.fill(*first),
+        _ => out.chunks_exact_mut(value.len().max(1)).for_each(|number| number.copy_from_slice(value)),
+    }
+}
+
+/// The largest of each dimension of many shapes, those of an array's type where it is fixed.
+pub fn largest_shape(array: &ArrayType, shapes: &[u64]) -> Vec<u64> {
+    let mut most: Vec<u64> = array.shape().iter().map(|dim| dim.unwrap_or_default()).collect();
+    for shape in shapes.chunks_exact(most.len().max(1)) {
+        for (most, &dim) in most.iter_mut().zip(shape) {
+            *most = dim.max(*most);
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_lies_at_the_start_of_its_block_and_the_rest_is_filled() {
+        let array: Vec<u8> = (1..=12).collect();
+        let mut out = vec![9; 2 * 4 * 3];
+        pad(&array, &[2, 3, 2], &mut out, &[2, 4, 3], &[0], 0, 2);
+        assert_eq!(out, [1, 2, 0, 3, 4, 0, 5, 6, 0, 0, 0, 0, 7, 8, 0, 9, 10, 0, 11, 12, 0, 0, 0, 0]);
+        let mut out = vec![9; 6];
+        pad(&[1, 2], &[1], &mut out, &[3], &[7, 8], 0, 0);
+        assert_eq!(out, [1, 2, 7, 8, 7, 8]);
+        pad(&[], &[0], &mut out, &[3], &[7, 8], 0, 0);
+        assert_eq!(out, [7, 8, 7, 8, 7, 8]);
+        pad(&[], &[2, 0], &mut out[..2], &[2, 1], &[3], 0, 1);
+        assert_eq!(out[..2], [3, 3]);
+        pad(&[], &[0, 0], &mut [], &[0, 5], &[3], 0, 1);
+    }
+}

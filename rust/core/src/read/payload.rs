@@ -1,0 +1,238 @@
+//! Payloads on their way to the caller: read, checked, copied or decompressed into memory of exactly the value's size.
+
+use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+
+use crate::codec;
+use crate::error::{Error, Result};
+use crate::format::dictionary::Dictionary;
+use crate::format::extent::Extent;
+use crate::memory;
+use crate::read::chunk::Source;
+use crate::read::reader::Reader;
+use crate::read::seen::{Verify, is_set};
+
+/// Larger buffers are not kept.
+const KEEP: usize = 4 << 20;
+
+/// Copied and checked in pieces that stay in the nearest cache in between.
+const PIECE: usize = 16 << 10;
+
+thread_local! {
+    /// What is read by system calls lies here until it is decompressed.
+    static STORED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Reader {
+    /// Calls `work` with the bytes of the mapping, if there is one; a page of it that cannot be read is an error which names the
+    /// record.
+    #[inline]
+    pub(crate) fn with_mapped<T>(
+        &self,
+        field: usize,
+        records: &[u64],
+        extents: &[Extent],
+        work: impl FnOnce(Option<&[u8]>) -> Result<T>,
+    ) -> Result<T> {
+        self.inner.random.with(work).map_err(|e| self.name_lost(field, records, extents, e))
+    }
+
+    /// The stored bytes of a payload.
+    #[inline]
+    pub(crate) fn stored_in<'a>(&self, extent: &Extent, mapped: &'a [u8]) -> Result<&'a [u8]> {
+        let start = extent.offset as usize;
+        let outside = || Error::corrupt(self.path(), "index", "an extent lies outside of the mapping");
+        mapped.get(start..start + extent.stored as usize).ok_or_else(outside)
+    }
+
+    /// Copies a value to `out`, which is of its size.
+    pub(crate) fn copy_one(
+        &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: Verify,
+    ) -> Result<()> {
+        self.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
+            self.copy_from(mapped, field, record, extent, out, verify)
+        })
+    }
+
+    /// As [`Reader::copy_one`], for those who read several; `mapped` is what [`Source::with`] gives.
+    #[inline]
+    pub(crate) fn copy_from(
+        &self,
+        mapped: Option<&[u8]>,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        out: &mut [u8],
+        verify: Verify,
+    ) -> Result<()> {
+        if !extent.is_plain() {
+            return self.decompress_one(field, record, extent, out);
+        }
+        match (&self.inner.random, mapped) {
+            (_, Some(mapped)) => {
+                let stored = self.stored_in(extent, mapped)?;
+                let (bytes, side) = stored.split_at(out.len());
+                if !Self::is_due_in(self.inner.seen.bits(field), record, verify) {
+                    out.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                let mut crc = 0;
+                for (to, from) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE)) {
+                    to.copy_from_slice(from);
+                    crc = crate::format::crc::crc32c_append(crc, to);
+                }
+                self.compare_crc(field, record, extent.crc, crate::format::crc::crc32c_append(crc, side))?;
+                self.remember(field, record, verify);
+                Ok(())
+            }
+            (Source::Mapped(_), None) => self.copy_one(field, record, extent, out, verify),
+            (Source::File(file), None) => {
+                file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
+                if verify == Verify::Never {
+                    return self.inner.seal.check_after(file);
+                }
+                let crc = self.read_crc(extent, extent.length(), crate::format::crc::crc32c(out), &mut Vec::new())?;
+                self.compare_crc(field, record, extent.crc, crc)
+            }
+        }
+    }
+
+    /// Whether a payload in the mapping is to be compared with its CRC, by what is known of its field.
+    #[inline]
+    pub(crate) fn is_due_in(bits: &[AtomicU64], record: u64, verify: Verify) -> bool {
+        match verify {
+            Verify::Never => false,
+            Verify::Once => !is_set(bits, record),
+            Verify::Always => true,
+        }
+    }
+
+    /// Whether a payload that is read from the mapping as it lies there is to be compared with its CRC, which may take long.
+    pub fn is_due(&self, field: usize, record: u64, verify: Verify) -> bool {
+        Self::is_due_in(self.inner.seen.bits(field), record, verify)
+    }
+
+    /// Remembers that a payload in the mapping is sound.
+    pub(crate) fn remember(&self, field: usize, record: u64, verify: Verify) {
+        if verify == Verify::Once {
+            self.inner.seen.set(field, record);
+        }
+    }
+
+    /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
+    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent], verify: Verify) -> Result<()> {
+        self.with_mapped(field, records, extents, |mapped| {
+            let Some(mapped) = mapped else { return Ok(()) };
+            for (&record, extent) in records.iter().zip(extents) {
+                // A record may be there twice.
+                if !self.is_due(field, record, verify) {
+                    continue;
+                }
+                self.check_crc(field, record, extent, self.stored_in(extent, mapped)?)?;
+                self.remember(field, record, verify);
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn check_crc(&self, field: usize, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
+        self.compare_crc(field, record, extent.crc, crate::format::crc::crc32c(bytes))
+    }
+
+    pub(crate) fn compare_crc(&self, field: usize, record: u64, stored: u32, computed: u32) -> Result<()> {
+        if stored == computed {
+            return Ok(());
+        }
+        let (path, field) = (self.path().to_owned(), self.name_of(field));
+        Err(Error::Checksum { path, record, field, stored, computed })
+    }
+
+    /// Reads, checks and decompresses a value into `out`, which is of its size.
+    ///
+    /// Whoever asks for no check of payloads gets it here all the same: a codec notices most damage, not all, and what it makes of the
+    /// rest is garbage from the first wrong bit on. It costs little beside decompressing.
+    pub(crate) fn decompress_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
+        match &self.inner.random {
+            Source::Mapped(map) => {
+                let outcome =
+                    map.read(|bytes| self.decompress(field, record, extent, self.stored_in(extent, bytes)?, out));
+                outcome.map_err(|e| self.name_lost(field, &[record], &[*extent], e))?
+            }
+            Source::File(file) => STORED.with_borrow_mut(|stored| {
+                resized(stored, extent.stored)?;
+                file.read_exact_at(stored, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
+                let outcome = self.decompress(field, record, extent, stored, out);
+                if stored.capacity() > KEEP {
+                    *stored = Vec::new();
+                }
+                outcome
+            }),
+        }
+    }
+
+    /// A compressed value in memory of its own.
+    pub(crate) fn decompressed(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+        let mut value = Vec::new();
+        resized(&mut value, extent.length())?;
+        self.decompress_one(field, record, extent, &mut value)?;
+        Ok(value)
+    }
+
+    /// Checks and decompresses stored bytes.
+    pub(crate) fn decompress(
+        &self,
+        field: usize,
+        record: u64,
+        extent: &Extent,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.check_crc(field, record, extent, stored)?;
+        let mut unusable = None;
+        let dictionary = |id| {
+            self.dictionary(field, id).map_err(|error| {
+                let text = error.to_string();
+                unusable = Some(error);
+                text
+            })
+        };
+        codec::decode(extent.codec, stored, out, dictionary).map_err(|detail| {
+            let (path, field) = (self.path().to_owned(), self.name_of(field));
+            unusable.unwrap_or(Error::BadPayload { path, record, field, detail })
+        })
+    }
+
+    /// What is wrong with the dictionaries of all fields.
+    pub(crate) fn damaged_dictionaries(&self) -> Vec<Error> {
+        let (file, limit) = (&self.inner.file, self.inner.footer.offset);
+        let of = |(field, all): (usize, &Vec<Dictionary>)| {
+            let name = self.name_of(field);
+            all.iter().filter_map(|d| d.prepared(self.path(), &name, file, limit).err()).collect::<Vec<_>>()
+        };
+        self.inner.dictionaries.iter().enumerate().flat_map(of).collect()
+    }
+
+    fn dictionary(&self, field: usize, id: u32) -> Result<&zstd_safe::DDict<'static>> {
+        let name = self.name_of(field);
+        let known = self.inner.dictionaries.get(field).map_or(&[][..], Vec::as_slice);
+        let Some(dictionary) = known.iter().find(|dictionary| dictionary.id() == id) else {
+            let detail =
+                format!("a payload needs it, and the schema does not say where it lies ({} are known)", known.len());
+            return Err(Error::corrupt(self.path(), format!("dictionary {id} of field {name}"), detail));
+        };
+        dictionary.prepared(self.path(), &name, &self.inner.file, self.inner.footer.offset)
+    }
+}
+
+/// Makes a buffer of so many bytes; what a hostile file asks for is an error, not the end of the process.
+pub(crate) fn resized(buffer: &mut Vec<u8>, bytes: u64) -> Result<()> {
+    memory::reserve(buffer, (bytes as usize).saturating_sub(buffer.len()))?;
+    buffer.resize(bytes as usize, 0);
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Groups of neighbouring payloads, and asking the kernel for payloads before they are read.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::format::extent::Extent;
+use crate::read::reader::Reader;
+use crate::sys;
+
+/// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
+pub(crate) const GROUP: u64 = 256 << 10;
+/// So many bytes are asked of the kernel ahead of the copying: enough to keep the disk busy, and copying starts at once (with
+/// 16 MiB a cold batch of 28 MiB took a fifth longer).
+pub(crate) const WINDOW: u64 = 6 << 20;
+const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
+
+/// Runs of neighbouring positions of about [`GROUP`] bytes each.
+pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut first = 0;
+    for next in 1..starts.len() {
+        if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
+            groups.push(first..next);
+            first = next;
+        }
+    }
+    groups
+}
+
+impl Reader {
+    /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn prefetch(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<u64> {
+        let extents = self.extents(field, records)?;
+        self.ask_unless(&extents, interrupted)?;
+        Ok(extents.iter().map(|e| e.stored).sum())
+    }
+
+    /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
+    pub(crate) fn disk_was_read(&self) -> bool {
+        let blocks = sys::blocks_read();
+        self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
+    }
+
+    /// Asks the kernel for one payload.
+    pub(crate) fn ask(&self, extent: &Extent) {
+        sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
+    }
+
+    pub(crate) fn ask_all(&self, extents: &[Extent]) {
+        for extent in extents {
+            self.ask(extent);
+        }
+    }
+
+    /// Asks for any number of payloads, and whether to stop each time that a window's worth was asked for.
+    pub(crate) fn ask_unless(&self, extents: &[Extent], mut interrupted: impl FnMut() -> bool) -> Result<()> {
+        let mut asked = 0;
+        for extent in extents {
+            self.ask(extent);
+            asked += extent.stored;
+            if asked >= WINDOW {
+                asked = 0;
+                if interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the groups of the first window, before any of a batch is touched.
+    pub(crate) fn ask_first(&self, extents: &[Extent], groups: &[Range<usize>]) {
+        for group in groups.iter().take(GROUPS_AHEAD) {
+            self.ask_all(&extents[group.clone()]);
+        }
+    }
+
+    /// Asks for the group that lies a window ahead of one that is begun.
+    pub(crate) fn ask_ahead_of(&self, group: usize, extents: &[Extent], groups: &[Range<usize>]) {
+        if let Some(coming) = groups.get(group + GROUPS_AHEAD) {
+            self.ask_all(&extents[coming.clone()]);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The value of one field of one record, whatever its type.
+
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Error, Result};
+use crate::format::dtype::DType;
+use crate::format::extent::Extent;
+use crate::format::field_type::FieldType;
+use crate::read::payload::resized;
+use crate::read::reader::Reader;
+use crate::read::seen::Verify;
+
+/// One value of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Datum {
+    /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
+    Payload(u64, u64),
+    /// A payload's value in memory of its own: one that is stored compressed, or a list, which is to be taken apart.
+    Decompressed(Vec<u8>),
+    /// Text, which may be that of JSON.
+    Str(String),
+    /// An int64.
+    Int(i64),
+    /// A float64.
+    Float(f64),
+    /// A number of another type, or an array that lies in its column: little-endian, in C order.
+    Values(Vec<u8>),
+    /// The record has no value for the field.
+    Missing,
+}
+
+impl Reader {
+    /// One value of one record.
+    ///
+    /// # Errors
+    /// Damage; with `verify`, a payload's too.
+    pub fn datum(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Datum> {
+        let verify = verify.into();
+        match &self.field_at(field)?.kind {
+            FieldType::String | FieldType::Json => {
+                Ok(self.strings(field, &[record])?.pop().flatten().map_or(Datum::Missing, Datum::Str))
+            }
+            kind if kind.has_payloads() => {
+                let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+                if extent.missing {
+                    return Ok(Datum::Missing);
+                }
+                if !extent.is_plain() || matches!(kind, FieldType::List(_)) {
+                    return Ok(Datum::Decompressed(self.read_checked(field, record, &extent)?));
+                }
+                if self.is_due(field, record, verify) {
+                    self.check_mapped(field, &[record], &[extent], verify)?;
+                }
+                Ok(Datum::Payload(extent.offset, extent.length()))
+            }
+            kind => {
+                let values = match self.values(field, &[record]) {
+                    Err(Error::Missing { .. }) => return Ok(Datum::Missing),
+                    values => values?,
+                };
+                let word = |values: &[u8]| values.try_into().unwrap_or_default();
+                Ok(match kind {
+                    FieldType::Scalar(DType::Int64) => Datum::Int(i64::from_le_bytes(word(&values))),
+                    FieldType::Scalar(DType::Float64) => Datum::Float(f64::from_le_bytes(word(&values))),
+                    _ => Datum::Values(values),
+                })
+            }
+        }
+    }
+
+    /// The texts of records; a missing one is `None`.
+    ///
+    /// # Errors
+    /// A damaged index or payload (checksums are always checked here), or a field of another type.
+    pub fn strings(&self, field: usize, records: &[u64]) -> Result<Vec<Option<String>>> {
+        if !self.field_at(field)?.kind.holds_text() {
+            return Err(self.wrong_type(field, "it has no text"));
+        }
+        let extents = self.extents(field, records)?;
+        let text = |(i, extent): (usize, &Extent)| {
+            if extent.missing {
+                return Ok(None);
+            }
+            let bytes = self.read_checked(field, records[i], extent)?;
+            let bad =
+                |_| Error::BadString { path: self.path().to_owned(), record: records[i], field: self.name_of(field) };
+            String::from_utf8(bytes).map(Some).map_err(bad)
+        };
+        extents.iter().enumerate().map(text).collect()
+    }
+
+    /// A copy of one value, decompressed, read by a system call. (Compressed ones are always checked.)
+    ///
+    /// # Errors
+    /// A failed read, damage, or a record without a value.
+    pub fn payload(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Vec<u8>> {
+        let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+        if extent.missing {
+            return Err(self.missing(field, record));
+        }
+        if !extent.is_plain() {
+            return self.decompressed(field, record, &extent);
+        }
+        let mut bytes = self.pread(field, record, &extent)?;
+        if verify.into() == Verify::Never {
+            self.inner.seal.check_after(&self.inner.file)?;
+        } else {
+            self.check_crc(field, record, &extent, &bytes)?;
+        }
+        bytes.truncate(extent.length() as usize);
+        Ok(bytes)
+    }
+
+    /// Copies one value, decompressed, to `out`, which is of its size; from the mapping if there is one.
+    ///
+    /// # Errors
+    /// A buffer of another size, a failed read, damage, or a record without a value.
+    pub fn value_into(&self, field: usize, record: u64, out: &mut [u8], verify: impl Into<Verify>) -> Result<()> {
+        let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+        if extent.missing {
+            return Err(self.missing(field, record));
+        }
+        let (needed, given) = (extent.length(), out.len() as u64);
+        if needed != given {
+            return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
+        }
+        self.copy_one(field, record, &extent, out, verify.into())
+    }
+
+    fn read_checked(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.length())?;
+        self.copy_one(field, record, extent, &mut bytes, Verify::Always)?;
+        Ok(bytes)
+    }
+
+    fn pread(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        resized(&mut bytes, extent.stored)?;
+        let read = self.inner.file.read_exact_at(&mut bytes, extent.offset);
+        read.map_err(|e| self.failed_read(field, record, e))?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,83 @@
+//! Which payloads have been checked: a bit for each record of a field, set by any thread and never locked.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::schema::Schema;
+
+/// When a payload is compared with its CRC. What is compressed, and texts and lists, are compared each time in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Never.
+    Never,
+    /// When the reader first takes it from the mapping. A system call may bring other bytes each time: what it reads is compared each time.
+    #[default]
+    Once,
+    /// Each time.
+    Always,
+}
+
+impl From<bool> for Verify {
+    fn from(verify: bool) -> Self {
+        if verify { Self::Always } else { Self::Never }
+    }
+}
+
+/// The payloads of a snapshot that were found to be sound where they lie in the mapping.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    records: u64,
+    /// For each field the bits of its records, 64 to a word; made when the first is set.
+    fields: Vec<(u32, OnceLock<Box<[AtomicU64]>>)>,
+}
+
+/// No bits if there is no memory for them: each payload is checked each time then.
+fn zeros(records: u64) -> Box<[AtomicU64]> {
+    let words = records.div_ceil(64) as usize;
+    let mut bits = Vec::new();
+    if bits.try_reserve_exact(words).is_ok() {
+        bits.resize_with(words, AtomicU64::default);
+    }
+    bits.into_boxed_slice()
+}
+
+impl Seen {
+    pub(crate) fn new(schema: &Schema, records: u64) -> Self {
+        Self { records, fields: schema.fields().iter().map(|field| (field.id, OnceLock::new())).collect() }
+    }
+
+    /// What is known of the same records of the same file at a later commit, which has not yet been read from.
+    pub(crate) fn hand_on(&self, later: &Self) {
+        for (id, bits) in &self.fields {
+            let same = later.fields.iter().find(|(other, _)| other == id);
+            if let (Some(bits), Some((_, same))) = (bits.get(), same) {
+                let grown = zeros(later.records);
+                for (to, from) in grown.iter().zip(bits) {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                let _ = same.set(grown);
+            }
+        }
+    }
+
+    /// The bits of a field, to be looked at by [`is_set`]; none as long as none is set.
+    #[inline]
+    pub(crate) fn bits(&self, field: usize) -> &[AtomicU64] {
+        self.fields.get(field).and_then(|(_, bits)| bits.get()).map_or(&[], |bits| bits)
+    }
+
+    /// Remembers that a payload is sound.
+    pub(crate) fn set(&self, field: usize, record: u64) {
+        let Some((_, bits)) = self.fields.get(field) else { return };
+        if let Some(word) = bits.get_or_init(|| zeros(self.records)).get((record / 64) as usize) {
+            // Relaxed: a bit says something about bytes of the file, not about what another thread has written.
+            word.fetch_or(1 << (record % 64), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the bit of a record is set.
+#[inline]
+pub(crate) fn is_set(bits: &[AtomicU64], record: u64) -> bool {
+    bits.get((record / 64) as usize).is_some_and(|word| word.load(Ordering::Relaxed) >> (record % 64) & 1 == 1)
+}

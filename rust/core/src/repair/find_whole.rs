@@ -1,0 +1,183 @@
+//! What to read a damaged file from: its id, and the newest commit that is whole.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::file::find_commit::{Opening, scan_pages};
+use crate::file::storage::Storage;
+use crate::format::directory::decode_directory;
+use crate::format::layout::{FileId, Footer, PAGE, decode_superblock, u64_at};
+use crate::format::metadata::Document;
+
+/// So many file ids are tried, those that most footers have first.
+const MOST_IDS: usize = 16;
+
+/// What a user is told of the file's structure, each thing once.
+#[derive(Debug, Default)]
+pub(crate) struct Notes(pub(crate) Vec<String>);
+
+impl Notes {
+    pub(crate) fn say(&mut self, note: String) {
+        if !self.0.contains(&note) {
+            self.0.push(note);
+        }
+    }
+
+    pub(crate) fn add(&mut self, error: &Error) {
+        self.say(error.coded());
+    }
+}
+
+/// What could be read, `None` where it is damaged; failing reads and newer versions stay errors.
+pub(crate) fn kept<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The file's id, its superblock's or that of footers in it, the newest commit that is whole, and what was found on the way.
+///
+/// # Errors
+/// The file has neither; and failed reads.
+pub(crate) fn find(
+    path: &Path,
+    file: &Arc<File>,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<(FileId, State, Notes)>> {
+    let io = |e| Error::io(path, e);
+    let length = Storage::len(file.as_ref()).map_err(io)?;
+    let mut page = vec![0; length.min(PAGE) as usize];
+    file.read_at(&mut page, 0).map_err(io)?;
+    let of_id = |id: FileId, interrupted: &mut dyn FnMut() -> bool| {
+        let opening = Opening::with_id(path, file.as_ref(), id)?;
+        let mut more = Notes::default();
+        let found = Search { path, file, opening: &opening, interrupted }.newest_whole(&mut more)?;
+        Ok::<_, Error>(found.map(|state| (id, state, more)))
+    };
+    let said = decode_superblock(path, &page);
+    let own = match said {
+        Ok(id) => of_id(id, interrupted)?,
+        Err(_) => None,
+    };
+    if own.as_ref().is_some_and(|(_, state, _)| state.footer.offset + PAGE == length) {
+        return Ok(own);
+    }
+    // Page 0 may be that of another file, and so may be other pages, with footers that lie where they say.
+    let mut seen: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
+    scan_pages(path, file.as_ref(), length, |page, offset| {
+        if interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let mut id = FileId::default();
+        id.copy_from_slice(page.get(16..32).unwrap_or(&[0; 16]));
+        if u64_at(page, 32) == offset && kept(Footer::decode(path, page, offset, &id))?.flatten().is_some() {
+            let (count, last) = seen.entry(id).or_default();
+            (*count, *last) = (*count + 1, offset.max(*last));
+        }
+        Ok(None::<()>)
+    })?;
+    let mut ids: Vec<((u64, u64), FileId)> = seen.into_iter().map(|(id, seen)| (seen, id)).collect();
+    ids.sort_unstable_by(|a, b| b.cmp(a));
+    for (_, id) in ids.iter().take(MOST_IDS) {
+        if own.as_ref().is_some_and(|(own, ..)| own == id) {
+            return Ok(own);
+        }
+        if let Some(mut found) = of_id(*id, interrupted)? {
+            if said.as_ref().is_ok_and(|said| said != id) {
+                found.2.say(format!("{}: page 0 is that of another file than the commits", path.display()));
+            }
+            return Ok(Some(found));
+        }
+    }
+    if ids.is_empty() { said.map(|_| None) } else { Ok(None) }
+}
+
+/// Where a file is read from.
+pub(crate) struct State {
+    pub(crate) footer: Footer,
+    pub(crate) directory: Vec<u8>,
+    pub(crate) document: Document,
+    /// Whether that is an older commit's.
+    pub(crate) borrowed: bool,
+    /// Records of the newest footer that is valid.
+    pub(crate) records: u64,
+    /// Its commit.
+    pub(crate) newest: u64,
+}
+
+/// Goes through the footers of a file, from the newest on.
+pub(crate) struct Search<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) file: &'a Arc<File>,
+    pub(crate) opening: &'a Opening<'a>,
+    pub(crate) interrupted: &'a mut dyn FnMut() -> bool,
+}
+
+impl Search<'_> {
+    /// The last valid footer that ends at `end` or before.
+    fn scan(&mut self, end: u64) -> Result<Option<Footer>> {
+        let (path, id) = (self.path, self.opening.id);
+        scan_pages(path, self.file.as_ref(), end, |page, offset| {
+            if (self.interrupted)() {
+                return Err(Error::Interrupted);
+            }
+            Ok(kept(Footer::decode(path, page, offset, &id))?.flatten())
+        })
+    }
+
+    /// The footer before another one.
+    pub(crate) fn before(&mut self, footer: &Footer) -> Result<Option<Footer>> {
+        if footer.previous == 0 {
+            return Ok(None);
+        }
+        let named = kept(self.opening.footer_at(footer.previous))?.flatten();
+        match named.filter(|before| before.commit < footer.commit) {
+            Some(before) => Ok(Some(before)),
+            None => self.scan(footer.previous),
+        }
+    }
+
+    /// The newest commit that is whole: one whose metadata is damaged may have that of another.
+    fn newest_whole(&mut self, notes: &mut Notes) -> Result<Option<State>> {
+        let mut next = self.scan(self.opening.length)?;
+        let Some(Footer { records, commit: newest, .. }) = next else { return Ok(None) };
+        // Commits whose directories are good and whose metadata are not, the newest first.
+        let mut waiting: Vec<(Footer, Vec<u8>)> = Vec::new();
+        while let Some(footer) = next {
+            let mut read = |result: Result<Vec<u8>>| match result {
+                Err(error @ Error::Corrupt { .. }) => {
+                    notes.add(&error);
+                    Ok(None)
+                }
+                other => other.map(Some),
+            };
+            let directory = read(self.opening.directory(&footer))?;
+            let document = match self.opening.document(&footer) {
+                Err(error @ Error::Corrupt { .. }) => {
+                    notes.add(&error);
+                    None
+                }
+                other => Some(other?),
+            };
+            if let Some(document) = document {
+                let own = directory.map(|directory| (footer, directory, false));
+                let newer = waiting.drain(..).map(|(footer, directory)| (footer, directory, true));
+                for (footer, directory, borrowed) in newer.chain(own) {
+                    match decode_directory(self.path, &directory, &footer, &document.schema) {
+                        Ok(_) => return Ok(Some(State { footer, directory, document, borrowed, records, newest })),
+                        Err(error) => notes.add(&error),
+                    }
+                }
+            } else {
+                waiting.extend(directory.map(|directory| (footer, directory)));
+            }
+            next = self.before(&footer)?;
+        }
+        Ok(None)
+    }
+}

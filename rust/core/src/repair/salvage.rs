@@ -1,0 +1,288 @@
+//! What is left of a damaged file: the newest commit whose structure can be read, and which of its records can be.
+//!
+//! The file is only read. A [`Salvage`] has a reader for those records, which a [`Copier`](crate::Copier) copies like any other's.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::codec::Codec;
+use crate::error::{Error, Result};
+use crate::file::find_commit::{Commit, Opening};
+use crate::file::storage::Storage;
+use crate::format::dictionary::DictionaryRange;
+use crate::format::extent::Extent;
+use crate::format::layout::{Footer, Part};
+use crate::format::metadata::Document;
+use crate::format::schema::Schema;
+use crate::read::reader::Reader;
+use crate::read::snapshot::{Access, open_regular};
+use crate::repair::find_whole::{Notes, Search, State, find, kept};
+use crate::repair::mend_index::{Mender, OlderChunks};
+
+/// Records whose extents are looked up at once.
+const WINDOW: u64 = 16 << 10;
+/// What the header of a zstd frame has at most.
+const FRAME_HEADER: u64 = 18;
+
+/// Records that are lost for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// Their numbers.
+    pub records: Range<u64>,
+    /// The field whose value or index is damaged; `None` if nothing of them is left.
+    pub field: Option<String>,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// The records of a damaged file, and what became of them.
+#[derive(Debug)]
+pub struct Salvage {
+    reader: Reader,
+    losses: Vec<Loss>,
+    notes: Vec<String>,
+    records: u64,
+    unknown: bool,
+    /// Records of the commit that are lost, as runs in order that do not touch.
+    lost: Vec<Range<u64>>,
+    /// For each field the ids of the dictionaries that there are, if its values may need others.
+    dictionaries: Vec<Option<Vec<u32>>>,
+}
+
+impl Salvage {
+    /// Looks for the newest commit of a file whose footer, directory and metadata can be read; index blocks of it that are damaged
+    /// are taken from older commits where these have them.
+    ///
+    /// `interrupted` is asked now and then. Payloads are not read: [`Salvage::check`] does that.
+    ///
+    /// # Errors
+    /// [`Error::NothingLeft`]: there is no such commit. The file cannot be opened or read, is no .frec file, or of a newer version.
+    pub fn open(path: &Path, threads: Option<usize>, interrupted: &mut dyn FnMut() -> bool) -> Result<Self> {
+        let file = open_regular(path)?;
+        let mut notes = Notes::default();
+        let (mut opened, mut never) = (None, None);
+        match Reader::open(path, Access::Pread, threads) {
+            Ok(reader) => opened = Some(reader.snapshot().commit),
+            Err(error @ Error::Io { .. }) => return Err(error),
+            Err(error @ Error::NoCommit { .. }) => never = Some(error),
+            Err(error) => notes.add(&error),
+        }
+        let Some((id, state, more)) = find(path, &file, interrupted)? else {
+            let detail = "no commit is left whose footer, directory and metadata can be read".to_owned();
+            return Err(never.unwrap_or(Error::NothingLeft { path: path.to_owned(), detail }));
+        };
+        for note in more.0 {
+            notes.say(note);
+        }
+        let opening = Opening::with_id(path, file.as_ref(), id)?;
+        let mut search = Search { path, file: &file, opening: &opening, interrupted };
+        let State { footer, directory, mut document, borrowed, records, newest } = state;
+        if let Some(error) = never {
+            notes.add(&error);
+        }
+        if opened.is_some_and(|commit| commit != footer.commit) {
+            notes.say(format!("readers find another commit, the newest that is whole is commit {}", footer.commit));
+        }
+        if opening.has_damaged_slot() {
+            let path = path.display();
+            notes.say(format!("{path}: a slot of page 0 is damaged: if there was a later commit, it can not tell"));
+        }
+        let unknown = opening.sealed().is_some_and(|sealed| sealed > newest);
+        let mut losses = Vec::new();
+        if records > footer.records {
+            let why = format!("of the commits behind commit {} the index is lost", footer.commit);
+            losses.push(Loss { records: footer.records..records, field: None, why });
+        }
+        let dictionaries = good_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
+        let dictionaries = dictionaries.into_iter().map(|(good, all)| (!all || borrowed).then_some(good)).collect();
+        let (at, file_length) = (footer, opening.length);
+        let commit = Commit { id, footer, directory, document, file_length };
+        let older = OlderChunks::new(|each| {
+            let mut before = search.before(&at)?;
+            while let Some(footer) = before {
+                if let Some(directory) = kept(search.opening.directory(&footer))? {
+                    each(&footer, &directory);
+                }
+                before = search.before(&footer)?;
+            }
+            Ok(())
+        });
+        let mut mender = Mender { path, file: &file, older, losses: Vec::new(), mended: Vec::new() };
+        let mend = |index: &mut crate::read::index::Index, schema: &Schema| mender.mend(index, schema);
+        let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit, mend)?;
+        let Mender { losses: of_blocks, mended, .. } = mender;
+        for note in mended {
+            notes.say(note);
+        }
+        let lost = runs(of_blocks.iter().map(|loss| loss.records.clone()).collect());
+        losses.extend(of_blocks);
+        let records = records.max(footer.records);
+        Ok(Self { reader, losses, notes: notes.0, records, unknown, lost, dictionaries })
+    }
+
+    /// Reads the payloads of all records that are left and finds those that are damaged.
+    ///
+    /// `progress` is called on the calling thread with the bytes read so far; when it says true, the check stops.
+    ///
+    /// # Errors
+    /// Failed reads and interrupts.
+    pub fn check(&mut self, mut progress: impl FnMut(u64) -> bool) -> Result<()> {
+        let done = Arc::new(AtomicU64::new(0));
+        let reader = self.reader.clone();
+        let mut damaged = Vec::new();
+        for (field, definition) in reader.schema().fields().iter().enumerate() {
+            if !definition.kind.has_payloads() {
+                continue;
+            }
+            let chunks = reader.inner.index.column(field, Part::MAIN).map_or(&[][..], |column| &column.chunks);
+            let windows = chunks.iter().flat_map(|data| {
+                let (first, end) = (data.chunk.first, data.chunk.end_record());
+                (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
+            });
+            for window in windows {
+                let mut note = |error: &Error| damaged.extend(loss_of(error));
+                let mut wanted = Vec::new();
+                for run in self.kept_in(window) {
+                    wanted.extend(reader.readable_extents(field, run, &mut note)?);
+                }
+                self.check_dictionaries(field, &wanted, &mut damaged)?;
+                let found = reader.verify_payloads(field, wanted, false, &done, &mut progress)?;
+                damaged.extend(found.errors.iter().filter_map(loss_of));
+            }
+        }
+        if progress(done.load(Ordering::Relaxed)) {
+            return Err(Error::Interrupted);
+        }
+        let all = self.lost.drain(..).chain(damaged.iter().map(|loss| loss.records.clone()));
+        self.lost = runs(all.collect());
+        self.losses.extend(damaged);
+        self.losses.sort_by(|a, b| (a.records.start, &a.field).cmp(&(b.records.start, &b.field)));
+        Ok(())
+    }
+
+    /// Finds the values that need a dictionary that is lost.
+    fn check_dictionaries(&self, field: usize, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
+        let Some(Some(good)) = self.dictionaries.get(field) else { return Ok(()) };
+        let mut head = Vec::new();
+        for (record, extent) in wanted.iter().filter(|(_, extent)| extent.codec == Codec::Zstd) {
+            head.resize(extent.stored.min(FRAME_HEADER) as usize, 0);
+            let read = self.reader.inner.file.read_at(&mut head, extent.offset);
+            read.map_err(|e| Error::io(self.reader.path(), e))?;
+            if let Some(id) = zstd_safe::get_dict_id_from_frame(&head).filter(|id| !good.contains(&id.get())) {
+                let why = format!("its dictionary {id} is damaged, or where it lies is lost");
+                let field = Some(self.reader.name_of(field));
+                damaged.push(Loss { records: *record..record + 1, field, why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads records that are not lost; of others what it gives is worth nothing.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// What is lost, in record order; a record may be there several times, for several fields.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
+    }
+
+    /// What of the file's structure is damaged, or was taken from elsewhere.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether anything is damaged.
+    pub fn is_damaged(&self) -> bool {
+        !self.notes.is_empty() || !self.losses.is_empty() || self.unknown
+    }
+
+    /// Records that the file had, as far as anything tells.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Whether there was a later commit of which nothing tells how many records it added.
+    pub fn lost_unknown(&self) -> bool {
+        self.unknown
+    }
+
+    /// Runs of records that can be saved, in order.
+    pub fn saved(&self) -> Vec<Range<u64>> {
+        self.kept_in(0..self.reader.len())
+    }
+
+    /// What of a run is not lost.
+    fn kept_in(&self, run: Range<u64>) -> Vec<Range<u64>> {
+        let (mut kept, mut next) = (Vec::new(), run.start);
+        let first = self.lost.partition_point(|lost| lost.end <= run.start);
+        for lost in self.lost.iter().skip(first).take_while(|lost| lost.start < run.end) {
+            if lost.start > next {
+                kept.push(next..lost.start);
+            }
+            next = lost.end;
+        }
+        if next < run.end {
+            kept.push(next..run.end);
+        }
+        kept
+    }
+}
+
+fn loss_of(error: &Error) -> Option<Loss> {
+    let (record, field) = error.place()?;
+    Some(Loss { records: record..record + 1, field: Some(field.to_owned()), why: error.coded() })
+}
+
+/// Ranges in order, those that touch joined.
+fn runs(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Takes dictionaries that are damaged out of the schema, so that none is copied; by field the ids of the others, and whether
+/// these are all.
+fn good_dictionaries(
+    path: &Path,
+    file: &Arc<File>,
+    footer: &Footer,
+    document: &mut Document,
+    notes: &mut Notes,
+) -> Result<Vec<(Vec<u32>, bool)>> {
+    let mut all = Vec::new();
+    let fields = document.schema.fields().iter();
+    let rows: Vec<_> = fields.map(|field| (field.id, field.name.clone(), field.compression.clone())).collect();
+    for (id, name, compression) in rows {
+        let mut good = Vec::new();
+        let mut whole = true;
+        if let Some(mut compression) = compression {
+            for range in &compression.dictionaries {
+                let read = |bytes: &mut [u8], at| file.read_at(bytes, at).map_err(|e| Error::io(path, e));
+                match DictionaryRange::read(range, path, &name, footer.offset, read) {
+                    Ok(_) => good.push(*range),
+                    Err(error @ Error::Corrupt { .. }) => {
+                        notes.add(&error);
+                        whole = false;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            compression.dictionaries.clone_from(&good);
+            if !whole {
+                document.schema.set_compression(id, Some(compression));
+            }
+        }
+        all.push((good.iter().map(|range: &DictionaryRange| range.id).collect(), whole));
+    }
+    Ok(all)
+}

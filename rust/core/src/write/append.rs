@@ -1,0 +1,275 @@
+//! Appending records: values are checked, payloads written, entries gathered until the commit.
+
+use std::io;
+use std::mem;
+
+use crate::error::{Error, Result};
+use crate::file::storage::Storage;
+use crate::format::dtype::{ArrayType, DType, shape_text};
+use crate::format::extent::{EXTENT_LEN, Extent};
+use crate::format::field_type::FieldType;
+use crate::format::layout::{PAGE, align};
+use crate::format::list::check_list;
+use crate::format::schema::Field;
+use crate::limits::{MAX_SIDE_BYTES, check_image};
+use crate::memory;
+use crate::write::writer::{Value, Writer};
+
+/// Bytes gathered before one write.
+pub(crate) const BUFFER: usize = 1 << 20;
+/// Payloads from this size on are written from where they are: to gather them first would copy them once more.
+const DIRECT: usize = 64 << 10;
+/// Bytes written before the kernel is asked to start writing them to the disk.
+const WRITEBACK: u64 = 16 << 20;
+/// Texts gathered before they are written as one run.
+const HEAP: usize = 4 << 20;
+/// Index bytes held in memory before a commit, whatever the payloads weigh.
+const INDEX: usize = 64 << 20;
+
+impl Writer {
+    /// Appends one record, a value for each field of the schema in order, and returns its number.
+    ///
+    /// # Errors
+    /// A value does not fit its field (nothing is appended then), or a failed write.
+    pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
+        self.check_appendable()?;
+        let sizes = self.check_values(values)?;
+        let record = self.records;
+        self.append_row(values, &sizes)?;
+        Ok(record)
+    }
+
+    /// Appends a record whose values have been checked.
+    pub(crate) fn append_row(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
+        let appended = self.append_checked(values, sizes);
+        self.guard(appended)?;
+        self.records += 1;
+        if self.commit_is_due(0) {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Whether appending so many bytes may write to the file, or commit: it then takes long enough to let others work meanwhile.
+    pub fn may_write(&self, bytes: usize) -> bool {
+        // A record adds padding and entries to its values' bytes; to be asked once too often costs little.
+        const MORE: usize = 4096;
+        bytes >= DIRECT
+            || self.buffer.len() + bytes + MORE > BUFFER
+            || self.heap.len() + bytes >= HEAP
+            || self.is_sampling()
+            || self.commit_is_due(bytes + MORE)
+    }
+
+    /// Whether so many more bytes, of payloads or of the index, would be enough for a commit.
+    fn commit_is_due(&self, more: usize) -> bool {
+        let payloads = self.position() + (self.heap.len() + self.held()) as u64 - self.commit_start;
+        let index: usize = self.columns.iter().map(|c| c.pending.len()).sum();
+        payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
+    }
+
+    /// Checks all values before any of them is written; returns for each the size of its image, or zeros.
+    fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
+        let fields = self.document.schema.fields();
+        if values.len() != fields.len() {
+            return Err(Error::Schema(format!("{} values for {} fields", values.len(), fields.len())));
+        }
+        let check = |(field, value): (&Field, _)| {
+            check_value(&field.kind, value).map_err(|detail| self.bad_value(self.records, &field.name, detail))
+        };
+        fields.iter().zip(values).map(check).collect()
+    }
+
+    pub(crate) fn bad_value(&self, record: u64, field: &str, detail: String) -> Error {
+        Error::BadValue { path: self.path.clone(), record, field: field.to_owned(), detail }
+    }
+
+    fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
+        let mut column = 0;
+        for (value, &size) in values.iter().zip(sizes) {
+            column = self.append_value(column, value, size)?;
+        }
+        if self.heap_is_full() { self.flush_heap() } else { Ok(()) }
+    }
+
+    /// Appends a checked value to its field's columns, of which `column` is the first; returns the first one of the next field.
+    pub(crate) fn append_value(
+        &mut self,
+        column: usize,
+        value: &Value<'_>,
+        (width, height): (u32, u32),
+    ) -> Result<usize> {
+        let next = column + self.columns[column].parts;
+        let longest = match value {
+            Value::Number(bytes) => bytes.len(),
+            Value::Array { data, .. } if !self.columns[column].has_extents() => data.len(),
+            _ => 0,
+        };
+        for column in &mut self.columns[column..next] {
+            memory::reserve(&mut column.pending, longest.max(EXTENT_LEN))?;
+        }
+        let main = &mut self.columns[column];
+        match *value {
+            Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+            Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
+            Value::Number(bytes) => main.pending.extend_from_slice(bytes),
+            Value::Str(text) => self.append_packed(column, text.as_bytes())?,
+            Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
+            Value::Array { data, shape } => {
+                self.append_packed(column, data)?;
+                self.append_dims(column, shape);
+            }
+            Value::Bytes(data) | Value::List(data) => self.append_packed(column, data)?,
+            Value::Image { data, .. } if main.packing.is_some() => self.append_packed(column, data)?,
+            Value::Image { data, side, crc, .. } => self.append_image(column, data, side, crc)?,
+        }
+        // A field of bytes takes images, too, and has no columns for their sizes.
+        if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
+            self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
+            self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
+        }
+        Ok(next)
+    }
+
+    /// Whether the gathered texts are to be written.
+    pub(crate) fn heap_is_full(&self) -> bool {
+        self.heap.len() >= HEAP
+    }
+
+    /// Appends the variable dimensions of an array, if they do not follow from its bytes.
+    fn append_dims(&mut self, column: usize, shape: &[u64]) {
+        if self.columns[column].parts == 1 {
+            return;
+        }
+        let columns = &mut self.columns[column..];
+        let mut part = 0;
+        for (dim, fixed) in shape.iter().zip(columns[0].shape.clone().iter()) {
+            if fixed.is_none() {
+                part += 1;
+                columns[part].pending.extend_from_slice(&dim.to_le_bytes());
+            }
+        }
+    }
+
+    fn append_image(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32) -> Result<()> {
+        self.pad(self.columns[column].alignment)?;
+        let (offset, stored) = (self.position(), (data.len() + side.len()) as u64);
+        let extent = Extent { offset, stored, raw: data.len() as u64, crc, ..Extent::default() };
+        self.put(data)?;
+        self.put(side)?;
+        self.columns[column].pending.extend(extent.encode());
+        Ok(())
+    }
+
+    /// Writes the gathered texts as one run and tells the extents where it lies.
+    pub(crate) fn flush_heap(&mut self) -> Result<()> {
+        let (at, heap) = (self.position(), mem::take(&mut self.heap));
+        self.put(&heap)?;
+        for column in self.columns.iter_mut().filter(|c| c.is_heaped()) {
+            column.place_texts(at);
+        }
+        Ok(())
+    }
+
+    /// Where the next byte will lie in the file.
+    pub(crate) fn position(&self) -> u64 {
+        self.buffer_at + self.buffer.len() as u64
+    }
+
+    /// Appends zeros up to a multiple of `to`.
+    pub(crate) fn pad(&mut self, to: u64) -> Result<()> {
+        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+        let at = self.position();
+        let padded = align(at, to).ok_or_else(|| Error::io(&self.path, io::ErrorKind::FileTooLarge.into()))?;
+        self.put(&ZEROS[..(padded - at) as usize])
+    }
+
+    /// Appends bytes.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() >= DIRECT {
+            self.flush()?;
+            self.write_at(bytes, self.buffer_at)?;
+            self.buffer_at += bytes.len() as u64;
+        } else {
+            if self.buffer.len() + bytes.len() > BUFFER {
+                self.flush()?;
+            }
+            self.buffer.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if !self.buffer.is_empty() {
+            let buffer = mem::take(&mut self.buffer);
+            let written = self.write_at(&buffer, self.buffer_at);
+            self.buffer_at += buffer.len() as u64;
+            self.buffer = buffer;
+            self.buffer.clear();
+            written?;
+        }
+        let behind = self.buffer_at - self.writeback_at;
+        if behind >= WRITEBACK {
+            self.storage()?.start_writeback(self.writeback_at, behind);
+            self.writeback_at = self.buffer_at;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn storage(&self) -> Result<&dyn Storage> {
+        self.storage.as_deref().ok_or_else(|| Error::WriterClosed { path: self.path.clone() })
+    }
+
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.storage()?.write_at(bytes, offset).map_err(|e| Error::io(&self.path, e))
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
+    }
+}
+
+/// The size of a value's image, or zeros if it is none.
+///
+/// # Errors
+/// It does not fit the type of its field, as text.
+pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
+    match (kind, value) {
+        (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
+        | (FieldType::String | FieldType::Json, Value::Str(_))
+        | (FieldType::Scalar(DType::Int64), Value::Int(_))
+        | (FieldType::Scalar(DType::Float64), Value::Float(_)) => Ok((0, 0)),
+        (FieldType::Bytes, Value::Image { .. }) => Err("only images have side bytes".to_owned()),
+        (FieldType::Image, Value::Image { side, .. }) if side.len() as u64 > MAX_SIDE_BYTES => {
+            Err(format!("{} side bytes", side.len()))
+        }
+        (FieldType::Image, Value::Image { size, data, .. }) => check_image(data.len() as u64).map(|()| *size),
+        (FieldType::Image, Value::Bytes(data)) => {
+            check_image(data.len() as u64).and_then(|()| crate::image::size::image_size(data))
+        }
+        (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
+        (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
+        (FieldType::List(item), Value::List(data)) => check_list(item, data).map(|()| (0, 0)),
+        (kind, _) => Err(format!("the value is not {kind}")),
+    }
+}
+
+fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
+    if bytes.len() != dtype.size() {
+        return Err(format!("{} bytes, where {dtype} has {}", bytes.len(), dtype.size()));
+    }
+    if dtype == DType::Bool && bytes[0] > 1 {
+        return Err(format!("the byte {}, where a bool is 0 or 1", bytes[0]));
+    }
+    Ok(())
+}
+
+fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
+    match array.nbytes_of(shape) {
+        None => Err(format!("an array of shape {}, where the field is {array}", shape_text(shape))),
+        Some(bytes) if bytes != data.len() as u64 => {
+            Err(format!("{} bytes for an array of shape {}, which has {bytes}", data.len(), shape_text(shape)))
+        }
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,333 @@
+//! How a writer begins and ends: the file, its lock, where it goes on, and the name that it takes.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+
+use crate::error::{Error, Result};
+use crate::file::find_commit::{Commit, Opening};
+use crate::file::lock;
+use crate::file::replace::{create_temporary, remove_stale_temporaries, temporary_name};
+use crate::file::storage::Storage;
+use crate::format::directory::decode_directory;
+use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
+use crate::format::metadata::Document;
+use crate::format::schema::Schema;
+use crate::pack::recode::Tally;
+use crate::sys;
+use crate::write::append::BUFFER;
+use crate::write::column::ColumnBuffer;
+use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
+
+impl Writer {
+    /// Opens a file for writing and takes its lock.
+    ///
+    /// `schema` may be left out to append. `user` has key/values of the file's own: those that a file has besides stay.
+    ///
+    /// # Errors
+    /// The file exists (create) or does not (append), is locked by another writer, damaged, or has another schema.
+    #[allow(clippy::needless_pass_by_value)] // a schema is made for the one file that it is given to
+    pub fn open(
+        path: &Path,
+        schema: Option<Schema>,
+        user: Option<Map<String, Json>>,
+        options: &WriterOptions,
+    ) -> Result<Self> {
+        let io = |e| Error::io(path, e);
+        let new_schema = || schema.clone().ok_or_else(|| Error::Schema("a new file needs a schema".to_owned()));
+        let resolved = if options.mode == Mode::Overwrite { lock::resolve_link(path)? } else { None };
+        let path = resolved.as_deref().unwrap_or(path);
+        let (mut temporary, mut replaced) = (None, None);
+        let file = match options.mode {
+            Mode::Append => lock::open_locked(path)?,
+            Mode::Create => {
+                new_schema()?;
+                lock::create_locked(path)?
+            }
+            Mode::Overwrite => {
+                new_schema()?;
+                let file = loop {
+                    if let Some(old) = lock::lock_replaced(path)? {
+                        let name = temporary.insert(temporary_name(path)?);
+                        let file = create_temporary(name, &old).map_err(io)?;
+                        lock::lock(path, &file)?;
+                        replaced = Some(old);
+                        break file;
+                    }
+                    // With nothing to replace it has its name from the start, and with the name the lock that keeps others away.
+                    match lock::create_locked(path) {
+                        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {}
+                        outcome => break outcome?,
+                    }
+                };
+                remove_stale_temporaries(path);
+                file
+            }
+        };
+        let fd = file.as_raw_fd();
+        let identity = lock::identity(&file).map_err(io)?;
+        sys::close_in_children(fd);
+        let opened = match options.mode {
+            Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
+            Mode::Create | Mode::Overwrite => new_schema().and_then(|schema| {
+                let document = Document::new(schema, Map::new(), options.complete.unwrap_or(true));
+                Self::create_on(path, Box::new(file), document, options)
+            }),
+        };
+        let mut writer = match opened {
+            Ok(writer) => writer,
+            Err(error) => {
+                sys::forget_fd(fd);
+                if options.mode != Mode::Append {
+                    let _ = std::fs::remove_file(temporary.as_deref().unwrap_or(path));
+                }
+                return Err(error);
+            }
+        };
+        writer.temporary = temporary;
+        writer.replaced = replaced;
+        writer.identity = Some(identity);
+        writer.fd = Some(fd);
+        if let Some(user) = user {
+            let mut all = writer.metadata().clone();
+            all.extend(user);
+            writer.set_metadata(all)?;
+        }
+        Ok(writer)
+    }
+
+    /// Starts a new file on any storage; for tests that break writes.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub fn create_in(path: &Path, storage: Box<dyn Storage>, schema: Schema, options: &WriterOptions) -> Result<Self> {
+        Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete.unwrap_or(true)), options)
+    }
+
+    fn create_on(
+        path: &Path,
+        storage: Box<dyn Storage>,
+        mut document: Document,
+        options: &WriterOptions,
+    ) -> Result<Self> {
+        document.schema.forget_dictionaries();
+        let mut id = FileId::default();
+        getrandom::fill(&mut id).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
+        storage.write_at(&encode_superblock(&id), 0).map_err(|e| Error::io(path, e))?;
+        Ok(Self::assemble(path, storage, id, document, options, PAGE))
+    }
+
+    /// Goes on behind the last commit in any storage; for tests that break writes.
+    ///
+    /// # Errors
+    /// Those of the storage, and damage.
+    pub fn append_in(path: &Path, storage: Box<dyn Storage>, options: &WriterOptions) -> Result<Self> {
+        Self::append_to(path, storage, None, options)
+    }
+
+    fn append_to(
+        path: &Path,
+        storage: Box<dyn Storage>,
+        schema: Option<&Schema>,
+        options: &WriterOptions,
+    ) -> Result<Self> {
+        let opening = Opening::new(path, storage.as_ref())?;
+        let footer = opening.newest()?;
+        if footer.commit + 1 == u64::MAX {
+            let detail = "no commit can come behind it, as its number would be no valid one";
+            return Err(Error::corrupt(path, format!("footer of commit {}", footer.commit), detail));
+        }
+        let Commit { id, directory, mut document, file_length, .. } = opening.load(footer)?;
+        if let Some(given) = schema.filter(|given| !given.same_fields(&document.schema)) {
+            let (found, given) = (document.schema.describe(), given.describe());
+            return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
+        }
+        // A file without records does not tell how its values would be compressed.
+        let decided = footer.records > 0;
+        if let Some((found, given)) = schema.filter(|_| decided).and_then(|s| document.schema.other_compression(s)) {
+            return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
+        }
+        if let Some(given) = schema.filter(|_| !decided) {
+            document.schema.take_compression(given);
+        }
+        let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
+        if file_length > footer.end() {
+            // Durable before anything is written there: after a crash no old tail may lie behind a new one.
+            storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
+            let (path, tail) = (path.display(), file_length - footer.end());
+            log::warn!(target: LOG, "{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
+        }
+        let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
+        let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
+        for chunk in chunks {
+            by_column.entry((chunk.field, chunk.part)).or_default().push(chunk);
+        }
+        for column in &mut writer.columns {
+            column.chunks = by_column.remove(&column.key()).unwrap_or_default();
+        }
+        writer.load_dictionaries(footer.offset)?;
+        writer.footer = Some(footer);
+        writer.metadata = footer.metadata;
+        writer.records = footer.records;
+        writer.document_changed = false;
+        if let Some(complete) = options.complete {
+            writer.set_complete(complete);
+        }
+        Ok(writer)
+    }
+
+    fn assemble(
+        path: &Path,
+        storage: Box<dyn Storage>,
+        id: FileId,
+        document: Document,
+        options: &WriterOptions,
+        at: u64,
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            temporary: None,
+            replaced: None,
+            identity: None,
+            storage: Some(storage),
+            process: std::process::id(),
+            fd: None,
+            id,
+            columns: ColumnBuffer::for_schema(&document.schema),
+            document,
+            document_changed: true,
+            fillings: Vec::new(),
+            metadata: CheckedRange::default(),
+            heap: Vec::new(),
+            footer: None,
+            records: 0,
+            buffer: Vec::with_capacity(BUFFER),
+            buffer_at: at,
+            writeback_at: at,
+            commit_start: at,
+            session_start: at,
+            commit_bytes: options.commit_bytes.max(1),
+            failed: None,
+            under_way: false,
+            tally: Tally::default(),
+            foreign: BTreeMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Commits, makes it durable and releases the lock. Closing twice is allowed.
+    ///
+    /// # Errors
+    /// As [`Writer::commit`], and [`Error::Unfilled`] for a new field that some records have no value of: the rest is committed
+    /// then, unless the file was to replace another. The lock is released all the same.
+    pub fn close(&mut self) -> Result<()> {
+        if self.storage.is_none() && self.failed.is_none() {
+            return Ok(());
+        }
+        let closed = self.check_usable().and_then(|()| {
+            let filled = self.end_fillings();
+            if filled.is_err() && (self.failed.is_some() || self.temporary.is_some()) {
+                return filled;
+            }
+            let closed = self.commit_and_take_place();
+            self.guard(closed).and(filled)
+        });
+        match closed {
+            Ok(()) => self.release(),
+            Err(_) => self.abort(), // there may be a tail or a temporary file to tidy up
+        }
+        closed
+    }
+
+    /// Commits for the last time, and leaves [`Writer::close`] nothing to write: of several writers that are to replace files
+    /// together, all have what they need of the disk before the first takes its place.
+    ///
+    /// # Errors
+    /// As [`Writer::commit`].
+    pub fn finish(&mut self) -> Result<()> {
+        self.check_usable()?;
+        let committed = self.commit_durably();
+        self.buffer = Vec::new();
+        self.guard(committed)
+    }
+
+    fn commit_durably(&mut self) -> Result<()> {
+        self.commit_changes(true)?;
+        self.sync()
+    }
+
+    fn commit_and_take_place(&mut self) -> Result<()> {
+        self.commit_durably()?;
+        if let Some(temporary) = self.temporary.take() {
+            // If this fails the file is whole, under its temporary name: what took hours is not thrown away.
+            let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(&self.path));
+            replaced.and_then(|()| std::fs::rename(&temporary, &self.path)).map_err(|source| {
+                let path = self.path.clone();
+                Error::Replace { path, finished: temporary, source }
+            })?;
+            sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
+            log::info!(target: LOG, "{}: the file of before was replaced", self.path.display());
+        }
+        Ok(())
+    }
+
+    /// Drops what is not committed and releases the lock. A file without any commit is removed.
+    pub fn abort(&mut self) {
+        if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
+            if let Some(temporary) = &self.temporary {
+                self.remove(temporary);
+            } else if let (Some(footer), false) = (self.footer, self.under_way) {
+                // A tail left behind would be cut off by the next writer; until then it would keep a full disk full. Not if a
+                // footer was written that may not be durable: a reader may have opened it since.
+                let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
+            } else if self.footer.is_none() {
+                self.remove(&self.path);
+            }
+        }
+        self.release();
+    }
+
+    /// [`Writer::abort`] of a new file, which is removed though it was committed.
+    pub(crate) fn discard(&mut self) {
+        let committed = self.temporary.is_none() && self.footer.is_some() && !self.under_way;
+        if committed && self.process == std::process::id() && self.fd.is_some() {
+            self.remove(&self.path);
+        }
+        self.abort();
+    }
+
+    /// Removes the file that this writer made, if the path still leads to it.
+    fn remove(&self, path: &Path) {
+        if self.identity.is_some_and(|identity| lock::leads_to(path, identity).unwrap_or(false)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(storage) = self.storage.take() {
+            if self.process == std::process::id() {
+                if let Some(fd) = self.fd.take() {
+                    sys::forget_fd(fd);
+                    // Closing alone would leave the lock to children that were just forked and have not closed their copy yet.
+                    sys::unlock(fd);
+                }
+            } else {
+                // A forked child: the descriptor was closed at the fork, its number may be another file's by now.
+                mem::forget(storage);
+            }
+        }
+        self.replaced = None;
+        self.buffer = Vec::new();
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
