@@ -11,10 +11,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::check::Check;
-use crate::convert::indices;
+use crate::convert::indices::indices;
+use crate::convert::verify::Check;
 use crate::error::{not_decoded, to_py, without_gil};
-use crate::reader::Reader;
+use crate::read::reader::Reader;
 
 type Array<'py> = Bound<'py, PyArray3<u8>>;
 

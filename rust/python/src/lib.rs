@@ -3,37 +3,18 @@
 #![allow(clippy::doc_markdown)] // docstrings are Python's
 #![allow(clippy::needless_pass_by_value)] // arguments arrive from Python as values
 
-mod arrays;
-mod batch;
-mod block_order;
-mod check;
-mod compression;
+mod build_info;
 mod convert;
-mod copy;
-mod draw;
+mod copier;
 mod error;
-mod events;
-mod export;
-mod filler;
-mod given;
-mod held;
+mod exclusive;
 mod image;
-mod lists;
 mod loader;
-mod out;
-mod ragged;
-mod random;
-mod reader;
-mod recode;
-mod records;
-mod reopen;
-mod report;
+mod logging;
+mod order;
+mod read;
 mod salvage;
-mod state;
-mod survey;
-mod turn;
-mod unclosed;
-mod writer;
+mod write;
 
 use fastrecord_core::Order;
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -48,7 +29,7 @@ fn permute<'py>(
     epoch: u64,
     positions: PyReadonlyArray1<'py, i64>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let positions = convert::positions(&positions, n)?;
+    let positions = crate::convert::indices::positions(&positions, n)?;
     let order = Order::new(n, seed, epoch);
     let rows = py.detach(|| positions.iter().map(|&p| order.row(p).cast_signed()).collect());
     Ok(PyArray1::from_vec(py, rows))
@@ -74,44 +55,44 @@ mod _core {
     #[pymodule_export]
     use super::{default_threads, image_size, permute};
     #[pymodule_export]
-    use crate::batch::{Batch, Payloads};
+    use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
     #[pymodule_export]
-    use crate::block_order::BlockOrder;
-    #[pymodule_export]
-    use crate::copy::{Copier, stored_bytes};
-    #[pymodule_export]
-    use crate::draw::{draw_balanced, draw_weighted};
+    use crate::copier::{Copier, stored_bytes};
     #[pymodule_export]
     use crate::error::{
         CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
         UnsupportedVersionError, error_code,
     };
     #[pymodule_export]
-    use crate::events::deliver_events;
-    #[pymodule_export]
-    use crate::filler::Filler;
-    #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
     #[pymodule_export]
     use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
     #[pymodule_export]
-    use crate::ragged::Arrays;
+    use crate::logging::deliver_events;
     #[pymodule_export]
-    use crate::random::uniform;
+    use crate::order::blocks::BlockOrder;
     #[pymodule_export]
-    use crate::reader::Reader;
+    use crate::order::draw::{draw_balanced, draw_weighted};
     #[pymodule_export]
-    use crate::reopen::open_snapshot;
+    use crate::order::random::uniform;
+    #[pymodule_export]
+    use crate::read::batch::{Batch, Payloads};
+    #[pymodule_export]
+    use crate::read::ragged::Arrays;
+    #[pymodule_export]
+    use crate::read::reader::Reader;
+    #[pymodule_export]
+    use crate::read::reopen::open_snapshot;
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]
-    use crate::survey::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
+    use crate::write::field_filler::Filler;
     #[pymodule_export]
-    use crate::writer::Writer;
+    use crate::write::writer::Writer;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        crate::events::install();
+        crate::logging::install();
         crate::error::add_code(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -13,13 +13,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::check::Check;
-use crate::convert::positions as numbers;
+use crate::convert::buffers::{BatchMemory, lend, release_lent};
+use crate::convert::indices::positions as numbers;
+use crate::convert::verify::Check;
 use crate::error::{DecodeError, coded, to_py, without_gil};
-use crate::events::{deliver, delivered, follow};
-use crate::export::{BatchMemory, lend, release_lent};
 use crate::image::{array, options_from};
-use crate::reader::Reader;
+use crate::logging::{deliver, delivered, follow};
+use crate::read::reader::Reader;
 
 /// Height and width, as Python has them, to width and height.
 fn size((height, width): (u32, u32)) -> (u32, u32) {

@@ -7,7 +7,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use crate::error::{Progress, without_gil};
-use crate::reader::Reader;
+use crate::read::reader::Reader;
 
 /// Look for the newest commit of a damaged file that can be read, and find out which of its records can be. The file is only read.
 ///

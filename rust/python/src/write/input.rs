@@ -8,10 +8,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyDict, PyFrozenSet, PySet, PyString};
 
-use crate::arrays::{dtype_of, to_bfloat, to_half};
-use crate::convert::json_text;
-use crate::export::array_bytes;
-use crate::lists::hold_list;
+use crate::convert::arrays::{dtype_of, to_bfloat, to_half};
+use crate::convert::buffers::array_bytes;
+use crate::convert::indices::json_text;
+use crate::read::lists::hold_list;
 
 /// A value taken from a Python record, kept alive while it is appended.
 pub(crate) enum Held {
@@ -321,7 +321,7 @@ pub(crate) fn as_array<'py>(
 fn number_array<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Result<Bound<'py, PyUntypedArray>, String> {
     let py = value.py();
     let bytes = number_bytes(value, dtype)?;
-    let array = crate::arrays::array_of(py, &bytes, dtype, []);
+    let array = crate::convert::arrays::array_of(py, &bytes, dtype, []);
     let array = array.and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?));
     array.map_err(|e| wrong(value, "a number", &e))
 }

@@ -11,7 +11,7 @@ use fastrecord_core::Schema;
 use fastrecord_core::memory::copied;
 
 use crate::error::{SchemaError, coded, to_py};
-use crate::held::NO_MEMORY;
+use crate::write::input::NO_MEMORY;
 
 fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))

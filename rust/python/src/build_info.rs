@@ -6,9 +6,9 @@ use fastrecord_core::limits;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::int64_array;
+use crate::convert::indices::int64_array;
 use crate::error::to_py;
-use crate::reader::Reader;
+use crate::read::reader::Reader;
 
 /// Return what is refused because it is too large: name -> number.
 #[pyfunction]

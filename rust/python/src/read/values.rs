@@ -9,13 +9,13 @@ use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-use crate::arrays::{array_of, array_over, new_array, number, stacked};
-use crate::batch::{Payloads, Values};
-use crate::convert::from_json;
+use crate::convert::arrays::{array_of, array_over, new_array, number, stacked};
+use crate::convert::buffers::{BatchMemory, Bytes, export, slice, with_writable};
+use crate::convert::indices::from_json;
 use crate::error::{CorruptFileError, to_py, without_gil};
-use crate::export::{BatchMemory, Bytes, export, slice, with_writable};
-use crate::lists::{list_owned, lists_of};
-use crate::ragged::Arrays;
+use crate::read::batch::{Payloads, Values};
+use crate::read::lists::{list_owned, lists_of};
+use crate::read::ragged::Arrays;
 
 /// A core reader with the memoryviews that all views are slices of.
 pub(crate) struct State {

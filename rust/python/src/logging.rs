@@ -16,7 +16,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::unclosed;
+use crate::write::unclosed;
 
 /// Events that wait at the most; of those that come while so many do, only their number is told.
 const MOST: usize = 1024;

@@ -5,10 +5,10 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 
-use crate::convert::bad_value;
+use crate::convert::indices::bad_value;
 use crate::error::SchemaError;
-use crate::held::{FileColumn, Held, HeldColumn, hold, hold_column};
-use crate::writer::Writer;
+use crate::write::input::{FileColumn, Held, HeldColumn, hold, hold_column};
+use crate::write::writer::Writer;
 
 impl Writer {
     /// The columns of many records, in the order of the fields, and how many records they are of.

@@ -6,11 +6,11 @@ use fastrecord_core::{Column, Field, NewField, Value};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::convert::bad_value;
+use crate::convert::indices::bad_value;
 use crate::error::to_py;
-use crate::events::{delivered, follow};
-use crate::held::{HeldColumn, hold, hold_column};
-use crate::writer::Writer;
+use crate::logging::{delivered, follow};
+use crate::write::input::{HeldColumn, hold, hold_column};
+use crate::write::writer::Writer;
 
 /// Fewer bytes than this are taken before other threads could be let in.
 const QUICK: usize = 32 << 10;

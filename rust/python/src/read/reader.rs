@@ -9,19 +9,19 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arrays::{array_over, stacked};
-use crate::batch::Batch;
-use crate::check::Check;
-use crate::compression::stored_dict;
-use crate::convert::{absolute, from_json, index, indices, int64_array, schema_to};
+use crate::convert::arrays::{array_over, stacked};
+use crate::convert::buffers::{Bytes, export, with_writable};
+use crate::convert::indices::{absolute, from_json, index, indices, int64_array, schema_to};
+use crate::convert::verify::Check;
 use crate::error::{Progress, to_py, without_gil};
-use crate::events::{deliver, delivered, follow};
-use crate::export::{Bytes, export, with_writable};
-use crate::out::check_out;
-use crate::records::RecordIterator;
-use crate::reopen::reduced;
-use crate::report::report_dict;
-use crate::state::{State, value, values_of};
+use crate::logging::{deliver, delivered, follow};
+use crate::read::batch::Batch;
+use crate::read::iterator::RecordIterator;
+use crate::read::out::check_out;
+use crate::read::reopen::reduced;
+use crate::read::values::{State, value, values_of};
+use crate::read::verify_report::report_dict;
+use crate::write::compression::stored_dict;
 
 /// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
 ///

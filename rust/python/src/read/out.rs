@@ -5,8 +5,8 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::stacked;
-use crate::held::{is_of, tensor_array};
+use crate::convert::arrays::stacked;
+use crate::write::input::{is_of, tensor_array};
 
 /// Refuses an array that is to hold a batch of fixed arrays, and is of another dtype or shape.
 pub(crate) fn check_out(out: &Bound<'_, PyAny>, kind: &FieldType, records: usize) -> PyResult<()> {

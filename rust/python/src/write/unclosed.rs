@@ -9,8 +9,8 @@ use fastrecord_core::Writer as CoreWriter;
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
-use crate::events::{deliver, follow, is_closed};
-use crate::turn::Turns;
+use crate::exclusive::Turns;
+use crate::logging::{deliver, follow, is_closed};
 
 /// Where the log has the events of writers: docs/logging.md.
 const LOG: &str = "fastrecord_core::writer";

@@ -7,10 +7,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::check::Check;
+use crate::convert::verify::Check;
 use crate::error::to_py;
-use crate::events::{delivered, follow};
-use crate::reader::{Reader, access_from};
+use crate::logging::{delivered, follow};
+use crate::read::reader::{Reader, access_from};
 
 /// What pickle calls in the other process, and with which arguments.
 pub(crate) fn reduced<'py>(

@@ -7,11 +7,11 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::arrays::{array_over, number};
+use crate::convert::arrays::{array_over, number};
+use crate::convert::buffers::{Bytes, array_bytes, export, slice};
 use crate::error::{to_py, without_gil};
-use crate::export::{Bytes, array_bytes, export, slice};
-use crate::held::{Held, as_array, hold, number_bytes, type_name};
-use crate::state::State;
+use crate::read::values::State;
+use crate::write::input::{Held, as_array, hold, number_bytes, type_name};
 
 /// The payload of a list, or what is wrong with it.
 pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {

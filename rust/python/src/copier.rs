@@ -9,11 +9,11 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::convert::{absolute, int64_array, positions, to_json};
+use crate::convert::indices::{absolute, int64_array, positions, to_json};
 use crate::error::{Progress, to_py, without_gil};
-use crate::events::{delivered, follow};
-use crate::reader::Reader;
-use crate::turn::Turns;
+use crate::exclusive::Turns;
+use crate::logging::{delivered, follow};
+use crate::read::reader::Reader;
 
 /// Write a new file of records of others: payloads as they are stored, never decoded.
 ///

@@ -7,10 +7,10 @@ use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyString};
 
-use crate::convert::int64_array;
+use crate::convert::buffers::slice;
+use crate::convert::indices::int64_array;
 use crate::error::to_py;
-use crate::export::slice;
-use crate::state::State;
+use crate::read::values::State;
 
 /// The values of one field of a batch.
 pub(crate) enum Values {

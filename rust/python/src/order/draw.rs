@@ -5,7 +5,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::convert;
+use crate::convert::indices;
 
 /// As many positions as there are numbers for: a draw has no end.
 const ENDLESS: u64 = i64::MAX.cast_unsigned();
@@ -25,7 +25,7 @@ pub(crate) fn draw_weighted<'py>(
     epoch: u64,
     positions: PyReadonlyArray1<'py, i64>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let positions = convert::positions(&positions, ENDLESS)?;
+    let positions = indices::positions(&positions, ENDLESS)?;
     let cumulative = cumulative.as_slice().map_err(|_| not_contiguous("cumulative"))?;
     let draw = WeightedDraw::new(cumulative.len() as u64, seed, epoch);
     let records: Option<Vec<i64>> = py
@@ -46,7 +46,7 @@ pub(crate) fn draw_balanced<'py>(
     epoch: u64,
     positions: PyReadonlyArray1<'py, i64>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let positions = convert::positions(&positions, ENDLESS)?;
+    let positions = indices::positions(&positions, ENDLESS)?;
     let ends = ends.as_slice().map_err(|_| not_contiguous("ends"))?;
     let draw = BalancedDraw::new(ends, seed, epoch)
         .ok_or_else(|| PyValueError::new_err("each class has at least one record: ends ascend, from above 0"))?;

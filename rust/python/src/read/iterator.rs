@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::reader::Reader;
+use crate::read::reader::Reader;
 
 #[pyclass(module = "fastrecord._core")]
 pub(crate) struct RecordIterator {

@@ -10,15 +10,15 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
-use crate::compression::compression_dict;
-use crate::convert::{absolute, from_json, schema_from, schema_to, to_json};
+use crate::convert::indices::{absolute, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py, without_gil};
-use crate::events::{delivered, follow};
-use crate::filler::Filler;
-use crate::given::beside_files;
-use crate::recode::{on_error_from, recode_from, tally_dict};
-use crate::turn::InUse;
-use crate::unclosed::OpenWriter;
+use crate::exclusive::InUse;
+use crate::logging::{delivered, follow};
+use crate::write::compression::compression_dict;
+use crate::write::field_filler::Filler;
+use crate::write::recode::{on_error_from, recode_from, tally_dict};
+use crate::write::records::beside_files;
+use crate::write::unclosed::OpenWriter;
 
 /// The one writer of a file: append records, commit, close.
 ///
@@ -191,7 +191,7 @@ impl Writer {
         mode: &str,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let schema = cls.py().import("fastrecord.infer")?.call_method1("infer_schema", (sample,))?;
+        let schema = cls.py().import("fastrecord.schema.infer")?.call_method1("infer_schema", (sample,))?;
         cls.call((path, schema, mode), options)
     }
 

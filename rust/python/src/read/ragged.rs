@@ -8,11 +8,11 @@ use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice};
 
-use crate::arrays::{array_over, new_array};
+use crate::convert::arrays::{array_over, new_array};
+use crate::convert::buffers::{Bytes, export, with_writable};
 use crate::error::{to_py, without_gil};
-use crate::export::{Bytes, export, with_writable};
-use crate::held::number_bytes;
-use crate::state::State;
+use crate::read::values::State;
+use crate::write::input::number_bytes;
 
 /// Where the arrays of a batch lie: a buffer, and offset and length in it; None where a value is missing.
 type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);

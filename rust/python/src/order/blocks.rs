@@ -5,7 +5,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::convert;
+use crate::convert::indices;
 
 /// The epoch order of n rows in random blocks of neighbours, mixed within windows of blocks.
 #[pyclass(frozen, module = "fastrecord._core")]
@@ -25,7 +25,7 @@ impl BlockOrder {
 
     /// Return the rows at positions of the order, int64 (N,).
     fn rows<'py>(&self, py: Python<'py>, positions: PyReadonlyArray1<'py, i64>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let positions = convert::positions(&positions, self.0.len())?;
+        let positions = indices::positions(&positions, self.0.len())?;
         let rows = py.detach(|| positions.iter().map(|&p| self.0.row(p).cast_signed()).collect());
         Ok(PyArray1::from_vec(py, rows))
     }

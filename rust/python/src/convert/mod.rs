@@ -1,0 +1,6 @@
+//! Values between Python and the core: indices, JSON, arrays, numbers, buffers. No class of Python's lives here.
+
+pub(crate) mod arrays;
+pub(crate) mod buffers;
+pub(crate) mod indices;
+pub(crate) mod verify;

@@ -1,0 +1,11 @@
+//! `Reader`, its batches, arrays and iterators. Imports `convert`; knows nothing of `write`.
+
+pub(crate) mod batch;
+pub(crate) mod iterator;
+pub(crate) mod lists;
+pub(crate) mod out;
+pub(crate) mod ragged;
+pub(crate) mod reader;
+pub(crate) mod reopen;
+pub(crate) mod values;
+pub(crate) mod verify_report;
