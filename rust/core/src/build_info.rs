@@ -2,9 +2,7 @@
 
 use fast_image_resize::Resizer;
 
-use crate::error::Result;
 use crate::format::crc;
-use crate::read::reader::Reader;
 
 /// A library that is built in, and its version.
 pub fn libraries() -> [(&'static str, String); 3] {
@@ -38,20 +36,5 @@ fn jpeg_instructions() -> &'static str {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
         "none"
-    }
-}
-
-impl Reader {
-    /// Chunks of the column that has the most of them; one, or none without records, after a file was closed or compacted.
-    pub fn chunks(&self) -> usize {
-        self.inner.index.columns().iter().map(|column| column.chunks.len()).max().unwrap_or(0)
-    }
-
-    /// How many bytes behind each record's value a decoder may use, as crop-ready images have them.
-    ///
-    /// # Errors
-    /// As [`Reader::lengths`](crate::Reader::lengths).
-    pub fn side_lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
-        Ok(self.extents(field, records)?.iter().map(crate::format::extent::Extent::side).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Codes of errors: docs/errors.md says of each what to do. A code never changes its meaning, and none is used again.
 
 use crate::error::Error;
-use crate::image::DecodeError;
+use crate::error::decode::DecodeError;
 
 /// Of two kinds of errors.
 const NO_MEMORY: &str = "FR102";

@@ -1,10 +1,11 @@
 pub(crate) mod code;
+pub(crate) mod decode;
 pub(crate) mod recovery;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::error::decode::DecodeError;
 use crate::error::recovery::Safe;
-use crate::image::DecodeError;
 
 /// The result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,5 +1,8 @@
 //! One writer at a time: the exclusive lock of a file, bound to the process that took it.
 
+use crate::sys::files::Identity;
+use crate::sys::files::identity;
+use crate::sys::files::leads_to;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -59,33 +62,6 @@ pub(crate) fn create_locked(path: &Path) -> Result<File> {
         Ok(file)
     } else {
         Err(io(io::ErrorKind::AlreadyExists.into()))
-    }
-}
-
-/// The file that a link leads to, which is what is replaced, and not the link; `None` if the path is no link.
-///
-/// # Errors
-/// Those of the system: the link leads nowhere, for one.
-pub(crate) fn resolve_link(path: &Path) -> Result<Option<PathBuf>> {
-    match path.symlink_metadata() {
-        Ok(meta) if meta.is_symlink() => path.canonicalize().map(Some).map_err(|e| Error::io(path, e)),
-        _ => Ok(None),
-    }
-}
-
-/// What tells an open file from others, whatever path it has.
-pub(crate) type Identity = (u64, u64);
-
-pub(crate) fn identity(file: &File) -> io::Result<Identity> {
-    file.metadata().map(|meta| (meta.dev(), meta.ino()))
-}
-
-/// Whether a path leads to that very file, and not to another one or nowhere.
-pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
-    match path.metadata() {
-        Ok(meta) => Ok((meta.dev(), meta.ino()) == identity),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::file::lock::Lock;
-use crate::read::snapshot::open_regular;
 use crate::sys;
+use crate::sys::files::open_regular;
 
 const TEMPORARY: &str = ".tmp-";
 

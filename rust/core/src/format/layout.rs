@@ -360,6 +360,23 @@ impl Chunk {
     }
 }
 
+/// A file id as users see it: 32 hexadecimal digits.
+pub fn hex(id: &FileId) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+/// Reads what [`hex`] wrote.
+pub fn from_hex(text: &str) -> Option<FileId> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut id = FileId::default();
+    for (i, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

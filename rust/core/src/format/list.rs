@@ -1,17 +1,15 @@
 //! Lists: many values in one payload, docs/format.md, section 2.
 
+use crate::write::value::Value;
+use crate::write::value::encode_list;
 use std::ops::Range;
 
-use crate::error::{Error, Result};
 use crate::format::dtype::DType;
 use crate::format::field_type::FieldType;
 use crate::format::layout::u64_at;
-use crate::read::reader::Reader;
-use crate::write::append::check_value;
-use crate::write::writer::Value;
 
 /// Items begin at multiples of this.
-const ALIGN: usize = 8;
+pub(crate) const ALIGN: usize = 8;
 
 /// Where one item of a list lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,36 +28,7 @@ pub fn encode_numbers(dtype: DType, numbers: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The payload of a list of values of one type, which is no number.
-///
-/// # Errors
-/// The first value that does not fit the type, and what is wrong with it, as text.
-pub fn encode_list(kind: &FieldType, values: &[Value<'_>]) -> std::result::Result<Vec<u8>, String> {
-    let mut out = Vec::new();
-    out.extend((values.len() as u64).to_le_bytes());
-    out.resize(8 + 8 * values.len(), 0);
-    for (i, value) in values.iter().enumerate() {
-        let wrong = |detail: String| format!("item {i}: {detail}");
-        check_value(kind, value).map_err(wrong)?;
-        out.resize(out.len().next_multiple_of(ALIGN), 0);
-        match *value {
-            Value::Bytes(data) | Value::Image { data, side: [], .. } => out.extend_from_slice(data),
-            Value::Str(text) => out.extend_from_slice(text.as_bytes()),
-            Value::Array { data, shape } => {
-                if is_variable(kind) {
-                    out.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
-                }
-                out.extend_from_slice(data);
-            }
-            _ => return Err(wrong("it cannot be in a list".to_owned())),
-        }
-        let end = out.len() as u64;
-        out[8 + 8 * i..16 + 8 * i].copy_from_slice(&end.to_le_bytes());
-    }
-    Ok(out)
-}
-
-fn is_variable(kind: &FieldType) -> bool {
+pub(crate) fn is_variable(kind: &FieldType) -> bool {
     matches!(kind, FieldType::Array(array) if array.nbytes().is_none())
 }
 
@@ -132,31 +101,6 @@ pub(crate) fn check_list(kind: &FieldType, bytes: &[u8]) -> std::result::Result<
     match kind {
         FieldType::Scalar(dtype) => list_numbers(*dtype, bytes).map(drop),
         kind => list_items(kind, bytes).map(drop),
-    }
-}
-
-impl Reader {
-    /// The error for a list whose bytes say nothing sensible although their checksum is right.
-    pub fn bad_list(&self, field: usize, record: u64, detail: String) -> Error {
-        Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
-    }
-
-    /// Where the items of a list lie whose payload is `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::BadList`]; a field of another type.
-    pub fn items(&self, field: usize, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
-        match &self.field_at(field)?.kind {
-            FieldType::List(kind) => match **kind {
-                FieldType::Scalar(dtype) => list_numbers(dtype, bytes).map(|range| {
-                    let shape = vec![(range.len() / dtype.size()) as u64];
-                    vec![ListItem { range, shape }]
-                }),
-                _ => list_items(kind, bytes),
-            }
-            .map_err(|detail| self.bad_list(field, record, detail)),
-            _ => Err(self.wrong_type(field, "it holds no lists")),
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From encoded bytes to pixels, and to the output of a crop.
 
+use crate::memory;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use fast_image_resize::Resizer;
@@ -317,4 +319,46 @@ fn copy_pixels(source: &Source<'_>, part: Rect, out: &mut [u8], out_width: u32, 
     for (from, to) in from.zip(to).take(part.height as usize) {
         copy_row(&from[from_x..from_x + length], &mut to[to_x..to_x + length], mirror);
     }
+}
+
+thread_local! {
+    static DECODER: RefCell<Option<(DecodeOptions, Decoder)>> = const { RefCell::new(None) };
+}
+
+/// A decoded image that owns its memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pixels {
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+    /// RGB, a byte each, row after row without padding.
+    pub pixels: Vec<u8>,
+}
+
+/// Decodes a whole image, by a decoder that each thread makes once.
+///
+/// # Errors
+/// As [`Decoder::decode`].
+pub fn decode_image(data: &[u8], options: DecodeOptions) -> std::result::Result<Pixels, DecodeError> {
+    with_decoded(data, options, |image| {
+        let bytes = image.pixels.len() as u64;
+        let pixels = memory::copied(image.pixels).map_err(|_| DecodeError::Memory { bytes })?;
+        Ok(Pixels { width: image.width, height: image.height, pixels })
+    })?
+}
+
+/// Decodes a whole image, of which `take` takes what it wants, by a decoder that each thread makes once.
+pub(crate) fn with_decoded<T>(
+    data: &[u8],
+    options: DecodeOptions,
+    take: impl FnOnce(Image<'_>) -> T,
+) -> std::result::Result<T, DecodeError> {
+    DECODER.with_borrow_mut(|kept| {
+        if kept.as_ref().is_none_or(|(before, _)| *before != options) {
+            *kept = None;
+        }
+        let (_, decoder) = kept.get_or_insert_with(|| (options, Decoder::new(options)));
+        decoder.decode(data).map(take)
+    })
 }

@@ -20,10 +20,12 @@ mod segments;
 pub(crate) mod size;
 mod tiff;
 
+pub use crate::error::decode::DecodeError;
 pub use crate::order::random::{Random, uniform};
 pub use crop::{Crop, Geometry, Rect, resized};
 pub use crop_ready::{CropReady, Markers, rewrite};
-pub use decode::{Decoder, Image, Timings};
+pub(crate) use decode::with_decoded;
+pub use decode::{Decoder, Image, Pixels, Timings, decode_image};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub(crate) use foreign::jpeg2000_size;
 pub use foreign::{Channels, foreign_kind};
@@ -34,62 +36,6 @@ pub use resize::Filter;
 
 use crate::limits::MAX_PIXELS;
 use crate::memory;
-
-/// Why bytes gave no pixels. Who has the bytes adds where they come from.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
-pub enum DecodeError {
-    #[error("not an image of a known type: {bytes} bytes, the first are {head}")]
-    Unknown { bytes: usize, head: String },
-
-    #[error("the {format} is truncated: {detail}")]
-    Truncated { format: &'static str, detail: String },
-
-    #[error("the {format} is damaged: {detail}")]
-    Damaged { format: &'static str, detail: String },
-
-    #[error("this kind of {format} is not supported: {detail}")]
-    Unsupported { format: &'static str, detail: String },
-
-    #[error(
-        "{width} x {height} pixels are more than the limit of {limit}: `max_pixels` of the loader or of decode_image sets another"
-    )]
-    TooLarge { width: u32, height: u32, limit: u64 },
-
-    #[error("{detail}")]
-    TooLong { detail: String },
-
-    #[error(
-        "a grey {format} of 16 bits, where an image has 8: sixteen_bit=\"scale\" divides by 257, sixteen_bit=\"clip\" makes all above 255 white, as Pillow does"
-    )]
-    SixteenBit { format: &'static str },
-
-    #[error(
-        "the JPEG has more than {limit} scans, of which each takes as long as a whole image: `jpegtran -copy all -optimize` rewrites them as one, without loss"
-    )]
-    Scans { limit: u32 },
-
-    #[error(
-        "{channels} beside another image would be resized as colours, which mixes the numbers of a mask: store masks as arrays, or load them by a DataLoader over FastRecordDataset(decode=\"pil\")"
-    )]
-    Mask { channels: Channels },
-
-    #[error("the output of {found} bytes is not one of {width} x {height} pixels")]
-    Output { found: usize, width: u32, height: u32 },
-
-    #[error("the crop does not fit the image of {width} x {height} pixels, or the output: {detail}")]
-    Crop { detail: String, width: u32, height: u32 },
-
-    #[error("{detail}")]
-    Pair { detail: String },
-
-    #[error("no memory for {bytes} bytes")]
-    Memory { bytes: u64 },
-
-    #[error("internal error of the decoder: {detail}")]
-    Internal { detail: String },
-}
 
 /// What to do with an image that ends too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

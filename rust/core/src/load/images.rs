@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
-use crate::image::{Channels, Crop, DecodeError, DecodeOptions, Decoder, Geometry, Random, Rect, Timings, raw_pixels};
+use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Rect, Timings, raw_pixels};
 use crate::load::decoding::nanos;
 use crate::load::loader::{LoadCounters, add};
 use crate::load::sources::{LoadSource, Sources};

@@ -17,7 +17,8 @@ use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
 use crate::pack::recode::{Recode, Recoded};
 use crate::parallel::pool;
-use crate::write::writer::{Value, Writer};
+use crate::write::value::Value;
+use crate::write::writer::Writer;
 
 /// Files that may wait in memory for their turn, and the bytes that they may have.
 const AHEAD: usize = 256;

@@ -1,8 +1,9 @@
 //! What can be done to images on their way into a file: made smaller, decoded for good, or made ready for crops.
 
+use crate::error::decode::DecodeError;
 use crate::image::{
-    Crop, DecodeError, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit,
-    Subsampling, encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
+    Crop, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit, Subsampling,
+    encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
 };
 use crate::limits::MAX_JPEG_SIDE;
 

@@ -131,3 +131,18 @@ impl Reader {
 fn no_shape(array: &ArrayType, bytes: u64) -> String {
     format!("{bytes} bytes are no {array}")
 }
+
+impl Reader {
+    /// Chunks of the column that has the most of them; one, or none without records, after a file was closed or compacted.
+    pub fn chunks(&self) -> usize {
+        self.inner.index.columns().iter().map(|column| column.chunks.len()).max().unwrap_or(0)
+    }
+
+    /// How many bytes behind each record's value a decoder may use, as crop-ready images have them.
+    ///
+    /// # Errors
+    /// As [`Reader::lengths`](crate::Reader::lengths).
+    pub fn side_lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+        Ok(self.extents(field, records)?.iter().map(Extent::side).collect())
+    }
+}

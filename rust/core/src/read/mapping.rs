@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use memmap2::{Advice, Mmap, MmapOptions};
 
 use crate::error::{Error, Result};
+use crate::format::layout::hex;
 use crate::format::layout::{FileId, Footer, PAGE};
-use crate::read::snapshot::hex;
 use crate::sys::sigbus::{self, Listed};
 
 /// How a mapping will be read.

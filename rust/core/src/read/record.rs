@@ -1,5 +1,8 @@
 //! The value of one field of one record, whatever its type.
 
+use crate::format::list::ListItem;
+use crate::format::list::list_items;
+use crate::format::list::list_numbers;
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
@@ -140,5 +143,30 @@ impl Reader {
         let read = self.inner.file.read_exact_at(&mut bytes, extent.offset);
         read.map_err(|e| self.failed_read(field, record, e))?;
         Ok(bytes)
+    }
+}
+
+impl Reader {
+    /// The error for a list whose bytes say nothing sensible although their checksum is right.
+    pub fn bad_list(&self, field: usize, record: u64, detail: String) -> Error {
+        Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
+    }
+
+    /// Where the items of a list lie whose payload is `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::BadList`]; a field of another type.
+    pub fn items(&self, field: usize, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
+        match &self.field_at(field)?.kind {
+            FieldType::List(kind) => match **kind {
+                FieldType::Scalar(dtype) => list_numbers(dtype, bytes).map(|range| {
+                    let shape = vec![(range.len() / dtype.size()) as u64];
+                    vec![ListItem { range, shape }]
+                }),
+                _ => list_items(kind, bytes),
+            }
+            .map_err(|detail| self.bad_list(field, record, detail)),
+            _ => Err(self.wrong_type(field, "it holds no lists")),
+        }
     }
 }

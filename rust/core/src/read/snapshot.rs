@@ -1,7 +1,9 @@
 //! Opening a file as of one commit, and naming that commit to other processes.
 
+use crate::format::layout::hex;
+use crate::sys::files::open_regular;
+use crate::sys::files::same_file;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -203,41 +205,4 @@ impl Reader {
         }
         Ok((lost || new.inner.footer.commit > self.inner.footer.commit).then_some(new))
     }
-}
-
-/// Opens a file, and nothing else: to open a pipe would wait for its other end.
-pub(crate) fn open_regular(path: &Path) -> Result<Arc<File>> {
-    let io = |e| Error::io(path, e);
-    let file = sys::open(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
-    let kind = file.metadata().map_err(io)?.file_type();
-    if kind.is_dir() {
-        return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));
-    }
-    if !kind.is_file() {
-        return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
-    }
-    Ok(Arc::new(file))
-}
-
-fn same_file(a: &File, b: &File) -> std::io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let (a, b) = (a.metadata()?, b.metadata()?);
-    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
-}
-
-/// A file id as users see it: 32 hexadecimal digits.
-pub fn hex(id: &FileId) -> String {
-    format!("{:032x}", u128::from_be_bytes(*id))
-}
-
-/// Reads what [`hex`] wrote.
-pub fn from_hex(text: &str) -> Option<FileId> {
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    let mut id = FileId::default();
-    for (i, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
-    Some(id)
 }

@@ -18,9 +18,10 @@ use crate::format::layout::{Footer, Part};
 use crate::format::metadata::Document;
 use crate::format::schema::Schema;
 use crate::read::reader::Reader;
-use crate::read::snapshot::{Access, open_regular};
+use crate::read::snapshot::Access;
 use crate::repair::find_whole::{Notes, Search, State, find, kept};
 use crate::repair::mend_index::{Mender, OlderChunks};
+use crate::sys::files::open_regular;
 
 /// Records whose extents are looked up at once.
 const WINDOW: u64 = 16 << 10;

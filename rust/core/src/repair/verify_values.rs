@@ -4,14 +4,15 @@ use std::os::unix::fs::FileExt;
 
 use serde::de::IgnoredAny;
 
+use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::dtype::DType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::layout::Part;
 use crate::format::list::{list_items, list_numbers};
-use crate::image::{DecodeError, DecodeOptions, SixteenBit};
-use crate::load::decode_records::with_decoded;
+use crate::image::with_decoded;
+use crate::image::{DecodeOptions, SixteenBit};
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
 

@@ -1,6 +1,7 @@
 //! The system calls that the standard library has no safe name for.
 #![allow(unsafe_code)]
 
+pub(crate) mod files;
 pub(crate) mod page_cache;
 pub(crate) mod sigbus;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use memmap2::{Mmap, MmapOptions};
 
 use crate::error::{Error, Result};
-use crate::read::snapshot::open_regular;
+use crate::sys::files::open_regular;
 
 /// Bytes that are asked about by one call: the answer takes one byte for each page.
 const WINDOW: u64 = 1 << 30;

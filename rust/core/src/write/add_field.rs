@@ -4,10 +4,11 @@ use crate::error::{Error, Result};
 use crate::format::compression::Compression;
 use crate::format::field_type::FieldType;
 use crate::format::schema::Field;
-use crate::write::append::check_value;
 use crate::write::column::ColumnBuffer;
-use crate::write::extend::{block_value, check_block};
-use crate::write::writer::{Value, Writer};
+use crate::write::value::Value;
+use crate::write::value::check_value;
+use crate::write::value::{block_value, check_block};
+use crate::write::writer::Writer;
 
 /// Entries of a new field held in memory before they are written as chunks, which only the commit of the field names.
 const HELD: usize = 32 << 20;

@@ -1,19 +1,17 @@
 //! Appending records: values are checked, payloads written, entries gathered until the commit.
 
+use crate::write::value::check_value;
 use std::io;
 use std::mem;
 
 use crate::error::{Error, Result};
 use crate::file::storage::Storage;
-use crate::format::dtype::{ArrayType, DType, shape_text};
 use crate::format::extent::{EXTENT_LEN, Extent};
-use crate::format::field_type::FieldType;
 use crate::format::layout::{PAGE, align};
-use crate::format::list::check_list;
 use crate::format::schema::Field;
-use crate::limits::{MAX_SIDE_BYTES, check_image};
 use crate::memory;
-use crate::write::writer::{Value, Writer};
+use crate::write::value::Value;
+use crate::write::writer::Writer;
 
 /// Bytes gathered before one write.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -226,50 +224,5 @@ impl Writer {
 
     pub(crate) fn sync(&self) -> Result<()> {
         self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
-    }
-}
-
-/// The size of a value's image, or zeros if it is none.
-///
-/// # Errors
-/// It does not fit the type of its field, as text.
-pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
-    match (kind, value) {
-        (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
-        | (FieldType::String | FieldType::Json, Value::Str(_))
-        | (FieldType::Scalar(DType::Int64), Value::Int(_))
-        | (FieldType::Scalar(DType::Float64), Value::Float(_)) => Ok((0, 0)),
-        (FieldType::Bytes, Value::Image { .. }) => Err("only images have side bytes".to_owned()),
-        (FieldType::Image, Value::Image { side, .. }) if side.len() as u64 > MAX_SIDE_BYTES => {
-            Err(format!("{} side bytes", side.len()))
-        }
-        (FieldType::Image, Value::Image { size, data, .. }) => check_image(data.len() as u64).map(|()| *size),
-        (FieldType::Image, Value::Bytes(data)) => {
-            check_image(data.len() as u64).and_then(|()| crate::image::size::image_size(data))
-        }
-        (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
-        (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
-        (FieldType::List(item), Value::List(data)) => check_list(item, data).map(|()| (0, 0)),
-        (kind, _) => Err(format!("the value is not {kind}")),
-    }
-}
-
-fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
-    if bytes.len() != dtype.size() {
-        return Err(format!("{} bytes, where {dtype} has {}", bytes.len(), dtype.size()));
-    }
-    if dtype == DType::Bool && bytes[0] > 1 {
-        return Err(format!("the byte {}, where a bool is 0 or 1", bytes[0]));
-    }
-    Ok(())
-}
-
-fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
-    match array.nbytes_of(shape) {
-        None => Err(format!("an array of shape {}, where the field is {array}", shape_text(shape))),
-        Some(bytes) if bytes != data.len() as u64 => {
-            Err(format!("{} bytes for an array of shape {}, which has {bytes}", data.len(), shape_text(shape)))
-        }
-        Some(_) => Ok(()),
     }
 }

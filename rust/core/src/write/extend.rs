@@ -1,14 +1,17 @@
 //! Appending many records by one call.
 
+use crate::write::value::Column;
+use crate::write::value::block_value;
+use crate::write::value::check_block;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::format::dtype::{DType, shape_text};
 use crate::format::field_type::FieldType;
 use crate::format::schema::Field;
-use crate::write::append::check_value;
-use crate::write::writer::{Value, Writer};
+use crate::write::value::Value;
+use crate::write::value::check_value;
+use crate::write::writer::Writer;
 
 /// How often the caller is asked whether to stop.
 const SLICE: Duration = Duration::from_millis(100);
@@ -17,20 +20,6 @@ const SLICE: Duration = Duration::from_millis(100);
 const AHEAD: usize = 16 << 10;
 const AHEAD_BYTES: usize = 8 << 20;
 const WORTH_IT: usize = 64 << 10;
-
-/// The values of one field of many records.
-#[derive(Debug)]
-pub enum Column<'a> {
-    /// Numbers or arrays of one shape, one behind the other: little-endian, in C order.
-    Block {
-        /// The bytes of all of them.
-        data: &'a [u8],
-        /// The shape of each; empty for numbers.
-        shape: &'a [u64],
-    },
-    /// Values one by one.
-    Values(Vec<Value<'a>>),
-}
 
 impl Column<'_> {
     /// The value of one record, of a block of values of so many bytes.
@@ -161,40 +150,5 @@ impl Writer {
             });
         }
         Ok(sizes)
-    }
-}
-
-/// The bytes of a value of a block; 0 if the field has no values of that shape.
-pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
-    match kind {
-        FieldType::Scalar(dtype) => dtype.size(),
-        FieldType::Array(array) => array.nbytes_of(shape).unwrap_or_default() as usize,
-        _ => 0,
-    }
-}
-
-/// Checks a block of values of so many bytes each; what is wrong has the position of its record.
-pub(crate) fn check_block(
-    kind: &FieldType,
-    data: &[u8],
-    shape: &[u64],
-    bytes: usize,
-    count: usize,
-) -> std::result::Result<(), (usize, String)> {
-    let fits = match kind {
-        FieldType::Scalar(_) => shape.is_empty(),
-        FieldType::Array(array) => array.nbytes_of(shape).is_some(),
-        _ => false,
-    };
-    if !fits || bytes.checked_mul(count) != Some(data.len()) {
-        let values = format!("{} bytes for {count} values of shape {}", data.len(), shape_text(shape));
-        return Err((0, format!("{values}, where the field is {kind}")));
-    }
-    if *kind != FieldType::Scalar(DType::Bool) {
-        return Ok(());
-    }
-    match data.iter().position(|&byte| byte > 1) {
-        Some(i) => Err((i, format!("the byte {}, where a bool is 0 or 1", data[i]))),
-        None => Ok(()),
     }
 }

@@ -7,4 +7,5 @@ pub(crate) mod commit;
 pub(crate) mod compress;
 pub(crate) mod extend;
 pub(crate) mod open;
+pub(crate) mod value;
 pub(crate) mod writer;

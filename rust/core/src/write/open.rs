@@ -1,5 +1,6 @@
 //! How a writer begins and ends: the file, its lock, where it goes on, and the name that it takes.
 
+use crate::sys::files;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::io;
@@ -40,7 +41,7 @@ impl Writer {
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let new_schema = || schema.clone().ok_or_else(|| Error::Schema("a new file needs a schema".to_owned()));
-        let resolved = if options.mode == Mode::Overwrite { lock::resolve_link(path)? } else { None };
+        let resolved = if options.mode == Mode::Overwrite { files::resolve_link(path)? } else { None };
         let path = resolved.as_deref().unwrap_or(path);
         let (mut temporary, mut replaced) = (None, None);
         let file = match options.mode {
@@ -70,7 +71,7 @@ impl Writer {
             }
         };
         let fd = file.as_raw_fd();
-        let identity = lock::identity(&file).map_err(io)?;
+        let identity = files::identity(&file).map_err(io)?;
         sys::close_in_children(fd);
         let opened = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
@@ -303,7 +304,7 @@ impl Writer {
 
     /// Removes the file that this writer made, if the path still leads to it.
     fn remove(&self, path: &Path) {
-        if self.identity.is_some_and(|identity| lock::leads_to(path, identity).unwrap_or(false)) {
+        if self.identity.is_some_and(|identity| files::leads_to(path, identity).unwrap_or(false)) {
             let _ = std::fs::remove_file(path);
         }
     }

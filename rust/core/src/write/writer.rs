@@ -1,5 +1,7 @@
 //! The one writer of a file, the values and options that it takes, and what is safe when it fails: docs/format.md, section 7.
 
+use crate::sys::files;
+use crate::write::value::Value;
 use std::collections::BTreeMap;
 use std::mem;
 use std::os::fd::RawFd;
@@ -21,41 +23,6 @@ use crate::write::column::ColumnBuffer;
 
 /// What the log calls a writer, wherever its code lies: docs/logging.md.
 pub(crate) const LOG: &str = "fastrecord_core::writer";
-
-/// One value of a record, as [`Writer::append`] takes it.
-#[derive(Debug, Clone, Copy)]
-pub enum Value<'a> {
-    /// For fields of type image and bytes.
-    Bytes(&'a [u8]),
-    /// For fields of type string and json; what is JSON, the caller has made sure.
-    Str(&'a str),
-    /// For fields of type int64.
-    Int(i64),
-    /// For fields of type float64.
-    Float(f64),
-    /// For fields of any scalar type: the number, little-endian.
-    Number(&'a [u8]),
-    /// For fields of type array.
-    Array {
-        /// The numbers, little-endian, in C order.
-        data: &'a [u8],
-        /// All dimensions.
-        shape: &'a [u64],
-    },
-    /// For fields of type list: what [`encode_list`](crate::encode_list) or [`encode_numbers`](crate::encode_numbers) made.
-    List(&'a [u8]),
-    /// An image whose size and CRC-32C are known already.
-    Image {
-        /// The encoded image.
-        data: &'a [u8],
-        /// What a decoder may use beside it, as [`CropReady::side`](crate::image::CropReady::side); else empty.
-        side: &'a [u8],
-        /// Width and height in pixels.
-        size: (u32, u32),
-        /// CRC-32C of `data` and, behind it, `side`.
-        crc: u32,
-    },
-}
 
 impl<'a> Value<'a> {
     /// The bytes that a compressed field would compress.
@@ -113,7 +80,7 @@ pub struct Writer {
     /// The file whose place it will take; its lock keeps appenders out of it.
     pub(crate) replaced: Option<lock::Lock>,
     /// Of the file that this writer made or opened: another may have its path by now.
-    pub(crate) identity: Option<lock::Identity>,
+    pub(crate) identity: Option<files::Identity>,
     pub(crate) storage: Option<Box<dyn Storage>>,
     pub(crate) process: u32,
     pub(crate) fd: Option<RawFd>,

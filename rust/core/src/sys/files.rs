@@ -1,0 +1,60 @@
+//! Opening regular files, and telling whether two files are one.
+
+use crate::error::Error;
+use crate::error::Result;
+use crate::sys;
+use std::fs::File;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Opens a file, and nothing else: to open a pipe would wait for its other end.
+pub(crate) fn open_regular(path: &Path) -> Result<Arc<File>> {
+    let io = |e| Error::io(path, e);
+    let file = sys::open(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
+    let kind = file.metadata().map_err(io)?.file_type();
+    if kind.is_dir() {
+        return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));
+    }
+    if !kind.is_file() {
+        return Err(Error::NotFrec { path: path.to_owned(), reason: "it is not a regular file".to_owned() });
+    }
+    Ok(Arc::new(file))
+}
+
+pub(crate) fn same_file(a: &File, b: &File) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (a, b) = (a.metadata()?, b.metadata()?);
+    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+/// The file that a link leads to, which is what is replaced, and not the link; `None` if the path is no link.
+///
+/// # Errors
+/// Those of the system: the link leads nowhere, for one.
+pub(crate) fn resolve_link(path: &Path) -> Result<Option<PathBuf>> {
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_symlink() => path.canonicalize().map(Some).map_err(|e| Error::io(path, e)),
+        _ => Ok(None),
+    }
+}
+
+/// What tells an open file from others, whatever path it has.
+pub(crate) type Identity = (u64, u64);
+
+pub(crate) fn identity(file: &File) -> io::Result<Identity> {
+    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether a path leads to that very file, and not to another one or nowhere.
+pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
+    match path.metadata() {
+        Ok(meta) => Ok((meta.dev(), meta.ino()) == identity),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

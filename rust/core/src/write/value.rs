@@ -1,0 +1,169 @@
+//! Values as a caller gives them, and the checks that one fits its field.
+
+use crate::format::dtype::ArrayType;
+use crate::format::dtype::DType;
+use crate::format::dtype::shape_text;
+use crate::format::field_type::FieldType;
+use crate::format::list::ALIGN;
+use crate::format::list::check_list;
+use crate::format::list::is_variable;
+use crate::limits::MAX_SIDE_BYTES;
+use crate::limits::check_image;
+
+/// One value of a record, as [`Writer::append`] takes it.
+#[derive(Debug, Clone, Copy)]
+pub enum Value<'a> {
+    /// For fields of type image and bytes.
+    Bytes(&'a [u8]),
+    /// For fields of type string and json; what is JSON, the caller has made sure.
+    Str(&'a str),
+    /// For fields of type int64.
+    Int(i64),
+    /// For fields of type float64.
+    Float(f64),
+    /// For fields of any scalar type: the number, little-endian.
+    Number(&'a [u8]),
+    /// For fields of type array.
+    Array {
+        /// The numbers, little-endian, in C order.
+        data: &'a [u8],
+        /// All dimensions.
+        shape: &'a [u64],
+    },
+    /// For fields of type list: what [`encode_list`](crate::encode_list) or [`encode_numbers`](crate::encode_numbers) made.
+    List(&'a [u8]),
+    /// An image whose size and CRC-32C are known already.
+    Image {
+        /// The encoded image.
+        data: &'a [u8],
+        /// What a decoder may use beside it, as [`CropReady::side`](crate::image::CropReady::side); else empty.
+        side: &'a [u8],
+        /// Width and height in pixels.
+        size: (u32, u32),
+        /// CRC-32C of `data` and, behind it, `side`.
+        crc: u32,
+    },
+}
+
+/// The size of a value's image, or zeros if it is none.
+///
+/// # Errors
+/// It does not fit the type of its field, as text.
+pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
+    match (kind, value) {
+        (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
+        | (FieldType::String | FieldType::Json, Value::Str(_))
+        | (FieldType::Scalar(DType::Int64), Value::Int(_))
+        | (FieldType::Scalar(DType::Float64), Value::Float(_)) => Ok((0, 0)),
+        (FieldType::Bytes, Value::Image { .. }) => Err("only images have side bytes".to_owned()),
+        (FieldType::Image, Value::Image { side, .. }) if side.len() as u64 > MAX_SIDE_BYTES => {
+            Err(format!("{} side bytes", side.len()))
+        }
+        (FieldType::Image, Value::Image { size, data, .. }) => check_image(data.len() as u64).map(|()| *size),
+        (FieldType::Image, Value::Bytes(data)) => {
+            check_image(data.len() as u64).and_then(|()| crate::image::size::image_size(data))
+        }
+        (FieldType::Scalar(dtype), Value::Number(bytes)) => check_number(*dtype, bytes).map(|()| (0, 0)),
+        (FieldType::Array(array), Value::Array { data, shape }) => check_array(array, data, shape).map(|()| (0, 0)),
+        (FieldType::List(item), Value::List(data)) => check_list(item, data).map(|()| (0, 0)),
+        (kind, _) => Err(format!("the value is not {kind}")),
+    }
+}
+
+pub(crate) fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
+    if bytes.len() != dtype.size() {
+        return Err(format!("{} bytes, where {dtype} has {}", bytes.len(), dtype.size()));
+    }
+    if dtype == DType::Bool && bytes[0] > 1 {
+        return Err(format!("the byte {}, where a bool is 0 or 1", bytes[0]));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
+    match array.nbytes_of(shape) {
+        None => Err(format!("an array of shape {}, where the field is {array}", shape_text(shape))),
+        Some(bytes) if bytes != data.len() as u64 => {
+            Err(format!("{} bytes for an array of shape {}, which has {bytes}", data.len(), shape_text(shape)))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The values of one field of many records.
+#[derive(Debug)]
+pub enum Column<'a> {
+    /// Numbers or arrays of one shape, one behind the other: little-endian, in C order.
+    Block {
+        /// The bytes of all of them.
+        data: &'a [u8],
+        /// The shape of each; empty for numbers.
+        shape: &'a [u64],
+    },
+    /// Values one by one.
+    Values(Vec<Value<'a>>),
+}
+
+/// The bytes of a value of a block; 0 if the field has no values of that shape.
+pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
+    match kind {
+        FieldType::Scalar(dtype) => dtype.size(),
+        FieldType::Array(array) => array.nbytes_of(shape).unwrap_or_default() as usize,
+        _ => 0,
+    }
+}
+
+/// Checks a block of values of so many bytes each; what is wrong has the position of its record.
+pub(crate) fn check_block(
+    kind: &FieldType,
+    data: &[u8],
+    shape: &[u64],
+    bytes: usize,
+    count: usize,
+) -> std::result::Result<(), (usize, String)> {
+    let fits = match kind {
+        FieldType::Scalar(_) => shape.is_empty(),
+        FieldType::Array(array) => array.nbytes_of(shape).is_some(),
+        _ => false,
+    };
+    if !fits || bytes.checked_mul(count) != Some(data.len()) {
+        let values = format!("{} bytes for {count} values of shape {}", data.len(), shape_text(shape));
+        return Err((0, format!("{values}, where the field is {kind}")));
+    }
+    if *kind != FieldType::Scalar(DType::Bool) {
+        return Ok(());
+    }
+    match data.iter().position(|&byte| byte > 1) {
+        Some(i) => Err((i, format!("the byte {}, where a bool is 0 or 1", data[i]))),
+        None => Ok(()),
+    }
+}
+
+/// The payload of a list of values of one type, which is no number.
+///
+/// # Errors
+/// The first value that does not fit the type, and what is wrong with it, as text.
+pub fn encode_list(kind: &FieldType, values: &[Value<'_>]) -> std::result::Result<Vec<u8>, String> {
+    let mut out = Vec::new();
+    out.extend((values.len() as u64).to_le_bytes());
+    out.resize(8 + 8 * values.len(), 0);
+    for (i, value) in values.iter().enumerate() {
+        let wrong = |detail: String| format!("item {i}: {detail}");
+        check_value(kind, value).map_err(wrong)?;
+        out.resize(out.len().next_multiple_of(ALIGN), 0);
+        match *value {
+            Value::Bytes(data) | Value::Image { data, side: [], .. } => out.extend_from_slice(data),
+            Value::Str(text) => out.extend_from_slice(text.as_bytes()),
+            Value::Array { data, shape } => {
+                if is_variable(kind) {
+                    out.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
+                }
+                out.extend_from_slice(data);
+            }
+            _ => return Err(wrong("it cannot be in a list".to_owned())),
+        }
+        let end = out.len() as u64;
+        out[8 + 8 * i..16 + 8 * i].copy_from_slice(&end.to_le_bytes());
+    }
+    Ok(out)
+}
