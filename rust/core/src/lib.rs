@@ -43,12 +43,13 @@ mod write;
 
 pub use build_info::{instructions, libraries};
 pub use codec::Codec;
+pub use codec::choose::DEFAULT_LEVEL;
 pub use copy::copier::{Copier, Renumber};
 pub use error::code::code_of;
 pub use error::recovery::{Obstacle, Safe};
 pub use error::{Error, Result};
 pub use file::storage::Storage;
-pub use format::compression::{Compression, DEFAULT_LEVEL};
+pub use format::compression::Compression;
 pub use format::dtype::{ArrayType, DType, shape_text};
 pub use format::field_type::FieldType;
 pub use format::layout::{FORMAT_VERSION, FileId};

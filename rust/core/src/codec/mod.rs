@@ -341,3 +341,5 @@ mod tests {
         assert_eq!(train([], 1024), None);
     }
 }
+
+pub(crate) mod choose;

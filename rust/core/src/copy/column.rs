@@ -3,7 +3,8 @@
 use std::io;
 
 use crate::error::{Error, Result};
-use crate::format::layout::{BLOCK, CHUNK_ALIGN, Chunk, Encoding, Part, align};
+use crate::format::chunk::{Chunk, Encoding, Part};
+use crate::format::layout::{BLOCK, CHUNK_ALIGN, align};
 use crate::format::schema::Schema;
 use crate::write::column::Table;
 use crate::write::writer::Writer;

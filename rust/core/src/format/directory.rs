@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::format::layout::{CHUNK_LEN, Chunk, Footer};
+use crate::format::chunk::Chunk;
+use crate::format::layout::{CHUNK_LEN, Footer};
 use crate::format::schema::{Field, Schema};
 
 /// The chunks of a directory whose CRC has been checked, in the order that it has them in.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::format::chunk::{Encoding, Part};
 use crate::format::dtype::{ArrayType, DType};
-use crate::format::layout::{Encoding, Part};
 use crate::limits::MAX_DIMS;
 
 /// Arrays of up to so many bytes are stored in their column; larger ones as payloads.

@@ -1,7 +1,5 @@
 //! Lists: many values in one payload, docs/format.md, section 2.
 
-use crate::write::value::Value;
-use crate::write::value::encode_list;
 use std::ops::Range;
 
 use crate::format::dtype::DType;
@@ -101,86 +99,5 @@ pub(crate) fn check_list(kind: &FieldType, bytes: &[u8]) -> std::result::Result<
     match kind {
         FieldType::Scalar(dtype) => list_numbers(*dtype, bytes).map(drop),
         kind => list_items(kind, bytes).map(drop),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::dtype::ArrayType;
-    use proptest::prelude::*;
-
-    fn kinds() -> Vec<FieldType> {
-        let array = |shape: &[Option<u64>]| FieldType::Array(ArrayType::new(DType::Int16, shape).unwrap());
-        vec![
-            FieldType::String,
-            FieldType::Bytes,
-            array(&[Some(3)]),
-            array(&[None, Some(2)]),
-            array(&[None, None]),
-            array(&[]),
-            array(&[Some(0)]),
-        ]
-    }
-
-    #[test]
-    fn a_list_holds_what_was_put_into_it() {
-        let texts = ["", "a", "größe", "nine bytes"].map(Value::Str);
-        let bytes = encode_list(&FieldType::String, &texts).unwrap();
-        let found = list_items(&FieldType::String, &bytes).unwrap();
-        assert!(found.iter().all(|item| item.range.start.is_multiple_of(8)));
-        let found: Vec<&str> = found.iter().map(|i| std::str::from_utf8(&bytes[i.range.clone()]).unwrap()).collect();
-        assert_eq!(found, ["", "a", "größe", "nine bytes"]);
-
-        let rows = &kinds()[3];
-        let values = [Value::Array { data: &[1; 8], shape: &[2, 2] }, Value::Array { data: &[], shape: &[0, 2] }];
-        let bytes = encode_list(rows, &values).unwrap();
-        let found = list_items(rows, &bytes).unwrap();
-        assert_eq!((&found[0].shape[..], &bytes[found[0].range.clone()]), (&[2, 2][..], &[1; 8][..]));
-        assert_eq!((&found[1].shape[..], found[1].range.len()), (&[0, 2][..], 0));
-        assert!(encode_list(rows, &[Value::Array { data: &[1; 8], shape: &[4, 1] }]).unwrap_err().contains("item 0"));
-        assert!(encode_list(rows, &texts).is_err());
-
-        let bytes = encode_numbers(DType::Complex128, &[7; 48]);
-        assert_eq!(list_numbers(DType::Complex128, &bytes), Ok(8..56));
-        assert!(list_numbers(DType::Complex64, &bytes).is_err());
-        for kind in kinds() {
-            assert_eq!(list_items(&kind, &encode_list(&kind, &[]).unwrap()), Ok(vec![]));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_list_or_an_error(
-            words in prop::collection::vec(prop_oneof![0_u64..40, any::<u64>()], 0..12),
-            cut in 0_usize..9,
-        ) {
-            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            bytes.truncate(bytes.len().saturating_sub(cut));
-            for kind in kinds() {
-                if let Ok(items) = list_items(&kind, &bytes) {
-                    let mut before = 0;
-                    for item in items {
-                        prop_assert!(item.range.start >= before && item.range.end <= bytes.len());
-                        before = item.range.end;
-                    }
-                }
-            }
-            for dtype in DType::ALL {
-                if let Ok(range) = list_numbers(dtype, &bytes) {
-                    prop_assert!(range.end <= bytes.len() && range.len().is_multiple_of(dtype.size()));
-                }
-            }
-        }
-
-        #[test]
-        fn a_list_with_any_flipped_bit_in_its_head_is_an_error_or_a_list(bit in 0_usize..(8 * 40)) {
-            let values = [Value::Bytes(b"abc"), Value::Bytes(b""), Value::Bytes(b"0123456789"), Value::Bytes(b"x")];
-            let mut bytes = encode_list(&FieldType::Bytes, &values).unwrap();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            if let Ok(items) = list_items(&FieldType::Bytes, &bytes) {
-                prop_assert!(items.iter().all(|item| item.range.end <= bytes.len()));
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! `docs/format.md` as code: encode, decode, refuse. Opens no file. Imports `error`, `limits`, `codec`.
 
+pub(crate) mod chunk;
 pub(crate) mod compression;
 pub(crate) mod crc;
 pub(crate) mod dictionary;

@@ -362,3 +362,20 @@ pub(crate) fn with_decoded<T>(
         decoder.decode(data).map(take)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{JpegOptions, encode_jpeg};
+
+    #[test]
+    fn a_thread_decodes_by_the_options_of_each_call() {
+        let data = encode_jpeg(&[200; 3 * 20 * 10], 20, 10, &JpegOptions::default()).unwrap();
+        let small = DecodeOptions { max_pixels: 199, ..DecodeOptions::default() };
+        for _ in 0..2 {
+            let image = decode_image(&data, DecodeOptions::default()).unwrap();
+            assert_eq!((image.width, image.height, image.pixels.len()), (20, 10, 600));
+            assert!(matches!(decode_image(&data, small), Err(DecodeError::TooLarge { limit: 199, .. })));
+        }
+    }
+}

@@ -122,7 +122,7 @@ impl StackPlan {
 
     /// Copies the payloads of one row, tells their bytes in the file. `mapped` is what [`Source::with`] gives.
     ///
-    /// [`Source::with`]: crate::read::chunk::Source::with
+    /// [`Source::with`]: crate::read::source::Source::with
     fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
         let (found, at) = (making.found, row - making.part.rows.start);
         let Some((file, record)) = found.rows[row] else { return Ok(0) };

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::image::Decoder;
 use crate::load::images::{LoadPlan, Place};
 use crate::load::loader::{LoadCounters, Making, Recipe, add};
-use crate::read::chunk::Source;
 use crate::read::payload::resized;
 use crate::read::seen::Verify;
+use crate::read::source::Source;
 
 /// Payloads of up to so many bytes leave their memory to the next one.
 const KEEP: usize = 16 << 20;

@@ -1,35 +1,14 @@
 //! One chunk of a column, and where its bytes come from: each block is checked when it is first read.
 
-use std::fs::File;
+use crate::read::source::Source;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::format::layout::{BLOCK, Chunk, Encoding, u32_at};
-use crate::read::mapping::Guarded;
-
-/// Where the bytes of a snapshot are read from.
-#[derive(Debug, Clone)]
-pub(crate) enum Source {
-    /// A mapping of all of it.
-    Mapped(Arc<Guarded>),
-    /// System calls; chunks are read whole at first touch.
-    File(Arc<File>),
-}
-
-impl Source {
-    /// Calls `work` with all bytes, if they are mapped, and returns what it does if what it read was there.
-    #[allow(clippy::inline_always)] // around the loop over a batch's records
-    #[inline(always)]
-    pub(crate) fn with<T>(&self, work: impl FnOnce(Option<&[u8]>) -> Result<T>) -> Result<T> {
-        match self {
-            Self::Mapped(map) => map.read(|bytes| work(Some(bytes)))?,
-            Self::File(_) => work(None),
-        }
-    }
-}
+use crate::format::chunk::{Chunk, Encoding};
+use crate::format::layout::{BLOCK, u32_at};
 
 /// One chunk and what is known of its blocks.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::format::chunk::Part;
 use crate::format::dtype::ArrayType;
 use crate::format::field_type::FieldType;
-use crate::format::layout::Part;
 use crate::memory;
 use crate::read::reader::Reader;
 

@@ -1,10 +1,10 @@
 //! Where the payloads of records lie, and the shapes of arrays, as the index tells them.
 
 use crate::error::{Error, Result};
+use crate::format::chunk::Part;
 use crate::format::dtype::{ArrayType, shape_text};
 use crate::format::extent::{EXTENT_LEN, Extent};
 use crate::format::field_type::FieldType;
-use crate::format::layout::Part;
 use crate::memory;
 use crate::read::reader::Reader;
 

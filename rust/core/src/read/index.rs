@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::format::chunk::{Chunk, Part};
 use crate::format::directory::decode_directory;
-use crate::format::layout::{BLOCK, Chunk, Footer, Part};
+use crate::format::layout::{BLOCK, Footer};
 use crate::format::schema::Schema;
-use crate::read::chunk::{ChunkData, Source};
+use crate::read::chunk::ChunkData;
+use crate::read::source::Source;
 
 /// What is called with a number of records and their entries, if they have any.
 type Each<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<()> + 'a;

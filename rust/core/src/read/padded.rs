@@ -6,11 +6,11 @@ use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::parallel::disjoint::fill_parts;
 use crate::parallel::pool::Pool;
-use crate::read::chunk::Source;
 use crate::read::payload::resized;
 use crate::read::prefetch::groups_of;
 use crate::read::reader::Reader;
 use crate::read::seen::Verify;
+use crate::read::source::Source;
 
 /// The payloads of a batch, for work that needs each of them as a whole.
 struct PayloadSource {

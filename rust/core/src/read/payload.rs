@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::format::dictionary::Dictionary;
 use crate::format::extent::Extent;
 use crate::memory;
-use crate::read::chunk::Source;
 use crate::read::reader::Reader;
 use crate::read::seen::{Verify, is_set};
+use crate::read::source::Source;
 
 /// Larger buffers are not kept.
 const KEEP: usize = 4 << 20;

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
+use crate::format::chunk::Part;
 use crate::format::extent::Extent;
-use crate::format::layout::{FORMAT_VERSION, Part};
+use crate::format::layout::FORMAT_VERSION;
 use crate::format::schema::{Field, Schema};
 use crate::memory;
-use crate::read::chunk::Source;
 use crate::read::index::Column;
 use crate::read::mapping::Mapping;
 use crate::read::snapshot::{Access, Snapshot, SnapshotId};
+use crate::read::source::Source;
 use crate::sys::sigbus;
 
 /// A snapshot of a file. Cloning is cheap and shares it; any number of threads may read.

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::file::storage::Storage;
-use crate::format::layout::{BLOCK, CHUNK_LEN, Chunk, Footer, Part};
+use crate::format::chunk::{Chunk, Part};
+use crate::format::layout::{BLOCK, CHUNK_LEN, Footer};
 use crate::format::schema::Schema;
-use crate::read::chunk::{ChunkData, Source};
+use crate::read::chunk::ChunkData;
 use crate::read::index::Index;
+use crate::read::source::Source;
 use crate::repair::salvage::Loss;
 
 /// What an entry holds that is lost: no extent that a reader takes.

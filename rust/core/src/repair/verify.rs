@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::format::chunk::Part;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
-use crate::format::layout::Part;
 use crate::parallel::pool::Pool;
 use crate::read::payload::resized;
 use crate::read::reader::Reader;

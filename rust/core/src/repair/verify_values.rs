@@ -6,10 +6,10 @@ use serde::de::IgnoredAny;
 
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
+use crate::format::chunk::Part;
 use crate::format::dtype::DType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
-use crate::format::layout::Part;
 use crate::format::list::{list_items, list_numbers};
 use crate::image::with_decoded;
 use crate::image::{DecodeOptions, SixteenBit};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::layout::{BLOCK, CHUNK_ALIGN, Chunk, Encoding, Part, u32_at, u64_at};
+use crate::format::chunk::{Chunk, Encoding, Part};
+use crate::format::layout::{BLOCK, CHUNK_ALIGN, u32_at, u64_at};
 use crate::format::schema::{Field, Schema};
 use crate::write::compress::Packing;
 use crate::write::writer::Writer;

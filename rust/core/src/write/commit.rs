@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::file::lock;
-use crate::format::layout::{CheckedRange, Chunk, Footer, PAGE, Slot, slot_offset};
+use crate::format::chunk::Chunk;
+use crate::format::layout::{CheckedRange, Footer, PAGE, Slot, slot_offset};
 use crate::limits::check_metadata;
 use crate::sys;
 use crate::write::writer::Writer;

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::codec::choose::{Sample, Settled, choose, train};
 use crate::codec::{Codec, Encoder};
 use crate::error::{Error, Result};
-use crate::format::compression::{Compression, Sample, Settled, choose, train};
+use crate::format::compression::Compression;
 use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::memory;

@@ -1,0 +1,167 @@
+//! Opening a reader: at the newest commit, at a named one, or at one that was found by other means.
+
+use crate::error::Error;
+use crate::error::Result;
+use crate::file::find_commit::Commit;
+use crate::file::find_commit::Opening;
+use crate::format::dictionary::Dictionary;
+use crate::format::layout::Footer;
+use crate::format::layout::hex;
+use crate::format::schema::Field;
+use crate::format::schema::Schema;
+use crate::parallel::pool;
+use crate::read::index::Index;
+use crate::read::mapping::Guarded;
+use crate::read::mapping::Mapping;
+use crate::read::mapping::Pattern;
+use crate::read::reader::Reader;
+use crate::read::seal::Seal;
+use crate::read::seen::Seen;
+use crate::read::snapshot::Access;
+use crate::read::snapshot::Snapshot;
+use crate::read::snapshot::SnapshotId;
+use crate::read::source::Source;
+use crate::sys;
+use crate::sys::files::open_regular;
+use crate::sys::files::same_file;
+use std::fs::File;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::AtomicU64;
+
+impl Reader {
+    /// Opens a file at its newest commit.
+    ///
+    /// `threads` bounds the threads that work on one call; by default all CPUs that the process may run on.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is no .frec file, of a newer version, damaged, truncated, or has no commit.
+    pub fn open(path: &Path, access: Access, threads: Option<usize>) -> Result<Self> {
+        let file = open_regular(path)?;
+        let opening = Opening::new(path, file.as_ref())?;
+        let footer = opening.newest()?;
+        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+    }
+
+    /// Opens the very snapshot that another reader had.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    pub fn open_snapshot(path: &Path, access: Access, threads: Option<usize>, wanted: SnapshotId) -> Result<Self> {
+        let file = open_regular(path)?;
+        let opening = Opening::new(path, file.as_ref())?;
+        let replaced = |found: String| {
+            let expected = format!("file {} at commit {}", hex(&wanted.file_id), wanted.commit);
+            Error::Replaced { path: path.to_owned(), expected, found }
+        };
+        if opening.id != wanted.file_id {
+            return Err(replaced(format!("file {}", hex(&opening.id))));
+        }
+        let footer = opening.footer_at(wanted.footer)?.filter(|f| f.commit == wanted.commit);
+        let footer = footer.ok_or_else(|| replaced("the same file without that commit".to_owned()))?;
+        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+    }
+
+    fn load(
+        path: &Path,
+        access: Access,
+        threads: Option<usize>,
+        file: Arc<File>,
+        opening: Opening<'_>,
+        footer: Footer,
+    ) -> Result<Self> {
+        let commit = opening.load(footer)?;
+        Self::of_commit(path, access, threads, file, commit, |_, _| Ok(()))
+    }
+
+    /// A reader of a commit that has been looked up; `mend` may change its columns before anybody reads them.
+    pub(crate) fn of_commit(
+        path: &Path,
+        access: Access,
+        threads: Option<usize>,
+        file: Arc<File>,
+        commit: Commit,
+        mend: impl FnOnce(&mut Index, &Schema) -> Result<()>,
+    ) -> Result<Self> {
+        let io = |e| Error::io(path, e);
+        let Commit { id, footer, directory, document, file_length } = commit;
+        let seal = Arc::new(Seal::new(path, &file, id, &footer)?);
+        let (views, source, random) = match access {
+            Access::Mmap => {
+                // Views have mappings of their own: where a read of the core fails, its mapping becomes zeros, which no view may see.
+                let view = |pattern| Mapping::new(path, &file, footer.end(), pattern).map(Arc::new).map_err(io);
+                let lost = Arc::new(AtomicU64::new(0));
+                let own = |pattern| {
+                    Guarded::new(&file, &seal, &lost, pattern).map(|map| Source::Mapped(Arc::new(map))).map_err(io)
+                };
+                let views = [view(Pattern::Normal)?, view(Pattern::Random)?];
+                (Some(views), own(Pattern::Normal)?, own(Pattern::Random)?)
+            }
+            Access::Pread => {
+                // Advice belongs to an open file, so batches need one of their own.
+                let random = sys::open(OpenOptions::new().read(true), path).map_err(io)?;
+                if !same_file(&file, &random).map_err(io)? {
+                    let (expected, found) = (format!("file {}", hex(&id)), "another file".to_owned());
+                    return Err(Error::Replaced { path: path.to_owned(), expected, found });
+                }
+                sys::advise_random(&random);
+                (None, Source::File(Arc::clone(&file)), Source::File(Arc::new(random)))
+            }
+        };
+        let mut index = Index::new(path, &directory, &footer, &document.schema, &source)?;
+        mend(&mut index, &document.schema)?;
+        let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
+        let of = |field: &Field| {
+            field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()
+        };
+        let dictionaries = document.schema.fields().iter().map(of).collect();
+        let advice = sys::largest_advice(&file);
+        let (commit, records, bytes) = (footer.commit, footer.records, footer.end());
+        log::debug!(target: "fastrecord_core::snapshot", "{}: opened at commit {commit}: {records} records, {bytes} bytes", path.display());
+        let seen = Seen::new(&document.schema, records);
+        let inner = Snapshot {
+            path: path.to_owned(),
+            access,
+            threads: threads.unwrap_or(usize::MAX).clamp(1, pool::default_threads()),
+            id,
+            footer,
+            document,
+            file_length,
+            index,
+            copies,
+            dictionaries,
+            file,
+            views,
+            random,
+            seal,
+            blocks_seen: AtomicI64::new(-1),
+            advice,
+            seen,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Looks for a newer commit and opens it; `None` if this is the newest, and can be read.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    pub fn refresh(&self) -> Result<Option<Self>> {
+        let new = Self::open(self.path(), self.inner.access, Some(self.inner.threads))?;
+        if new.inner.id != self.inner.id {
+            let expected = format!("file {}", hex(&self.inner.id));
+            let found = format!("file {}", hex(&new.inner.id));
+            return Err(Error::Replaced { path: self.path().to_owned(), expected, found });
+        }
+        // What could not be read of this one may be there again.
+        let lost = matches!(&self.inner.random, Source::Mapped(map) if map.lost_at().is_some());
+        let io = |e| Error::io(self.path(), e);
+        // A copy of the file has its id, and may have been damaged since.
+        if !lost && same_file(&self.inner.file, &new.inner.file).map_err(io)? {
+            self.inner.seen.hand_on(&new.inner.seen);
+        }
+        Ok((lost || new.inner.footer.commit > self.inner.footer.commit).then_some(new))
+    }
+}

@@ -1,0 +1,126 @@
+//! `Seal`: what a file holds for as long as it is the one that was opened.
+
+use crate::error::Error;
+use crate::error::Result;
+use crate::format::layout::FileId;
+use crate::format::layout::Footer;
+use crate::format::layout::PAGE;
+use crate::format::layout::hex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+const FOOTER_LEN: usize = PAGE as usize;
+
+/// The part of a footer that says something. Behind it is nothing but its CRC, at the very end: that is gone, too, where the
+/// file was cut short within this page and has got its length again.
+const FIELDS_LEN: usize = 104;
+
+const CRC_AT: usize = FOOTER_LEN - 4;
+
+/// Where the file id lies.
+const ID_AT: usize = 16;
+
+/// What a file holds as long as it is the one that was opened: its id, and the snapshot's footer.
+#[derive(Debug, Clone)]
+pub(crate) struct Seal {
+    pub(super) path: PathBuf,
+    id: FileId,
+    commit: u64,
+    pub(super) at: u64,
+    pub(super) end: u64,
+    fields: [u8; FIELDS_LEN],
+    crc: [u8; 4],
+}
+
+impl Seal {
+    /// # Errors
+    /// [`Error::Truncated`], [`Error::Replaced`]: the footer is not there any more. Those of the system.
+    pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
+        // As it lies there: of a damaged file that is being salvaged the footers tell the id.
+        let seen = id_in(path, file)?;
+        let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
+        let mut seal = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
+        let page = seal.footer(file)?;
+        if Footer::decode(&seal.path, &page, at, &id)? != Some(*footer) {
+            return Err(seal.replaced());
+        }
+        seal.fields.copy_from_slice(&page[..FIELDS_LEN]);
+        seal.crc.copy_from_slice(&page[CRC_AT..]);
+        Ok(seal)
+    }
+
+    /// The page of the footer, as it is now.
+    fn footer(&self, file: &File) -> Result<[u8; FOOTER_LEN]> {
+        self.check_size(file)?;
+        let mut page = [0; FOOTER_LEN];
+        file.read_exact_at(&mut page, self.at).map_err(|e| Error::unreadable(&self.path, "footer", e))?;
+        Ok(page)
+    }
+
+    fn is_footer(&self, page: &[u8]) -> bool {
+        page[..FIELDS_LEN] == self.fields && page[CRC_AT..] == self.crc
+    }
+
+    pub(super) fn fits(&self, bytes: &[u8]) -> bool {
+        bytes.get(ID_AT..ID_AT + self.id.len()) == Some(&self.id[..])
+            && bytes.get(self.at as usize..self.end as usize).is_some_and(|page| self.is_footer(page))
+    }
+
+    fn replaced(&self) -> Error {
+        self.not_here("other bytes in the place of that commit".to_owned())
+    }
+
+    fn not_here(&self, found: String) -> Error {
+        let expected = format!("file {} at commit {}", hex(&self.id), self.commit);
+        Error::Replaced { path: self.path.clone(), expected, found }
+    }
+
+    /// Asks the system whether the file is still as long as the snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], and those of the system.
+    pub(crate) fn check_size(&self, file: &File) -> Result<()> {
+        let found = file.metadata().map_err(|e| Error::io(&self.path, e))?.len();
+        if found < self.end {
+            return Err(Error::Truncated { path: self.path.clone(), found, expected: self.end, commit: self.commit });
+        }
+        Ok(())
+    }
+
+    /// Asks the system whether the commit's end is still there, after a read that no checksum covers: where the file was cut short
+    /// amid it and has got its length again, zeros were read without an error.
+    ///
+    /// # Errors
+    /// As [`Seal::check`].
+    pub(crate) fn check_after(&self, file: &File) -> Result<()> {
+        let mut page = [0; FOOTER_LEN];
+        match file.read_exact_at(&mut page, self.at) {
+            Ok(()) if self.is_footer(&page) => Ok(()),
+            _ => self.check(file),
+        }
+    }
+
+    /// Asks the system whether the file is the one that was opened.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], [`Error::Replaced`], and those of the system.
+    pub(crate) fn check(&self, file: &File) -> Result<()> {
+        let page = self.footer(file)?;
+        let id = id_in(&self.path, file)?;
+        if id != self.id {
+            Err(self.not_here(format!("file {}, written over it", hex(&id))))
+        } else if self.is_footer(&page) {
+            Ok(())
+        } else {
+            Err(self.replaced())
+        }
+    }
+}
+
+fn id_in(path: &Path, file: &File) -> Result<FileId> {
+    let mut id = FileId::default();
+    file.read_exact_at(&mut id, ID_AT as u64).map_err(|e| Error::unreadable(path, "superblock", e))?;
+    Ok(id)
+}
