@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader, SchemaError
+from fastrecord.checks import digest
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import is_number
-from fastrecord.sampler.state import digest
 
 Where = slice | NDArray[np.int64]
 

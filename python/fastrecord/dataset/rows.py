@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord import _core
+from fastrecord.checks import digest
 from fastrecord.dataset.columns import Columns, Condition
 from fastrecord.dataset.split import SPLIT_EPOCH, split_order
-from fastrecord.sampler.state import digest
 
 Numbers64 = NDArray[np.int64]
 

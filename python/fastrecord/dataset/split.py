@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import permute
-from fastrecord.sampler.state import WORD, integer
+from fastrecord.checks import WORD, integer
 
 # The order of an epoch that no run gets to, so that a split is unrelated to any order of training.
 SPLIT_EPOCH = WORD - 1

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from fastrecord._core import Reader
+from fastrecord.checks import WORD, integer
 from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
 from fastrecord.dataset.samples import check_selection
 from fastrecord.dataset.shards import Shards, normalized
 from fastrecord.dataset.split import part_sizes
-from fastrecord.sampler.state import WORD, integer
 from fastrecord.schema.roles import check_fields
 
 _MISSING = object()

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrecord.checks import WORD, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.rows import All, Rows
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, process_group
-from fastrecord.sampler.state import WORD, Shuffle, integer
+from fastrecord.sampler.state import Shuffle
 
 _STATE_VERSION = 1
 

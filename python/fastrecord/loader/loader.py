@@ -15,6 +15,7 @@ import torch
 
 from fastrecord import _core
 from fastrecord._core import SchemaError
+from fastrecord.checks import WORD, flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.shards import Paths
 from fastrecord.fixed import Fixed
@@ -28,7 +29,7 @@ from fastrecord.loader.skip import MAX_SKIPPED, OnError, SkippedRecord, Skipper
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.unstacked import ListedFields, Ragged
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.sampler.state import WORD, Shuffle, flag, integer
+from fastrecord.sampler.state import Shuffle
 from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
 from fastrecord.transforms.batch_info import BatchInfo

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError
+from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.errors import extended
-from fastrecord.sampler.state import integer
 from fastrecord.schema.roles import read_key
 
 _log = logging.getLogger("fastrecord.loader")

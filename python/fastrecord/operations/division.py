@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -39,27 +38,6 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
     rest = 1 - sum(exact)
     parts = [*exact, rest] if rest > _ROUNDING else exact
     return part_sizes(records, [float(part) for part in parts])[: len(exact)]
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ValueError for what is no seed, a TypeError for what is no int."""
-    _check_int("seed", seed, " in [0, 2**64)")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is in [0, 2**64), not {seed}")
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise a ValueError for less than 1, a TypeError for what is no int."""
-    _check_int(name, value)
-    if value < 1:
-        raise ValueError(f"{name} is at least 1, not {value}")
-
-
-def _check_int(name: str, value: object, allowed: str = "") -> None:
-    try:
-        operator.index(value)  # type: ignore[arg-type]  # that is what is asked
-    except TypeError as err:
-        raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err
 
 
 def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:

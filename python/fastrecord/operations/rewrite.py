@@ -14,16 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, SchemaError, permute
+from fastrecord.checks import check_count, check_seed
 from fastrecord.operations.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
-from fastrecord.operations.division import (
-    check_count,
-    check_seed,
-    choose,
-    ends_by_size,
-    name_files,
-    name_parts,
-    sizes_of,
-)
+from fastrecord.operations.division import choose, ends_by_size, name_files, name_parts, sizes_of
 from fastrecord.operations.shard_names import as_set
 from fastrecord.schema.classes import class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes

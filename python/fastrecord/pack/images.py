@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.names import as_name
-from fastrecord.operations.shard_names import plan
+from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.output import Target, class_table, number_labels, open_target
 from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options

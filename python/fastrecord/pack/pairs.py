@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
 from fastrecord.errors import plain
-from fastrecord.operations.shard_names import plan
+from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, name_some
 from fastrecord.pack.output import Target, open_target
 from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
 from fastrecord import _core
+from fastrecord.checks import MOST, WORD, flag, integer
 from fastrecord.fixed import Fixed
 from fastrecord.sampler.draws import make_draw
 from fastrecord.sampler.read_ahead import ReadAhead, default_block_records
-from fastrecord.sampler.state import MOST, STATE_VERSION, TAILS, WORD, Shuffle, State, Tail, flag, integer, shuffle_kind
+from fastrecord.sampler.state import STATE_VERSION, TAILS, Shuffle, State, Tail, shuffle_kind
 
 SAY_SHUFFLE = (
     "say shuffle=True to train (each epoch in another order), or shuffle=False to evaluate (the order of the records)"

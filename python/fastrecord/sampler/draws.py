@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord import _core
-from fastrecord.sampler.state import digest
+from fastrecord.checks import digest
 
 if TYPE_CHECKING:
     from fastrecord.dataset.dataset import FastRecordDataset

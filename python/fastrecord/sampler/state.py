@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+from fastrecord.checks import MOST, WORD, flag, integer
 
 Shuffle: TypeAlias = bool | Literal["blocks"]
 Tail = Literal["pad", "drop", "exact"]
 
 TAILS: tuple[str, ...] = get_args(Tail)
 STATE_VERSION = 3
-WORD = 1 << 64
-MOST = 1 << 63
 _READABLE = (1, 2, STATE_VERSION)
 
 
@@ -143,34 +138,8 @@ class State:
             raise ValueError(f"the state has num_samples={self.samples}, this sampler {samples}: make them equal")
 
 
-def digest(array: NDArray[Any]) -> str:
-    """Return a short digest of an array's values."""
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
-
-
 def _describe(file: Mapping[str, Any]) -> str:
     return f"{file.get('file_id')} at commit {file.get('commit')} with {file.get('records')} records"
-
-
-def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Check an int, numpy's too, against [low, high)."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} is an int, not a bool: {value}")
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
-    if number < low or (high is not None and number >= high):
-        allowed = f"at least {low}" if high is None else f"from {low} to {high - 1}"
-        raise ValueError(f"{name} is {allowed}, not {number}")
-    return number
-
-
-def flag(name: str, value: Any) -> bool:
-    """Check a bool."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is True or False, not {value!r}")
-    return value
 
 
 def shuffle_kind(name: str, value: Any) -> Shuffle:

@@ -1,0 +1,62 @@
+"""Checks of arguments that several folders share: integers, flags, seeds and counts."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD = 1 << 64
+
+
+MOST = 1 << 63
+
+
+def digest(array: NDArray[Any]) -> str:
+    """Return a short digest of an array's values."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Check an int, numpy's too, against [low, high)."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not a bool: {value}")
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
+    if number < low or (high is not None and number >= high):
+        allowed = f"at least {low}" if high is None else f"from {low} to {high - 1}"
+        raise ValueError(f"{name} is {allowed}, not {number}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Check a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError for what is no seed, a TypeError for what is no int."""
+    _check_int("seed", seed, " in [0, 2**64)")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is in [0, 2**64), not {seed}")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise a ValueError for less than 1, a TypeError for what is no int."""
+    _check_int(name, value)
+    if value < 1:
+        raise ValueError(f"{name} is at least 1, not {value}")
+
+
+def _check_int(name: str, value: object, allowed: str = "") -> None:
+    try:
+        operator.index(value)  # type: ignore[arg-type]  # that is what is asked
+    except TypeError as err:
+        raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err

@@ -1,0 +1,62 @@
+"""How a packed data set is divided among shards."""
+
+from __future__ import annotations
+
+from fastrecord._core import FastRecordError
+from fastrecord.operations.shard_names import Part, shard_path
+from fastrecord.pack.listing import Listing
+
+# What a record takes beside its image and its key: alignment, two extents, width, height and label, twice because
+# closing a file may write its columns anew; and what a file takes beside its records.
+_RECORD_OVERHEAD = 7 + 2 * (32 + 4 + 4 + 8 + 32)
+
+
+_FILE_OVERHEAD = 64 << 10
+
+
+def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | None) -> list[Part]:
+    """Divide the input into runs, one for each file, in its order.
+
+    Args:
+        listing: The input.
+        out: The file; or, if there are shards, what their names are made of.
+        shards: Number of files, or None. Their numbers of records differ by one at most.
+        shard_size: Largest size of a file in bytes, or None. Looks up the size of each input file.
+
+    Raises:
+        FastRecordError: more shards than input files.
+    """
+    total = len(listing)
+    if shards is not None:
+        if shards > total:
+            raise FastRecordError(
+                f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards [FR720]"
+            )
+        ends = [total * (i + 1) // shards for i in range(shards)]
+    elif shard_size is not None:
+        ends = _ends_by_size(listing, shard_size)
+    else:
+        return [Part(out, 0, total)]
+    starts = [0, *ends[:-1]]
+    return [
+        Part(shard_path(out, i, len(ends)), start, stop)
+        for i, (start, stop) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _ends_by_size(listing: Listing, limit: int) -> list[int]:
+    # Class names are written by the first commit and again by the last.
+    empty = _FILE_OVERHEAD + 2 * sum(len(name.encode()) + 4 for name in listing.classes or ())
+    ends = []
+    size = empty
+    for position, key in enumerate(listing.keys):
+        try:
+            image = listing.stored_bytes(position)
+        except OSError:
+            image = 0  # its turn comes when it is read
+        record = image + len(key.encode()) + _RECORD_OVERHEAD
+        if size + record > limit and size > empty:
+            ends.append(position)
+            size = empty
+        size += record
+    return [*ends, len(listing)]
