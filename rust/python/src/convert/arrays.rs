@@ -1,8 +1,16 @@
 //! Arrays and numbers of the core as numpy's and Python's.
 
+use crate::convert::numbers::not_wanted;
+use crate::convert::numbers::number_bytes;
+use crate::convert::numbers::wrong;
 use fastrecord_core::{ArrayType, DType};
 use half::{bf16, f16};
+use numpy::PyArrayDescr;
+use numpy::PyArrayDescrMethods;
+use numpy::PyUntypedArray;
+use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyComplex, PyTuple};
@@ -122,4 +130,123 @@ pub(crate) fn to_half(value: f64) -> Option<u16> {
 pub(crate) fn to_bfloat(value: f64) -> Option<u16> {
     let near = bf16::from_f32(to_odd(value));
     (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
+}
+
+/// A numpy array over a value's memory, and whether its numbers are bfloat16 although numpy sees integers.
+pub(crate) fn array_from<'py>(
+    value: &Bound<'py, PyAny>,
+    wanted: &ArrayType,
+) -> Result<(Bound<'py, PyUntypedArray>, bool), String> {
+    let fail = |error: PyErr| wrong(value, &format!("an array for {wanted}"), &error);
+    if let Ok(array) = value.cast::<PyUntypedArray>() {
+        let plain = value.is_exact_instance_of::<PyUntypedArray>();
+        if !plain && value.get_type().name().is_ok_and(|name| name == "MaskedArray") {
+            return Err("an array is wanted, not a masked one: fill it first".to_owned());
+        }
+        return Ok((array.clone(), false));
+    }
+    if value.hasattr("__torch_function__").map_err(fail)? && value.hasattr("detach").map_err(fail)? {
+        return tensor_array(value).map_err(|error| wrong(value, "a dense tensor on the CPU", &error));
+    }
+    let single =
+        wanted.shape().is_empty() && (value.hasattr("__float__").map_err(fail)? || value.is_instance_of::<PyComplex>());
+    let single = single && !value.hasattr("__array__").map_err(fail)?;
+    if single {
+        // A Python number is of no dtype: it is written as a scalar field would.
+        return number_array(value, wanted.dtype()).map(|array| (array, wanted.dtype() == DType::BFloat16));
+    }
+    if !value.hasattr("__array__").map_err(fail)? {
+        return Err(not_wanted(value, "a numpy array or a torch tensor"));
+    }
+    let numpy = value.py().import("numpy").map_err(fail)?;
+    let array = numpy.call_method1("asarray", (value,)).map_err(fail)?;
+    array.cast_into::<PyUntypedArray>().map(|array| (array, false)).map_err(|e| fail(e.into()))
+}
+
+/// The numbers of an array or a tensor of a type, in C order; `None` for anything else.
+pub(crate) fn as_array<'py>(
+    value: &Bound<'py, PyAny>,
+    dtype: DType,
+) -> Result<Option<Bound<'py, PyUntypedArray>>, String> {
+    let fail = |error: PyErr| wrong(value, "an array", &error);
+    let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);
+    if !value.is_instance_of::<PyUntypedArray>() && !tensor().map_err(fail)? {
+        return Ok(None);
+    }
+    let (array, bfloat) = array_from(value, &ArrayType::scalar(dtype))?;
+    in_c_order(array, dtype, bfloat).map(Some)
+}
+
+pub(crate) fn number_array<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Result<Bound<'py, PyUntypedArray>, String> {
+    let py = value.py();
+    let bytes = number_bytes(value, dtype)?;
+    let array = array_of(py, &bytes, dtype, []);
+    let array = array.and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?));
+    array.map_err(|e| wrong(value, "a number", &e))
+}
+
+/// The numpy array over a CPU tensor's memory; of bfloat16 the bits, which is told.
+pub(crate) fn tensor_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyUntypedArray>, bool)> {
+    let py = tensor.py();
+    let device: String = tensor.getattr("device")?.getattr("type")?.extract()?;
+    if device != "cpu" {
+        return Err(PyTypeError::new_err(format!("it is on the device {device:?}: call .cpu() first")));
+    }
+    let tensor = tensor.call_method0("detach")?.call_method0("resolve_conj")?.call_method0("resolve_neg")?;
+    let torch = py.import("torch")?;
+    let bfloat = tensor.getattr("dtype")?.is(&torch.getattr("bfloat16")?);
+    let tensor = if bfloat { tensor.call_method1("view", (torch.getattr("int16")?,))? } else { tensor };
+    Ok((tensor.call_method0("numpy")?.cast_into::<PyUntypedArray>()?, bfloat))
+}
+
+pub(crate) fn in_c_order<'py>(
+    array: Bound<'py, PyUntypedArray>,
+    wanted: DType,
+    bfloat: bool,
+) -> Result<Bound<'py, PyUntypedArray>, String> {
+    let dtype = array.dtype();
+    if !is_of(&dtype, wanted, bfloat) {
+        let found = if bfloat { "bfloat16".to_owned() } else { dtype.to_string() };
+        return Err(match dtype.kind() {
+            _ if bfloat => format!("{wanted} values are wanted, not {found}"),
+            b'O' => format!("{wanted} values are wanted, not Python objects"),
+            b'V' if dtype.has_fields() => {
+                format!("{wanted} values are wanted, not records of several fields ({found})")
+            }
+            _ => format!("{wanted} values are wanted, not {found}"),
+        });
+    }
+    let native = dtype.is_native_byteorder().unwrap_or(true);
+    if native && array.is_c_contiguous() {
+        return Ok(array);
+    }
+    let py = array.py();
+    let copied = || -> PyResult<Bound<'py, PyUntypedArray>> {
+        let array = if native {
+            array.into_any()
+        } else {
+            let dtype = dtype.call_method1("newbyteorder", ("=",))?;
+            array.call_method1("astype", (dtype,))?
+        };
+        let array = py.import("numpy")?.call_method1("ascontiguousarray", (array,))?;
+        Ok(array.cast_into::<PyUntypedArray>()?)
+    };
+    copied().map_err(|error| error.value(py).to_string())
+}
+
+/// Whether a numpy dtype is the one of a field, in whatever byte order.
+pub(crate) fn is_of(dtype: &Bound<'_, PyArrayDescr>, wanted: DType, bfloat: bool) -> bool {
+    let kind = match wanted {
+        DType::Bool => b'b',
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => b'i',
+        DType::Complex64 | DType::Complex128 => b'c',
+        DType::Float16 | DType::Float32 | DType::Float64 => b'f',
+        // What numpy sees of them is their bits. (A package that adds bfloat16 to numpy gives it a name.)
+        DType::BFloat16 => {
+            let name = || dtype.getattr("name").is_ok_and(|name| name.eq("bfloat16").unwrap_or(false));
+            return bfloat || (dtype.kind() == b'u' && dtype.itemsize() == 2) || name();
+        }
+        _ => b'u',
+    };
+    !bfloat && dtype.kind() == kind && dtype.itemsize() == wanted.size() && !dtype.has_subarray()
 }

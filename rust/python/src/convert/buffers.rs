@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-use crate::write::input::tensor_array;
+use crate::convert::arrays::tensor_array;
 
 /// What keeps the bytes alive and in place.
 pub(crate) enum Bytes {

@@ -3,4 +3,5 @@
 pub(crate) mod arrays;
 pub(crate) mod buffers;
 pub(crate) mod indices;
+pub(crate) mod numbers;
 pub(crate) mod verify;

@@ -2,50 +2,15 @@
 
 use std::sync::Arc;
 
-use fastrecord_core::{DType, FieldType, ListItem, encode_list, encode_numbers};
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use fastrecord_core::{DType, FieldType, ListItem};
+use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyList, PyString};
 
 use crate::convert::arrays::{array_over, number};
-use crate::convert::buffers::{Bytes, array_bytes, export, slice};
+use crate::convert::buffers::{Bytes, export, slice};
 use crate::error::{to_py, without_gil};
 use crate::read::values::State;
-use crate::write::input::{Held, as_array, hold, number_bytes, type_name};
-
-/// The payload of a list, or what is wrong with it.
-pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
-    let py = value.py();
-    let fail = |error: PyErr| error.value(py).to_string();
-    if let FieldType::Scalar(dtype) = kind
-        && let Some(array) = as_array(value, *dtype)?
-    {
-        return match array.shape().len() {
-            1 => Ok(encode_numbers(*dtype, array_bytes(py, &array.unbind()))),
-            dims => Err(format!("a list of numbers is wanted, not an array of {dims} dimensions")),
-        };
-    }
-    // Not any sequence: text and bytes are such, too.
-    let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);
-    let list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
-    if !list && !value.is_instance_of::<PyUntypedArray>() && !tensor().map_err(fail)? {
-        return Err(format!("a list is wanted, not {}", type_name(value)));
-    }
-    let items = value.try_iter().map_err(fail)?;
-    if let FieldType::Scalar(dtype) = kind {
-        let mut numbers = Vec::new();
-        for (i, item) in items.enumerate() {
-            let number = number_bytes(&item.map_err(fail)?, *dtype);
-            numbers.extend(number.map_err(|detail| format!("item {i}: {detail}"))?);
-        }
-        return Ok(encode_numbers(*dtype, &numbers));
-    }
-    let mut held: Vec<Held> = Vec::new();
-    for (i, item) in items.enumerate() {
-        held.push(hold(&item.map_err(fail)?, kind).map_err(|detail| format!("item {i}: {detail}"))?);
-    }
-    encode_list(kind, &held.iter().map(|held| held.value(py)).collect::<Vec<_>>())
-}
 
 /// The list that these bytes are: numbers, text and JSON as Python's objects, bytes as memoryviews, arrays as read-only arrays.
 pub(crate) fn list_owned<'py>(

@@ -1,6 +1,7 @@
 //! `Reader`, its batches, arrays and iterators. Imports `convert`; knows nothing of `write`.
 
 pub(crate) mod batch;
+pub(crate) mod compression;
 pub(crate) mod iterator;
 pub(crate) mod lists;
 pub(crate) mod out;

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::convert::arrays::stacked;
-use crate::write::input::{is_of, tensor_array};
+use crate::convert::arrays::{is_of, tensor_array};
 
 /// Refuses an array that is to hold a batch of fixed arrays, and is of another dtype or shape.
 pub(crate) fn check_out(out: &Bound<'_, PyAny>, kind: &FieldType, records: usize) -> PyResult<()> {

@@ -10,9 +10,9 @@ use pyo3::types::{PyList, PySlice};
 
 use crate::convert::arrays::{array_over, new_array};
 use crate::convert::buffers::{Bytes, export, with_writable};
+use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
 use crate::read::values::State;
-use crate::write::input::number_bytes;
 
 /// Where the arrays of a batch lie: a buffer, and offset and length in it; None where a value is missing.
 type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);

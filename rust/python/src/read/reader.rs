@@ -16,12 +16,12 @@ use crate::convert::verify::Check;
 use crate::error::{Progress, to_py, without_gil};
 use crate::logging::{deliver, delivered, follow};
 use crate::read::batch::Batch;
+use crate::read::compression::stored_dict;
 use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
 use crate::read::values::{State, value, values_of};
 use crate::read::verify_report::report_dict;
-use crate::write::compression::stored_dict;
 
 /// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
 ///
