@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 
 def as_text(name: str) -> str:
@@ -17,3 +18,13 @@ def as_text(name: str) -> str:
 def as_name(text: str) -> str:
     """Return the name that stands for UTF-8 text where a path is opened."""
     return os.fsdecode(text.encode())
+
+
+_NAMED_AT_MOST = 5
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first few names, quoted, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
+    more = len(names) - _NAMED_AT_MOST
+    return f"{shown} and {more:,} more" if more > 0 else shown

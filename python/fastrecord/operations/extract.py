@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, SchemaError
-from fastrecord.names import as_name
+from fastrecord.names import as_name, name_some
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.temp_files import create, remove_leftovers, temporary_name
-from fastrecord.pack.listing import name_some
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
 

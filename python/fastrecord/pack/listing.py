@@ -6,14 +6,13 @@ import csv
 import os
 import stat
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fastrecord._core import FastRecordError
-from fastrecord.names import as_name, as_text
+from fastrecord.names import as_name, as_text, name_some
 
 _INT64 = range(-(2**63), 2**63)
-_NAMED_AT_MOST = 5
 
 UNREADABLE = "can not be read"
 """So begins the reason of a file that the system does not let us read: whether it is an image nobody knows."""
@@ -320,13 +319,6 @@ def _relative_path(path: str, source: str) -> str:
         below = len(parts) - parts[::-1].index("..")
         path = os.path.join(os.path.realpath(os.path.join(source, "/".join(parts[:below]))), *parts[below:])
     return os.path.relpath(os.path.join(source, path), source)
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Return the first few names, quoted, and how many more there are."""
-    shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
-    more = len(names) - _NAMED_AT_MOST
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _count(number: int, what: str) -> str:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Reader, SchemaError, Writer, __version__
+from fastrecord.names import name_some
 from fastrecord.operations.shard_names import Part
-from fastrecord.pack.listing import Listing, name_some
+from fastrecord.pack.listing import Listing
 from fastrecord.pack.pair_listing import Pairing
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema

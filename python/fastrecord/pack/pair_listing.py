@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, image_size
-from fastrecord.names import as_name
-from fastrecord.pack.listing import UNREADABLE, Listing, files_below, name_some
+from fastrecord.names import as_name, name_some
+from fastrecord.pack.listing import UNREADABLE, Listing, files_below
 
 Sizes = NDArray[np.int64]
 

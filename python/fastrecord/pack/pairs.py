@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
 from fastrecord.errors import plain
+from fastrecord.names import name_some
 from fastrecord.pack.division import plan
-from fastrecord.pack.listing import UNREADABLE, name_some
+from fastrecord.pack.listing import UNREADABLE
 from fastrecord.pack.output import Target, open_target
 from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure

@@ -13,6 +13,9 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+/// Why a value cannot be held that is as it should be: a `MemoryError`, not a `SchemaError`.
+pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
+
 create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
 create_exception!(fastrecord, CorruptFileError, FastRecordError, "Bytes break the format, or a checksum differs.");
 create_exception!(

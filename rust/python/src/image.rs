@@ -1,8 +1,7 @@
 //! Images as arrays, without a loader.
 
-use fastrecord_core::image::{
-    Crop, DecodeOptions, Decoder, Geometry, Random, Rect, SixteenBit, Truncated, foreign_kind as kind_of,
-};
+use crate::convert::images::options_from;
+use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of};
 use fastrecord_core::memory::zeros;
 use fastrecord_core::{Pixels, Verify, decode_image as decode};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
@@ -17,37 +16,6 @@ use crate::error::{not_decoded, to_py, without_gil};
 use crate::read::reader::Reader;
 
 type Array<'py> = Bound<'py, PyArray3<u8>>;
-
-/// What is done with grey of 16 bits.
-pub(crate) fn sixteen_bit_from(name: &str) -> Result<SixteenBit, String> {
-    match name {
-        "reject" => Ok(SixteenBit::Reject),
-        "scale" => Ok(SixteenBit::Scale),
-        "clip" => Ok(SixteenBit::Clip),
-        other => Err(format!("sixteen_bit is \"reject\", \"scale\" or \"clip\", not {other:?}")),
-    }
-}
-
-/// The core's options from Python's arguments.
-pub(crate) fn options_from(
-    truncated: &str,
-    sixteen_bit: &str,
-    exif_orientation: bool,
-    max_pixels: Option<u64>,
-) -> PyResult<DecodeOptions> {
-    let sixteen_bit = sixteen_bit_from(sixteen_bit).map_err(PyValueError::new_err)?;
-    let truncated = match truncated {
-        "reject" => Truncated::Reject,
-        "accept" => Truncated::Accept,
-        other => return Err(PyValueError::new_err(format!("truncated is \"reject\" or \"accept\", not {other:?}"))),
-    };
-    if max_pixels == Some(0) {
-        return Err(PyValueError::new_err("max_pixels is at least 1"));
-    }
-    let default = DecodeOptions::default();
-    let max_pixels = max_pixels.unwrap_or(default.max_pixels);
-    Ok(DecodeOptions { truncated, sixteen_bit, orientation: exif_orientation, max_pixels, ..default })
-}
 
 pub(crate) fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) -> PyResult<Array<'_>> {
     PyArray1::from_vec(py, pixels).reshape([height as usize, width as usize, 3])

@@ -14,10 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::buffers::{BatchMemory, lend, release_lent};
+use crate::convert::images::options_from;
 use crate::convert::indices::positions as numbers;
 use crate::convert::verify::Check;
 use crate::error::{DecodeError, coded, to_py, without_gil};
-use crate::image::{array, options_from};
+use crate::image::array;
 use crate::logging::{deliver, delivered, follow};
 use crate::read::reader::Reader;
 

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,8 +15,6 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-
-use crate::write::unclosed;
 
 /// Events that wait at the most; of those that come while so many do, only their number is told.
 const MOST: usize = 1024;
@@ -222,6 +220,14 @@ fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     }
 }
 
+/// What is done before the last events are handed on.
+static AT_EXIT: OnceLock<fn(Python<'_>)> = OnceLock::new();
+
+/// Sets what is done as the interpreter ends, before the last events are handed on.
+pub(crate) fn at_exit(hook: fn(Python<'_>)) {
+    let _ = AT_EXIT.set(hook); // a second import of the module brings the same one
+}
+
 /// Whether the interpreter is on its way out: nothing is handed on any more.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
@@ -232,7 +238,9 @@ pub(crate) fn is_closed() -> bool {
 #[pyo3(signature = (*, last = false))]
 pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
     if last {
-        unclosed::warn_of_all(py);
+        if let Some(hook) = AT_EXIT.get() {
+            hook(py);
+        }
     }
     let outcome = deliver(py);
     if last {

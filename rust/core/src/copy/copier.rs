@@ -4,6 +4,7 @@
 //! known, so room is left for their entries, which are written as the payloads are: no memory grows with the records.
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
@@ -140,6 +141,20 @@ impl Copier {
         self.writer.guard(copied)
     }
 
+    /// Copies the dictionaries that payloads of `source` may name; `fields` are the positions there of this file's fields.
+    fn adopt_dictionaries(&mut self, source: &Reader, fields: &[usize]) -> Result<()> {
+        let (path, file, limit) = (source.path(), &source.inner.file, source.inner.footer.offset);
+        for (mine, &theirs) in fields.iter().enumerate() {
+            let Some(given) = source.field_at(theirs)?.compression.clone() else { continue };
+            for range in &given.dictionaries {
+                let bytes = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).map_err(|e| Error::io(path, e));
+                let read = |name: &str| range.read(path, name, limit, bytes);
+                self.writer.adopt_dictionary(mine, &given, range, path, read)?;
+            }
+        }
+        Ok(())
+    }
+
     fn copy_windows(
         &mut self,
         source: &Reader,
@@ -156,7 +171,7 @@ impl Copier {
             return Err(Error::OutOfRange { path, record, len: source.len() });
         }
         let fields = self.fields_in(source)?;
-        self.writer.adopt_dictionaries(source, &fields)?;
+        self.adopt_dictionaries(source, &fields)?;
         let step = (WINDOW / self.columns.len().max(1) as u64).clamp(64, WINDOW_RECORDS);
         let mut done = 0;
         while done < rows.len() {

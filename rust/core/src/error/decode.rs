@@ -1,7 +1,5 @@
 //! Why bytes gave no pixels.
 
-use crate::image::Channels;
-
 /// Why bytes gave no pixels. Who has the bytes adds where they come from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -40,7 +38,7 @@ pub enum DecodeError {
     #[error(
         "{channels} beside another image would be resized as colours, which mixes the numbers of a mask: store masks as arrays, or load them by a DataLoader over FastRecordDataset(decode=\"pil\")"
     )]
-    Mask { channels: Channels },
+    Mask { channels: String },
 
     #[error("the output of {found} bytes is not one of {width} x {height} pixels")]
     Output { found: usize, width: u32, height: u32 },

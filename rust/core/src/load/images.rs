@@ -182,7 +182,7 @@ impl Crops<'_> {
         if plan.main.is_some_and(|main| main != output) {
             let channels = channels.unwrap_or_else(|| Channels::of(data));
             if channels == Channels::Palette || channels == Channels::One && geometry.resizes() {
-                return Err(DecodeError::Mask { channels });
+                return Err(DecodeError::Mask { channels: channels.to_string() });
             }
         }
         let mut unfit = None;

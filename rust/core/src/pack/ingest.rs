@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
-use crate::pack::recode::{Recode, Recoded};
+use crate::pack::recode::{Recode, Recoded, count};
 use crate::parallel::pool;
 use crate::write::value::Value;
 use crate::write::writer::Writer;
@@ -274,7 +274,7 @@ impl Writer {
                     let appended = self.append(&record);
                     drop(record);
                     if is_image && appended.is_ok() {
-                        self.tally.count(loaded.data.len(), loaded.recoded.as_ref());
+                        count(&mut self.tally, loaded.data.len(), loaded.recoded.as_ref());
                         if let Some(kind) = loaded.foreign {
                             *self.foreign.entry(kind).or_default() += 1;
                         }

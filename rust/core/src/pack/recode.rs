@@ -6,6 +6,7 @@ use crate::image::{
     encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
 };
 use crate::limits::MAX_JPEG_SIDE;
+use crate::write::tally::Tally;
 
 /// How large images may be; larger ones are made smaller, in proportion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,25 +69,6 @@ pub struct Recoded {
     pub size: (u32, u32),
     /// Whether it was made smaller.
     pub smaller: bool,
-}
-
-/// What became of images.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Images appended.
-    pub images: u64,
-    /// Of them, as they came, byte for byte.
-    pub kept: u64,
-    /// Made smaller.
-    pub smaller: u64,
-    /// Rewritten for crops, smaller ones included.
-    pub crop_ready: u64,
-    /// Stored as pixels, smaller ones included.
-    pub raw: u64,
-    /// Bytes that came.
-    pub bytes_in: u64,
-    /// Bytes that are stored, side bytes included.
-    pub bytes_out: u64,
 }
 
 impl Recode {
@@ -209,20 +191,19 @@ fn exif(orientation: Orientation) -> Vec<u8> {
     segment
 }
 
-impl Tally {
-    pub(crate) fn count(&mut self, bytes_in: usize, recoded: Option<&Recoded>) {
-        self.images += 1;
-        self.bytes_in += bytes_in as u64;
-        let Some(Recoded { bytes, side, smaller, .. }) = recoded else {
-            self.kept += 1;
-            self.bytes_out += bytes_in as u64;
-            return;
-        };
-        self.bytes_out += (bytes.len() + side.len()) as u64;
-        self.smaller += u64::from(*smaller);
-        self.crop_ready += u64::from(!side.is_empty());
-        self.raw += u64::from(raw_pixels(bytes).is_some());
-    }
+/// Counts an image that came with `bytes_in` bytes and was appended.
+pub(super) fn count(tally: &mut Tally, bytes_in: usize, recoded: Option<&Recoded>) {
+    tally.images += 1;
+    tally.bytes_in += bytes_in as u64;
+    let Some(Recoded { bytes, side, smaller, .. }) = recoded else {
+        tally.kept += 1;
+        tally.bytes_out += bytes_in as u64;
+        return;
+    };
+    tally.bytes_out += (bytes.len() + side.len()) as u64;
+    tally.smaller += u64::from(*smaller);
+    tally.crop_ready += u64::from(!side.is_empty());
+    tally.raw += u64::from(raw_pixels(bytes).is_some());
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -17,7 +18,6 @@ use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::memory;
 use crate::parallel::pool;
-use crate::read::reader::Reader;
 use crate::write::writer::Writer;
 
 /// Values that are held in memory until it is decided how to compress them, and their bytes; more where a dictionary is to be
@@ -357,33 +357,34 @@ impl Writer {
         Ok(())
     }
 
-    /// Copies the dictionaries that payloads of another file may name; `fields` are the positions there of this file's fields.
+    /// Copies a dictionary that payloads of another file may name, unless this file has it already.
+    ///
+    /// `mine` is the position of this file's field, `given` how the other file's field is compressed, and `read` reads the
+    /// dictionary; it is called with the field's name.
     ///
     /// # Errors
     /// Damage, failed writes, and two dictionaries of one id.
-    pub(crate) fn adopt_dictionaries(&mut self, source: &Reader, fields: &[usize]) -> Result<()> {
-        for (mine, &theirs) in fields.iter().enumerate() {
-            let Some(given) = source.field_at(theirs)?.compression.clone() else { continue };
-            for range in &given.dictionaries {
-                let field = &self.document.schema.fields()[mine];
-                let (id, name) = (field.id, field.name.clone());
-                let mut row = field.compression.clone().unwrap_or_else(|| given.with_dictionaries(&[]));
-                if let Some(known) = row.dictionaries.iter().find(|known| known.id == range.id) {
-                    if (known.length, known.crc) == (range.length, range.crc) {
-                        continue;
-                    }
-                    let path = source.path().display();
-                    let detail = format!("{path}: field {name}: another dictionary has the id {} already", range.id);
-                    return Err(Error::Schema(detail));
-                }
-                let (file, limit) = (&source.inner.file, source.inner.footer.offset);
-                let read =
-                    |bytes: &mut [u8], at| file.read_exact_at(bytes, at).map_err(|e| Error::io(source.path(), e));
-                let bytes = range.read(source.path(), &name, limit, read)?;
-                row.dictionaries.push(self.put_dictionary(&bytes)?);
-                self.set_compression(id, Some(row));
+    pub(crate) fn adopt_dictionary(
+        &mut self,
+        mine: usize,
+        given: &Compression,
+        range: &DictionaryRange,
+        source: &Path,
+        read: impl FnOnce(&str) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        let field = &self.document.schema.fields()[mine];
+        let (id, name) = (field.id, field.name.clone());
+        let mut row = field.compression.clone().unwrap_or_else(|| given.with_dictionaries(&[]));
+        if let Some(known) = row.dictionaries.iter().find(|known| known.id == range.id) {
+            if (known.length, known.crc) == (range.length, range.crc) {
+                return Ok(());
             }
+            let path = source.display();
+            let detail = format!("{path}: field {name}: another dictionary has the id {} already", range.id);
+            return Err(Error::Schema(detail));
         }
+        row.dictionaries.push(self.put_dictionary(&read(&name)?)?);
+        self.set_compression(id, Some(row));
         Ok(())
     }
 

@@ -7,5 +7,6 @@ pub(crate) mod commit;
 pub(crate) mod compress;
 pub(crate) mod extend;
 pub(crate) mod open;
+pub(crate) mod tally;
 pub(crate) mod value;
 pub(crate) mod writer;

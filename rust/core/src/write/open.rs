@@ -19,10 +19,10 @@ use crate::format::directory::decode_directory;
 use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
 use crate::format::metadata::Document;
 use crate::format::schema::Schema;
-use crate::pack::recode::Tally;
 use crate::sys;
 use crate::write::append::BUFFER;
 use crate::write::column::ColumnBuffer;
+use crate::write::tally::Tally;
 use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
 
 impl Writer {

@@ -17,9 +17,9 @@ use crate::format::layout::{CheckedRange, FileId, Footer};
 use crate::format::metadata::Document;
 use crate::format::schema::Schema;
 use crate::limits::check_metadata;
-use crate::pack::recode::Tally;
 use crate::write::add_field::Filling;
 use crate::write::column::ColumnBuffer;
+use crate::write::tally::Tally;
 
 /// What the log calls a writer, wherever its code lies: docs/logging.md.
 pub(crate) const LOG: &str = "fastrecord_core::writer";

@@ -10,8 +10,8 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyT
 use fastrecord_core::Schema;
 use fastrecord_core::memory::copied;
 
+use crate::error::NO_MEMORY;
 use crate::error::{SchemaError, coded, to_py};
-use crate::write::input::NO_MEMORY;
 
 fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))

@@ -2,6 +2,7 @@
 
 pub(crate) mod arrays;
 pub(crate) mod buffers;
+pub(crate) mod images;
 pub(crate) mod indices;
 pub(crate) mod numbers;
 pub(crate) mod verify;

@@ -9,6 +9,7 @@ use crate::convert::numbers::number_bytes;
 use crate::convert::numbers::number_of;
 use crate::convert::numbers::type_name;
 use crate::convert::numbers::wrong;
+use crate::error::NO_MEMORY;
 use fastrecord_core::encode_list;
 use fastrecord_core::encode_numbers;
 use fastrecord_core::memory::zeros;
@@ -53,9 +54,6 @@ impl Held {
         }
     }
 }
-
-/// Why a value cannot be held that is as it should be: a `MemoryError`, not a `SchemaError`.
-pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
 
 /// Takes a value for a field, or says why it does not fit.
 pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, String> {

@@ -5,7 +5,7 @@ use fastrecord_core::{Limit, OnError, Recode, Tally};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
-use crate::image::sixteen_bit_from;
+use crate::convert::images::sixteen_bit_from;
 
 /// What is done about a file that cannot be read, or is no image.
 pub(crate) fn on_error_from(name: &str) -> Result<OnError, String> {

@@ -1,0 +1,38 @@
+//! Python's arguments as the core's options of decoding.
+
+use fastrecord_core::image::DecodeOptions;
+use fastrecord_core::image::SixteenBit;
+use fastrecord_core::image::Truncated;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The core's options from Python's arguments.
+pub(crate) fn options_from(
+    truncated: &str,
+    sixteen_bit: &str,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
+) -> PyResult<DecodeOptions> {
+    let sixteen_bit = sixteen_bit_from(sixteen_bit).map_err(PyValueError::new_err)?;
+    let truncated = match truncated {
+        "reject" => Truncated::Reject,
+        "accept" => Truncated::Accept,
+        other => return Err(PyValueError::new_err(format!("truncated is \"reject\" or \"accept\", not {other:?}"))),
+    };
+    if max_pixels == Some(0) {
+        return Err(PyValueError::new_err("max_pixels is at least 1"));
+    }
+    let default = DecodeOptions::default();
+    let max_pixels = max_pixels.unwrap_or(default.max_pixels);
+    Ok(DecodeOptions { truncated, sixteen_bit, orientation: exif_orientation, max_pixels, ..default })
+}
+
+/// What is done with grey of 16 bits.
+pub(crate) fn sixteen_bit_from(name: &str) -> Result<SixteenBit, String> {
+    match name {
+        "reject" => Ok(SixteenBit::Reject),
+        "scale" => Ok(SixteenBit::Scale),
+        "clip" => Ok(SixteenBit::Clip),
+        other => Err(format!("sixteen_bit is \"reject\", \"scale\" or \"clip\", not {other:?}")),
+    }
+}

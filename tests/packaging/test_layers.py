@@ -1,0 +1,76 @@
+"""Imports go downwards: no folder imports from its own floor, or from above (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Each line is a floor, the ground first. A folder may import what stands on the floors below it.
+FLOORS = {
+    "rust/core/src": """
+        error order
+        limits memory
+        sys parallel
+        codec image
+        format
+        file
+        read write build_info
+        load pack copy repair
+        lib
+    """,
+    "rust/python/src": """
+        error logging
+        exclusive convert
+        read write order
+        copier image salvage build_info
+        loader
+        lib
+    """,
+    "python/fastrecord": """
+        _core
+        checks errors fixed logs names terminal
+        schema transforms
+        dataset
+        operations sampler
+        pack
+        loader
+        diagnose
+        __init__
+        train
+        cli
+        __main__
+    """,
+}
+IMPORT = {
+    ".rs": re.compile(r"^(?!\s*//).*?\bcrate::(\w+)", re.MULTILINE),
+    ".py": re.compile(r"^\s*(?:from|import) fastrecord(?:\.(\w+)| import (\w+))", re.MULTILINE),
+}
+
+
+def imports(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield (folder, folder that it imports from, file) for each import from another folder."""
+    for path in sorted(folder.rglob("*.*")):
+        if path.suffix not in IMPORT:
+            continue
+        own = path.relative_to(folder).parts[0].removesuffix(path.suffix)
+        for match in IMPORT[path.suffix].finditer(path.read_text(encoding="utf-8")):
+            other = next(filter(None, match.groups()))
+            if other != own:
+                yield own, other, path
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_a_folder_imports_only_from_floors_below_it(folder: str) -> None:
+    names = [line.split() for line in FLOORS[folder].strip().splitlines()]
+    floor = {name: number for number, floor in enumerate(names) for name in floor}
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {other}"
+        for own, other, path in imports(ROOT / folder)
+        if other in floor and floor[other] >= floor[own]
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+    assert {own for own, _, _ in imports(ROOT / folder)} <= floor.keys()
