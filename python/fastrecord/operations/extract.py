@@ -104,7 +104,7 @@ def extract_records(
                     except MemoryError as err:
                         if on_large is None:
                             raise
-                        on_large(f"{reader.path}: record {number}, field {payload}: {err or 'no memory'} [FR107]")
+                        on_large(f"{reader.path}: record {number}, field {payload}: {str(err) or 'no memory'} [FR107]")
                         continue
                     target.write(*names.name(done, ending), content)
                     written += 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fastrecord._core import FastRecordError
-from fastrecord.operations.shard_names import Part, shard_path
+from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
+from fastrecord.schema.shard_sets import shard_path
 
 # What a record takes beside its image and its key: alignment, two extents, width, height and label, twice because
 # closing a file may write its columns anew; and what a file takes beside its records.

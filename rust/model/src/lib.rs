@@ -7,6 +7,8 @@
 
 mod error;
 mod load;
+#[path = "../../core/src/memory.rs"]
+mod memory;
 mod parallel;
 pub mod scenarios;
 mod tracked;

@@ -237,10 +237,8 @@ pub(crate) fn is_closed() -> bool {
 #[pyfunction]
 #[pyo3(signature = (*, last = false))]
 pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
-    if last {
-        if let Some(hook) = AT_EXIT.get() {
-            hook(py);
-        }
+    if last && let Some(hook) = AT_EXIT.get() {
+        hook(py);
     }
     let outcome = deliver(py);
     if last {

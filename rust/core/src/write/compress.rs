@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use fastrecord_core::{DType, FieldType, ListItem};
-use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 

@@ -14,7 +14,7 @@ use fastrecord_core::encode_list;
 use fastrecord_core::encode_numbers;
 use fastrecord_core::memory::zeros;
 use fastrecord_core::{ArrayType, Column, DType, FieldType, Value, shape_text};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
