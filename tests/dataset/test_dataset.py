@@ -103,6 +103,7 @@ def test_repr_reads_as_torchvisions(packed: Path) -> None:
         "Dataset FastRecordDataset",
         "    Number of datapoints: 12",
         f"    Root location: {packed}",
+        "    Sample: image (image), label (int64)",
         "    Number of classes: 3",
         "    Transform: Compose(",
         "                   ToTensor()",
