@@ -185,6 +185,7 @@ def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
         "empty_classes": ["dog"],
         "ignored": 1,
         "recoded": None,
+        "foreign": {},
         "scale": None,
     }
 

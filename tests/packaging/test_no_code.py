@@ -19,8 +19,8 @@ UNSAFE_BUILTINS = {"__import__", "compile", "eval", "exec"}
 # The name of one of its exceptions, which torch.load raises; and what the ranks of a run tell each other.
 USED_OF_PICKLE = {
     ("train/checkpoint.py", "UnpicklingError"),
-    ("train/data.py", "dumps"),
-    ("train/data.py", "loads"),
+    ("train/batches/open.py", "dumps"),
+    ("train/batches/open.py", "loads"),
 }
 
 
