@@ -28,14 +28,11 @@ def data(photos: Path) -> fr.FastRecordDataset:
 # --- order ---
 
 
-def test_neither_the_sampler_nor_the_loader_has_an_order_unless_it_is_said(data: fr.FastRecordDataset) -> None:
-    for make in (
-        lambda: fr.FastRecordBatchSampler(data, 4),
-        lambda: fr.FastRecordLoader(data, 4, image=Resize(8)),
-        lambda: fr.FastRecordLoader(data.select(["label"]), 4),
-    ):
-        with pytest.raises(TypeError, match=r"say shuffle=True to train .* or shuffle=False to evaluate"):
-            make()
+def test_the_sampler_and_the_loader_shuffle_by_the_same_default(data: fr.FastRecordDataset) -> None:
+    sampler = fr.FastRecordBatchSampler(data, 4)
+    loader = fr.FastRecordLoader(data, 4, image=Resize(8))
+    assert sampler.shuffle is loader.batch_sampler.shuffle is True
+    assert [labels.tolist() for _, labels in loader] == [data.targets[rows].tolist() for rows in sampler]
     orders: tuple[Shuffle, ...] = (True, False, "blocks")
     for shuffle in orders:
         sampler = fr.FastRecordBatchSampler(data, 4, shuffle=shuffle, seed=2)

@@ -269,7 +269,8 @@ def make_requests(
     if (batch_size is None) == (batch_sampler is None):
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
-        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=shuffle, seed=seed or 0, drop_last=drop_last)
+        order = True if shuffle is None else shuffle
+        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=order, seed=seed or 0, drop_last=drop_last)
         return OwnRequests(sampler, dataset._view)
     if shuffle or drop_last:
         raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")

@@ -76,8 +76,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         batch_size: Records in a batch of this rank: makes a FastRecordBatchSampler.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches of record numbers
             (whose states then go on by asking it again for the batches that were done).
-        shuffle: With `batch_size`, where it has no default: True to train, False to evaluate, "blocks" for slow disks;
-            see FastRecordBatchSampler.
+        shuffle: With `batch_size`, as of FastRecordBatchSampler: True (the default) to train, False to evaluate,
+            "blocks" for slow disks.
         drop_last: Of the sampler that `batch_size` makes; see there.
         seed: Of order and augmentation, default 0; a FastRecordBatchSampler that is given brings its own.
         image: What is done to the images: a geometry of `fastrecord.transforms`.

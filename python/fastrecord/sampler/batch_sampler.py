@@ -18,9 +18,6 @@ from fastrecord.sampler.draws import make_draw
 from fastrecord.sampler.read_ahead import ReadAhead, default_block_records
 from fastrecord.sampler.state import STATE_VERSION, TAILS, Shuffle, State, Tail, shuffle_kind
 
-SAY_SHUFFLE = (
-    "say shuffle=True to train (each epoch in another order), or shuffle=False to evaluate (the order of the records)"
-)
 # Of 2 to 4 MiB each: at most 512 MiB are mixed, and as much again is read ahead.
 _WINDOW_BLOCKS = 128
 
@@ -68,11 +65,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         data: Anything with a length, which is taken once, here. If it has `snapshots`, as FastRecordDataset does,
             states name its files.
         batch_size: Records in a batch of this rank, at least 1.
-        shuffle: It has no default, except with weights or balance, which draw at random. True, to train: the epoch
-            order is a permutation drawn from (seed, epoch). False, to evaluate: the order of the records. "blocks": for
-            disks and mounts that hate random reads. Blocks of neighbouring records come in random order, and records
-            are mixed within a window of blocks, both drawn from (seed, epoch); docs/order.md says what that does to
-            randomness and to reads.
+        shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False, to evaluate: the order of the
+            records; an error with weights or balance, which draw at random. "blocks": for disks and mounts that hate
+            random reads. Blocks of neighbouring records come in random order, and records are mixed within a window of
+            blocks, both drawn from (seed, epoch); docs/order.md says what that does to randomness and to reads.
         block_records: With "blocks": neighbouring records in a block. Default: a power of two that makes blocks of 2 to
             4 MiB, at least 1; 64 for data that do not say their size.
         window_blocks: With "blocks": blocks that are mixed with each other. Default: 128.
@@ -95,7 +91,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         num_samples: With weights or balance: positions of an epoch. Default: `len(data)`.
 
     Raises:
-        TypeError: an argument has another type; `data` has no length; `shuffle` is missing.
+        TypeError: an argument has another type; `data` has no length.
         ValueError: a number is out of range; `data` is empty, or `"drop"` leaves none of it; only one of rank and
             world_size is given; `drop_last` contradicts `tail`; blocks are described without `shuffle="blocks"`;
             weights are negative, not finite or all 0. SchemaError: `balance` names no field of classes.
@@ -106,7 +102,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         data: Sized,
         batch_size: int,
         *,
-        shuffle: Shuffle | None = None,
+        shuffle: Shuffle = True,
         block_records: int | None = None,
         window_blocks: int | None = None,
         seed: int = 0,
@@ -130,9 +126,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             raise ValueError("data is empty: there is no record to make batches of")
         self._batch_size = integer("batch_size", batch_size, 1)
         self._draw = make_draw(data, weights, balance)
-        if shuffle is None and self._draw is None:
-            raise TypeError(SAY_SHUFFLE)
-        self._shuffle = shuffle_kind("shuffle", True if shuffle is None else shuffle)
+        self._shuffle = shuffle_kind("shuffle", shuffle)
         if self._draw is not None and self._shuffle is not True:
             raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
