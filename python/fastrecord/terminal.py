@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -22,3 +23,10 @@ class PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return all that is written of a record."""
         return "\n".join(printable(line) for line in super().format(record).split("\n"))
+
+
+def occupy_streams() -> None:
+    """Open closed standard streams onto nothing: a file of ours would get what C libraries print to them."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(nowhere)

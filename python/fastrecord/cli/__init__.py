@@ -13,7 +13,7 @@ import click
 from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
-from fastrecord.terminal import PrintableFormatter
+from fastrecord.terminal import PrintableFormatter, occupy_streams
 
 # Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
 _COMMANDS = {
@@ -101,7 +101,7 @@ def _log_to_stderr(ctx: click.Context, level: int) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
-    _fill_streams()
+    occupy_streams()
     try:
         cli.main(prog_name="fastrecord")
     except OSError as err:  # click's own, of --help and --version: those of commands are told by then
@@ -110,13 +110,6 @@ def main() -> NoReturn:
     finally:
         _drop_unwritten()
     raise SystemExit(0)
-
-
-def _fill_streams() -> None:
-    """Open standard streams that the caller has closed onto nothing: no file of ours may get their descriptors."""
-    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(nowhere)
 
 
 def _drop_unwritten() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TextIO, get_args
 import click
 
 from fastrecord import FastRecordError
-from fastrecord.terminal import PrintableFormatter, printable
+from fastrecord.terminal import PrintableFormatter, occupy_streams, printable
 from fastrecord.train.config import (
     Amp,
     Augment,
@@ -187,16 +187,9 @@ class _LogHandler(logging.StreamHandler[TextIO]):
                 click.echo(f"the log ends here ({error.strerror}); the run goes on, see metrics.jsonl", err=True)
 
 
-def _occupy_streams() -> None:
-    """Let closed standard streams lead nowhere: the next file to be opened would get what C libraries print."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-
-
 def _run(config: TrainConfig, *, ladder: bool) -> int:
     """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
-    _occupy_streams()
+    occupy_streams()
     handler = _LogHandler(sys.stdout)
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
