@@ -1,4 +1,4 @@
-//! Many records by one call: asked for ahead, copied and checked in parallel.
+//! Reading many records with one call: `Reader` methods that prefetch, copy and check in parallel.
 
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
@@ -10,19 +10,21 @@ use crate::read::prefetch::{GROUP, WINDOW, groups_of};
 use crate::read::reader::Reader;
 use crate::read::seen::{Verify, is_set};
 
-/// Below this, waking another thread costs more than it saves.
+/// Below this many bytes, waking another thread costs more than it saves.
 const ALONE: u64 = 512 << 10;
-/// Payloads from this size on are always asked for ahead; below, only after a batch that had to read from the disk. (A
-/// system call a record is 1 % of copying 110 KB, and 20 times the cost of copying 100 bytes.)
+/// Payloads of at least this size are always prefetched. Smaller ones are prefetched only after a
+/// batch that had to read from the disk. (A system call per record is 1 % of copying 110 KB, and 20
+/// times the cost of copying 100 bytes.)
 const ALWAYS_AHEAD: u64 = 16 << 10;
-/// Payloads up to this size are touched before they are copied; in larger ones the processor's own prefetching takes over.
+/// Payloads up to this size are touched before they are copied. For larger ones the processor's own
+/// prefetching is enough.
 const TOUCHED: u64 = 512;
 
 /// Offset and length of each value of a batch; `None` where it is missing.
 pub type Ranges = Vec<Option<(u64, u64)>>;
 
 impl Reader {
-    /// Where each payload of a batch begins when they lie one behind the other: N + 1 offsets.
+    /// The start of each payload of a batch when they lie without gaps: N + 1 offsets.
     fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
         let mut starts = memory::room(extents.len() + 1).ok()?;
         let mut end = 0_u64;
@@ -34,7 +36,7 @@ impl Reader {
         Some(starts)
     }
 
-    /// Bytes of each record's value; a missing one has none.
+    /// The number of bytes of each record's value; 0 for a missing value.
     ///
     /// # Errors
     /// A damaged index, or a field of single numbers.
@@ -47,7 +49,8 @@ impl Reader {
         Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
     }
 
-    /// Bytes of all values of a field, and the bytes that are stored of them; every record's index entry is read.
+    /// The bytes of all values of a field, and their stored bytes. Reads the index entry of every
+    /// record.
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
@@ -63,11 +66,15 @@ impl Reader {
         Ok(sizes)
     }
 
-    /// Where the values of a batch lie, `None` for a missing value, for reading them through a mapping; none at all if a value of the
-    /// batch is compressed: [`Reader::read_batch_owned`] then. Those that `verify` says are checked where they lie, on all threads.
+    /// The position of each value of a batch, for reading through a mapping; `None` for a missing
+    /// value.
     ///
-    /// If anything was read from a disk since the batch before, this one is asked for ahead: touched page by page, cold views
-    /// would be read page by page.
+    /// Returns `None` for the whole batch if one of its values is compressed: use
+    /// [`Reader::read_batch_owned`] then. Checks in place, on all threads, the payloads that
+    /// `verify` selects.
+    ///
+    /// If anything was read from a disk since the previous batch, the whole batch is prefetched.
+    /// Otherwise views of cold pages would be read page by page.
     ///
     /// # Errors
     /// A damaged index, a field without payloads, a file that has been truncated, or the first damaged payload.
@@ -84,7 +91,7 @@ impl Reader {
         }
         let cold = self.disk_was_read();
         let bits = self.inner.seen.bits(field);
-        // Not `all`: without a branch a record takes a nanosecond.
+        // Not `all`: without a branch, a record takes a nanosecond.
         let known = match verify {
             Verify::Never => true,
             Verify::Once => records.iter().fold(true, |known, &record| known & is_set(bits, record)),
@@ -106,11 +113,13 @@ impl Reader {
         Ok(Some(ranges))
     }
 
-    /// Copies the values of records into `out`, one behind the other, on all threads; returns the N + 1 offsets.
+    /// Copies the values of records into `out` on all threads, without gaps. Returns the N + 1
+    /// offsets.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] before anything is written; damage (with `verify`, of payloads too), a record without a value,
-    /// failed reads and interrupts after parts of `out` may have been written.
+    /// [`Error::BufferTooSmall`] before anything is written. Damage (with `verify`, also of
+    /// payloads), a record without a value, failed reads and interrupts can occur after parts of
+    /// `out` have been written.
     pub fn read_batch_into(
         &self,
         field: usize,
@@ -135,7 +144,7 @@ impl Reader {
     /// As [`Reader::read_batch_into`], into a new buffer of the right size.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Reader::read_batch_into`].
     pub fn read_batch_copy(
         &self,
         field: usize,
@@ -148,10 +157,11 @@ impl Reader {
         self.copy_to_new(field, records, extents, verify.into(), interrupted)
     }
 
-    /// As [`Reader::read_batch_copy`], but where a value is missing it is `None`: offset and length of each in the buffer.
+    /// As [`Reader::read_batch_copy`], but returns the offset and length of each value in the
+    /// buffer; `None` for a missing value.
     ///
     /// # Errors
-    /// As there, but for missing values.
+    /// As [`Reader::read_batch_copy`], except for missing values.
     pub fn read_batch_owned(
         &self,
         field: usize,
@@ -177,7 +187,8 @@ impl Reader {
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
         let size = starts.last().copied().unwrap_or_default();
-        // Repeated records of a hostile file could ask for more than there is: an error, not an abort.
+        // Repeated records of a hostile file could need more memory than there is: return an error,
+        // do not abort.
         let mut out = memory::zeros(size as usize)?;
         self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
         Ok((out, starts))
@@ -199,7 +210,7 @@ impl Reader {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // one private step of the two calls above
+    #[allow(clippy::too_many_arguments)] // one private step of the two methods above
     fn copy(
         &self,
         field: usize,
@@ -221,7 +232,7 @@ impl Reader {
             }
             let (this, records, all) = (self.clone(), records.to_vec(), groups.clone());
             let fill = move |group: usize, i: usize, part: &mut [u8]| {
-                // Once a group, by its first record.
+                // Once per group, at its first record.
                 if ahead && all[group].start == i {
                     this.ask_ahead_of(group, &extents, &all);
                 }
@@ -231,7 +242,7 @@ impl Reader {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // likewise
+    #[allow(clippy::too_many_arguments)] // as above
     fn copy_alone(
         &self,
         field: usize,
@@ -252,7 +263,7 @@ impl Reader {
                 }
                 let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
                 self.copy_from(mapped, field, records[i], extent, part, verify)?;
-                // Small ones are done before anybody could wait for them.
+                // Groups of small payloads are done before an interrupt could matter.
                 if extent.stored >= GROUP && interrupted() {
                     return Err(Error::Interrupted);
                 }
@@ -261,7 +272,7 @@ impl Reader {
         })
     }
 
-    /// Checks the checksums of records' payloads where they lie in the mapping, on all threads.
+    /// Checks the CRCs of records' payloads in place in the mapping, on all threads.
     fn check_all(
         &self,
         field: usize,
@@ -295,8 +306,9 @@ impl Reader {
     }
 }
 
-/// Loads the ends of small payloads, all at once instead of one cache miss after the other. Not if they may lie on the disk: it would be
-/// waited for before all is asked for.
+/// Loads the ends of small payloads all at once, instead of one cache miss after another. Call it
+/// only if the payloads are in memory: otherwise each load waits for the disk before the rest is
+/// requested.
 fn touch(mapped: Option<&[u8]>, extents: &[Extent]) {
     let Some(mapped) = mapped else { return };
     let byte = |at: u64| mapped.get(at as usize).copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! One chunk of a column, and where its bytes come from: each block is checked when it is first read.
+//! `ChunkData`: one chunk of a column and the source of its bytes. Each block is checked when it is
+//! first read.
 
 use crate::read::source::Source;
 use std::os::unix::fs::FileExt;
@@ -10,12 +11,12 @@ use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Encoding};
 use crate::format::layout::{BLOCK, u32_at};
 
-/// One chunk and what is known of its blocks.
+/// One chunk, and which of its blocks have been checked.
 #[derive(Debug)]
 pub(crate) struct ChunkData {
     pub(crate) chunk: Chunk,
     pub(crate) source: Source,
-    /// One bit a block: it was checked.
+    /// One bit for each block that has been checked.
     checked: Vec<AtomicU64>,
     loaded: OnceLock<Vec<u8>>,
 }
@@ -24,25 +25,26 @@ impl ChunkData {
     pub(crate) fn new(chunk: Chunk, source: Source) -> Self {
         let blocks = match source {
             Source::Mapped(_) => chunk.table().1,
-            Source::File(_) => 0, // checked when it is loaded
+            Source::File(_) => 0, // checked when the chunk is loaded
         };
         let checked = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Self { chunk, source, checked, loaded: OnceLock::new() }
     }
 
-    /// A chunk whose entries are these, which nobody checks any more.
+    /// A chunk with the given entries, which are not checked again.
     pub(crate) fn mended(chunk: Chunk, source: Source, entries: Vec<u8>) -> Self {
         Self { chunk, source, checked: Vec::new(), loaded: OnceLock::from(entries) }
     }
 
-    /// Where the entries lie in the file, if they are read from a mapping.
+    /// Offset of the entries in the file, if they are read from a mapping.
     pub(crate) fn mapped_at(&self) -> Option<u64> {
         matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
     }
 
-    /// The entries, behind them (from the next multiple of 8 on) the check table. Unchecked if mapped.
+    /// The entries, and after them (at the next multiple of 8) the check table. Unchecked if
+    /// mapped.
     ///
-    /// `mapped` is what [`Source::with`] gives.
+    /// `mapped` is the argument that [`Source::with`] passes.
     pub(crate) fn bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
         let length = (self.chunk.end() - self.chunk.offset) as usize;
         match &self.source {
@@ -62,7 +64,7 @@ impl ChunkData {
                 for block in 0..self.chunk.table().1 as usize {
                     self.check_block(path, name, &bytes, block)?;
                 }
-                // Two threads may both have loaded it; the first one's stays.
+                // Two threads may both have loaded it; the first result stays.
                 let _ = self.loaded.set(bytes);
                 Ok(self.loaded.get().map_or(&[], Vec::as_slice))
             }
@@ -74,12 +76,12 @@ impl ChunkData {
         self.source.with(|file| self.checked_bytes(path, name, file).map(drop))
     }
 
-    /// A copy of all entries, every block of them checked.
+    /// A copy of all entries, after checking every block.
     pub(crate) fn copy(&self, path: &Path, name: &str) -> Result<Vec<u8>> {
         self.source.with(|file| self.checked_bytes(path, name, file).map(<[u8]>::to_vec))
     }
 
-    /// All entries, every block of them checked.
+    /// All entries, after checking every block.
     pub(crate) fn checked_bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
         let bytes = self.bytes(path, name, mapped)?;
         for block in 0..self.chunk.table().1 as usize {
@@ -88,7 +90,7 @@ impl ChunkData {
         Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
     }
 
-    /// What is wrong with each block that is damaged.
+    /// The error of each damaged block.
     pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Vec<Error> {
         let Err(error) = self.check_all(path, name) else { return Vec::new() };
         let (start, end) = (self.chunk.offset as usize, self.chunk.end() as usize);
@@ -122,7 +124,7 @@ impl ChunkData {
         Ok(())
     }
 
-    /// Compares the CRC of one block of the bytes of the chunk and its check table.
+    /// Checks the CRC of one block. `bytes` holds the chunk and its check table.
     #[cold]
     pub(crate) fn check_block(&self, path: &Path, name: &str, bytes: &[u8], block: usize) -> Result<()> {
         let length = self.chunk.length() as usize;

@@ -1,4 +1,4 @@
-//! Values that lie in columns of the index: those of some records, or a whole column.
+//! Values stored in columns of the index: `Reader` methods for some records or a whole column.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::read::reader::Reader;
 pub enum ColumnBytes {
     /// Offset and length within the mapping.
     Mapped(u64, u64),
-    /// Gathered or read once; shared from then on.
+    /// Gathered or read once, and then shared.
     Copied(Arc<Vec<u8>>),
 }
 
 impl Reader {
-    /// The values of records that lie in the field's column, one behind the other.
+    /// The values of records stored in the field's column, without gaps.
     ///
     /// # Errors
     /// A damaged column, a field of another type, or a record without a value.
@@ -43,7 +43,7 @@ impl Reader {
         self.main_column(field)?.gather(self.path(), records, out, |i| self.missing(field, records[i]))
     }
 
-    /// Bytes of a value that lies in the field's column.
+    /// Bytes of a value stored in the field's column.
     fn values_width(&self, field: usize) -> Result<usize> {
         if self.field_at(field)?.kind.has_payloads() {
             return Err(self.wrong_type(field, "its values are not in its column"));
@@ -51,7 +51,8 @@ impl Reader {
         Ok(self.main_column(field)?.width)
     }
 
-    /// All values of a column, every block checked, and what each is: `label`, small arrays, `image.width`, `image.height`.
+    /// All values of a column and their type, after checking every block. Columns are `label`,
+    /// small arrays, `image.width` and `image.height`.
     ///
     /// # Errors
     /// No such column, damage, or a record without a value.
@@ -59,7 +60,7 @@ impl Reader {
         self.column_in(name, false)
     }
 
-    /// As [`Reader::column`], but never in the mapping for views.
+    /// As [`Reader::column`], but never in the mapping of the views.
     ///
     /// # Errors
     /// As there.

@@ -1,4 +1,4 @@
-//! Where the payloads of records lie, and the shapes of arrays, as the index tells them.
+//! Extents of payloads and shapes of arrays: `Reader` methods that look them up in the index.
 
 use crate::error::{Error, Result};
 use crate::format::chunk::Part;
@@ -8,11 +8,12 @@ use crate::format::field_type::FieldType;
 use crate::memory;
 use crate::read::reader::Reader;
 
-/// Payloads of arrays and lists begin at multiples of this.
+/// Payloads of arrays and lists begin at multiples of this, in bytes.
 const ARRAY_ALIGN: u64 = 64;
 
 impl Reader {
-    /// The extents of records that [`Reader::resolve`] gave; those of arrays fit their shapes.
+    /// The extents of records that [`Reader::resolve`] returned. Extents of arrays fit their
+    /// shapes.
     pub(crate) fn extents(&self, field: usize, records: &[u64]) -> Result<Vec<Extent>> {
         let kind = &self.field_at(field)?.kind;
         if !kind.has_payloads() {
@@ -48,7 +49,7 @@ impl Reader {
         Ok(extents)
     }
 
-    /// What extents of arrays and lists are checked for beside the rest.
+    /// The further checks of the extents of arrays and lists.
     fn check_extents(&self, field: usize, kind: &FieldType, records: &[u64], extents: &[Extent]) -> Result<()> {
         for (i, extent) in extents.iter().enumerate() {
             if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
@@ -67,7 +68,8 @@ impl Reader {
         }
     }
 
-    /// The shapes of arrays, all dimensions of a value and then those of the next; zeros for a missing value.
+    /// The shapes of arrays: all dimensions of one value, then the next value's. Zeros for a
+    /// missing value.
     ///
     /// # Errors
     /// A damaged index, or a field of another type.
@@ -85,10 +87,10 @@ impl Reader {
         }
     }
 
-    /// The shapes of arrays, one behind the other; zeros where the value is missing.
+    /// The shapes of arrays, without gaps; zeros for a missing value.
     fn shapes_of(&self, field: usize, array: &ArrayType, records: &[u64], extents: &[Extent]) -> Result<Vec<u64>> {
         let variable = array.variable();
-        // What is not told stays a dimension that no array has.
+        // An unknown dimension keeps a value that no array has.
         let mut dims = vec![u64::MAX; records.len() * variable];
         if variable > 1 {
             for part in 0..variable {
@@ -133,12 +135,14 @@ fn no_shape(array: &ArrayType, bytes: u64) -> String {
 }
 
 impl Reader {
-    /// Chunks of the column that has the most of them; one, or none without records, after a file was closed or compacted.
+    /// Chunks of the column with the most chunks. After a file is closed or compacted this is 1, or
+    /// 0 without records.
     pub fn chunks(&self) -> usize {
         self.inner.index.columns().iter().map(|column| column.chunks.len()).max().unwrap_or(0)
     }
 
-    /// How many bytes behind each record's value a decoder may use, as crop-ready images have them.
+    /// How many bytes after each record's value a decoder may use. Crop-ready images have such
+    /// bytes.
     ///
     /// # Errors
     /// As [`Reader::lengths`](crate::Reader::lengths).

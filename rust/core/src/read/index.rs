@@ -1,4 +1,4 @@
-//! The columns of a snapshot: record number -> entry.
+//! `Index`: the columns of a snapshot, which map a record number to an entry.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,21 +12,21 @@ use crate::format::schema::Schema;
 use crate::read::chunk::ChunkData;
 use crate::read::source::Source;
 
-/// What is called with a number of records and their entries, if they have any.
+/// Called with a number of records and their entries; `None` if they have no entries.
 type Each<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<()> + 'a;
 
 /// All columns of one snapshot.
 #[derive(Debug)]
 pub(crate) struct Index {
     columns: Vec<Column>,
-    /// For each field the number of its first column, and how many it has.
+    /// For each field the position of its first column, and the number of its columns.
     by_field: Vec<(usize, u8)>,
 }
 
 /// One column of a field.
 #[derive(Debug)]
 pub(crate) struct Column {
-    /// For messages: `image` or `image.width`.
+    /// The name in messages: `image` or `image.width`.
     name: String,
     pub(crate) width: usize,
     pub(crate) chunks: Vec<ChunkData>,
@@ -59,7 +59,7 @@ impl Index {
         Ok(Self { columns, by_field })
     }
 
-    /// A column of the field at a position of the schema; `None` if its type has no such part.
+    /// A column of the field at a position in the schema; `None` if its type has no such part.
     pub(crate) fn column(&self, field: usize, part: Part) -> Option<&Column> {
         let &(first, parts) = self.by_field.get(field)?;
         if part.0 < parts { self.columns.get(first + usize::from(part.0)) } else { None }
@@ -79,9 +79,10 @@ impl Column {
         &self.name
     }
 
-    /// Calls `each` with the entry of each record, in the order given; an entry is `None` where the field is missing.
+    /// Calls `each` with the entry of each record, in the given order. An entry is `None` where the
+    /// field is missing.
     ///
-    /// Records must have been checked against the record count.
+    /// The caller must have checked the records against the record count.
     #[allow(clippy::inline_always)] // the loop over a batch's records; measured
     #[inline(always)]
     pub(crate) fn for_each<const WIDTH: usize>(
@@ -93,7 +94,8 @@ impl Column {
         self.walk(path, records, WIDTH, |i, entry| each(i, entry.and_then(|entry| entry.try_into().ok())))
     }
 
-    /// Copies the entries of records to `out`, one behind the other; `missing` is called for the first one without an entry.
+    /// Copies the entries of records to `out`, without gaps. Fails with `missing` for the first
+    /// record without an entry.
     pub(crate) fn gather(
         &self,
         path: &Path,
@@ -122,7 +124,8 @@ impl Column {
         }
     }
 
-    /// As [`Column::gather`], for a width that the compiler knows: an entry is then a load and a store.
+    /// As [`Column::gather`], for a width that is known at compile time: an entry is one load and
+    /// one store.
     fn gather_of<const WIDTH: usize>(
         &self,
         path: &Path,
@@ -140,7 +143,7 @@ impl Column {
         })
     }
 
-    #[allow(clippy::inline_always)] // likewise
+    #[allow(clippy::inline_always)] // as above
     #[inline(always)]
     fn walk(
         &self,
@@ -155,7 +158,7 @@ impl Column {
         last.source.with(|file| self.walk_in(file, last, path, records, width, each))
     }
 
-    #[allow(clippy::inline_always)] // likewise
+    #[allow(clippy::inline_always)] // as above
     #[inline(always)]
     fn walk_in<'a>(
         &'a self,
@@ -167,7 +170,8 @@ impl Column {
         mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
         let mut bytes = chunk.bytes(path, &self.name, file)?;
-        // Random entries of a large file are cache misses. Loads that nothing waits for overlap, so touch all entries first.
+        // Random entries of a large file are cache misses. Independent loads overlap, so touch all
+        // entries first.
         let touched = records.iter().fold(0, |all, &record| {
             let at = record.wrapping_sub(chunk.chunk.first).wrapping_mul(width as u64);
             all ^ bytes.get(at as usize).copied().unwrap_or_default()
@@ -200,10 +204,10 @@ impl Column {
         Ok(())
     }
 
-    /// Calls `each` with the entries of a run of records, checked, as many at a time as one chunk holds: how many, and their
-    /// bytes, or `None` where the field is missing.
+    /// Calls `each` with the checked entries of a range of records, one chunk's worth at a time.
     ///
-    /// Records must have been checked against the record count.
+    /// `each` gets the number of records and their bytes; the bytes are `None` where the field is
+    /// missing. The caller must have checked the records against the record count.
     pub(crate) fn for_each_stretch(
         &self,
         path: &Path,
@@ -263,7 +267,8 @@ impl Column {
         (next < records).then_some(next)
     }
 
-    /// Reads and checks all entries, chunk by chunk; `each` gets the first record of a chunk and its bytes.
+    /// Reads and checks all entries, chunk by chunk. `each` gets the first record of a chunk and
+    /// the chunk's bytes.
     pub(crate) fn for_each_chunk(&self, path: &Path, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         self.chunks.iter().try_for_each(|data| {
             data.source.with(|file| each(data.chunk.first, data.checked_bytes(path, &self.name, file)?))

@@ -1,4 +1,5 @@
-//! The read-only mappings of a snapshot: those that views lie in, and those that the core itself reads.
+//! `Mapping` and `Guarded`: the read-only mappings of a snapshot, for views and for the core's own
+//! reads.
 #![allow(unsafe_code)]
 
 use crate::read::seal::Seal;
@@ -19,19 +20,20 @@ use crate::sys::sigbus::{self, Listed};
 /// How a mapping will be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// The kernel reads ahead as it sees fit.
+    /// Lets the kernel choose its read-ahead.
     Normal,
-    /// The kernel reads the pages touched and no more.
+    /// The kernel reads only the pages touched.
     Random,
 }
 
 fn map(file: &File, length: u64, pattern: Pattern) -> io::Result<Mmap> {
     let length = usize::try_from(length).map_err(io::Error::other)?;
-    // SAFETY: `map` requires that the mapped bytes do not change while a slice of them is alive. The mapping ends at a
-    // footer, and writers never rewrite or truncate below one (docs/format.md, section 7) but for the slots in page
-    // 0, which are read by `read_at` and never through a mapping. If another program truncates or overwrites the
-    // file all the same, a read faults or gets other bytes: the core reads inside of `Guarded::read`, which makes an error
-    // of that; views are not read by the core.
+    // SAFETY: `map` requires that the mapped bytes do not change while a slice of them is alive.
+    // The mapping ends at a footer. Writers never rewrite or truncate below a footer
+    // (docs/format.md, section 7), except for the slots in page 0; those are read by `read_at` and
+    // never through a mapping. If another program truncates or overwrites the file, a read faults
+    // or gets other bytes. The core reads inside `Guarded::read`, which turns that into an error;
+    // the core does not read views.
     let map = unsafe { MmapOptions::new().len(length).map(file) }?;
     if pattern == Pattern::Random {
         map.advise(Advice::Random)?;
@@ -39,11 +41,12 @@ fn map(file: &File, length: u64, pattern: Pattern) -> io::Result<Mmap> {
     Ok(map)
 }
 
-/// The bytes of a file up to the end of one footer, for views: whoever reads a page that the file has not any more, or that its
-/// disk cannot read, gets a SIGBUS. The core never does.
+/// The bytes of a file up to the end of one footer, for views. Reading a page that is past the end
+/// of a truncated file, or that the disk cannot read, raises SIGBUS. Only views do this; the core
+/// never reads through this mapping.
 #[derive(Debug)]
 pub struct Mapping {
-    // Before the mapping, as fields are dropped in this order.
+    // Declared before the mapping because fields are dropped in this order.
     _listed: Listed,
     map: Mmap,
 }
@@ -64,22 +67,23 @@ impl Mapping {
     }
 }
 
-/// The bytes of a file up to the end of one footer, for the core's own reads. No view lies in it.
+/// The bytes of a file up to the end of one footer, for the core's own reads. Views never use this
+/// mapping.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     _listed: Listed,
     map: Mmap,
     start: *const u8,
-    /// 1 + the offset of a page that could not be read; 0 as long as there is none. For all mappings of a snapshot: what was
-    /// lost once is not read again.
+    /// 1 + the offset of a page that could not be read, or 0. All mappings of a snapshot share it:
+    /// a lost page is not read again.
     lost: Arc<AtomicU64>,
     seal: Arc<Seal>,
     file: Arc<File>,
 }
 
-// SAFETY: the pointer is that of the mapping, which is Send and Sync, and is only used to read.
+// SAFETY: the pointer points into the mapping, which is Send and Sync, and is only used to read.
 unsafe impl Send for Guarded {}
-// SAFETY: likewise.
+// SAFETY: as above.
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
@@ -90,24 +94,27 @@ impl Guarded {
         Ok(Self { _listed: listed, map, start, lost, seal, file })
     }
 
-    /// Runs `work` over all bytes, and returns what it does if all it read was there.
+    /// Runs `work` over all bytes. Returns its result if all bytes that it read were there.
     ///
     /// # Errors
-    /// The file was cut short or overwritten, or a page of it could not be read: now, or ever since it was opened.
+    /// The file was truncated or overwritten, or a page could not be read, now or at any time since
+    /// it was opened.
     #[inline]
     pub(crate) fn read<T>(&self, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
         if self.lost.load(Ordering::Acquire) != 0 {
             return Err(self.cause());
         }
         let length = self.map.len();
-        // SAFETY: the range is all of a mapping that lives as long as `self`; its bytes are reached through this method alone, and
-        // it is listed. The start is read anew inside, so that no load of the bytes can be moved to before the guard.
+        // SAFETY: the range is the whole mapping, which lives as long as `self` and is listed. Its
+        // bytes are reached only through this method. The start is read again inside, so that no
+        // load of the bytes can move before the guard.
         let (value, whole) = unsafe {
             sigbus::guarded((self.start as usize, length), &self.lost, || {
                 let bytes = slice::from_raw_parts(ptr::read_volatile(&raw const self.start), length);
                 let value = work(bytes);
-                // Bytes behind the end of a file that was cut short within a page are zeros without a fault, and other bytes are
-                // none either. But then the footer is not there any more.
+                // If the file was truncated within a page, the bytes after its end are zeros
+                // without a fault; overwritten bytes do not fault either. In both cases the footer
+                // is gone.
                 fence(Ordering::Acquire);
                 (value, self.seal.fits(bytes))
             })
@@ -118,12 +125,12 @@ impl Guarded {
         if self.lost.load(Ordering::Acquire) != 0 { Err(self.cause()) } else { Ok(value) }
     }
 
-    /// The place of the first page that could not be read.
+    /// The offset of the first page that could not be read.
     pub(crate) fn lost_at(&self) -> Option<u64> {
         self.lost.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// What the system says of a file of which something could not be read through the mapping.
+    /// The system's error for a file that could not be read through the mapping.
     #[cold]
     fn cause(&self) -> Error {
         if let Err(error) = self.seal.check(&self.file) {

@@ -1,4 +1,5 @@
-//! A file as of one commit: its mapping, index, payloads and batches. Imports `file`, `format`, `codec`, `parallel`, `sys`.
+//! A file as of one commit: its mapping, index, payloads and batches. Imports `file`, `format`,
+//! `codec`, `parallel` and `sys`.
 
 pub(crate) mod batch;
 pub(crate) mod chunk;

@@ -1,4 +1,4 @@
-//! Opening a reader: at the newest commit, at a named one, or at one that was found by other means.
+//! Opens a [`Reader`] at the newest commit, at a given snapshot, or at a commit that repair found.
 
 use crate::error::Error;
 use crate::error::Result;
@@ -35,10 +35,12 @@ use std::sync::atomic::AtomicU64;
 impl Reader {
     /// Opens a file at its newest commit.
     ///
-    /// `threads` bounds the threads that work on one call; by default all CPUs that the process may run on.
+    /// `threads` bounds the threads that work on one call. The default is all CPUs that the process
+    /// may run on.
     ///
     /// # Errors
-    /// The file cannot be opened, is no .frec file, of a newer version, damaged, truncated, or has no commit.
+    /// The file cannot be opened, is not a .frec file, has a newer version, is damaged or
+    /// truncated, or has no commit.
     pub fn open(path: &Path, access: Access, threads: Option<usize>) -> Result<Self> {
         let file = open_regular(path)?;
         let opening = Opening::new(path, file.as_ref())?;
@@ -46,10 +48,10 @@ impl Reader {
         Self::load(path, access, threads, Arc::clone(&file), opening, footer)
     }
 
-    /// Opens the very snapshot that another reader had.
+    /// Opens the same snapshot that another reader had.
     ///
     /// # Errors
-    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path now holds another file.
     pub fn open_snapshot(path: &Path, access: Access, threads: Option<usize>, wanted: SnapshotId) -> Result<Self> {
         let file = open_regular(path)?;
         let opening = Opening::new(path, file.as_ref())?;
@@ -77,7 +79,8 @@ impl Reader {
         Self::of_commit(path, access, threads, file, commit, |_, _| Ok(()))
     }
 
-    /// A reader of a commit that has been looked up; `mend` may change its columns before anybody reads them.
+    /// A reader of a commit that has been found. `mend` may change its columns before they are
+    /// read.
     pub(crate) fn of_commit(
         path: &Path,
         access: Access,
@@ -91,7 +94,8 @@ impl Reader {
         let seal = Arc::new(Seal::new(path, &file, id, &footer)?);
         let (views, source, random) = match access {
             Access::Mmap => {
-                // Views have mappings of their own: where a read of the core fails, its mapping becomes zeros, which no view may see.
+                // Views have their own mappings. After a failed read by the core, pages of the
+                // core's mapping become zeros; a view must never see them.
                 let view = |pattern| Mapping::new(path, &file, footer.end(), pattern).map(Arc::new).map_err(io);
                 let lost = Arc::new(AtomicU64::new(0));
                 let own = |pattern| {
@@ -101,7 +105,7 @@ impl Reader {
                 (Some(views), own(Pattern::Normal)?, own(Pattern::Random)?)
             }
             Access::Pread => {
-                // Advice belongs to an open file, so batches need one of their own.
+                // Advice applies to one open file, so batches need their own.
                 let random = sys::open(OpenOptions::new().read(true), path).map_err(io)?;
                 if !same_file(&file, &random).map_err(io)? {
                     let (expected, found) = (format!("file {}", hex(&id)), "another file".to_owned());
@@ -144,10 +148,11 @@ impl Reader {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Looks for a newer commit and opens it; `None` if this is the newest, and can be read.
+    /// Looks for a newer commit and opens it. Returns `None` if this commit is the newest and can
+    /// be read.
     ///
     /// # Errors
-    /// As [`Reader::open`], and [`Error::Replaced`] if the path holds another file now.
+    /// As [`Reader::open`], and [`Error::Replaced`] if the path now holds another file.
     pub fn refresh(&self) -> Result<Option<Self>> {
         let new = Self::open(self.path(), self.inner.access, Some(self.inner.threads))?;
         if new.inner.id != self.inner.id {
@@ -155,10 +160,10 @@ impl Reader {
             let found = format!("file {}", hex(&new.inner.id));
             return Err(Error::Replaced { path: self.path().to_owned(), expected, found });
         }
-        // What could not be read of this one may be there again.
+        // Bytes that could not be read before may be readable again.
         let lost = matches!(&self.inner.random, Source::Mapped(map) if map.lost_at().is_some());
         let io = |e| Error::io(self.path(), e);
-        // A copy of the file has its id, and may have been damaged since.
+        // A copy of the file has the same id, but may have been damaged since.
         if !lost && same_file(&self.inner.file, &new.inner.file).map_err(io)? {
             self.inner.seen.hand_on(&new.inner.seen);
         }

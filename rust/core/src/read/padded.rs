@@ -1,4 +1,4 @@
-//! Arrays of different shapes in one block of memory.
+//! Arrays of different shapes copied into one padded block of memory.
 
 use crate::error::{Error, Result};
 use crate::format::dtype::ArrayType;
@@ -12,7 +12,7 @@ use crate::read::reader::Reader;
 use crate::read::seen::Verify;
 use crate::read::source::Source;
 
-/// The payloads of a batch, for work that needs each of them as a whole.
+/// The payloads of a batch, for work that needs each payload as a whole.
 struct PayloadSource {
     reader: Reader,
     field: usize,
@@ -21,7 +21,8 @@ struct PayloadSource {
 }
 
 impl PayloadSource {
-    /// Calls `work` with a record's value: where it lies in the mapping if it does, else a copy.
+    /// Calls `work` with a record's value: in place in the mapping if possible, otherwise as a
+    /// copy.
     fn with<T>(&self, i: usize, verify: Verify, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
         if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
@@ -43,7 +44,8 @@ impl PayloadSource {
 }
 
 impl Reader {
-    /// Looks up where the payloads of records lie, and asks the kernel for them if they may not be in memory.
+    /// Looks up the extents of records, and asks the kernel for the payloads if they may not be in
+    /// memory.
     fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
         let extents = self.extents(field, records)?;
         if let Some(i) = extents.iter().position(|e| e.missing) {
@@ -55,12 +57,12 @@ impl Reader {
         Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
     }
 
-    /// Copies the arrays of records into `out`, each in a block of the shape `most`, on all threads; what an array does not
-    /// fill gets `value`, the bytes of one number.
+    /// Copies the arrays of records into `out` on all threads, each in a block of the shape `most`.
+    /// The rest of a block is filled with `value`, the bytes of one number.
     ///
-    /// # Errors
-    /// A field of another type, a shape that an array does not fit into, a buffer of another size; damage (with `verify`, of
-    /// payloads too), a record without a value, failed reads and interrupts after parts of `out` may have been written.
+    /// A field of another type, an array larger than the block, or a buffer of another size. Damage
+    /// (with `verify`, also of payloads), a record without a value, failed reads and interrupts can
+    /// occur after parts of `out` have been written.
     #[allow(clippy::too_many_arguments)]
     pub fn read_batch_padded(
         &self,
@@ -99,7 +101,8 @@ impl Reader {
     }
 }
 
-/// Copies an array into a block that is as large or larger in every dimension, from dimension `at` on.
+/// Copies an array into a block that is at least as large in every dimension, from dimension `at`
+/// on.
 fn pad(bytes: &[u8], shape: &[u64], out: &mut [u8], most: &[u64], value: &[u8], at: usize, last: usize) {
     if shape.get(at..) == most.get(at..) {
         out.copy_from_slice(bytes);
@@ -129,7 +132,8 @@ fn fill(out: &mut [u8], value: &[u8]) {
     }
 }
 
-/// The largest of each dimension of many shapes, those of an array's type where it is fixed.
+/// The largest size in each dimension over many shapes. Fixed dimensions keep the size of the
+/// array's type.
 pub fn largest_shape(array: &ArrayType, shapes: &[u64]) -> Vec<u64> {
     let mut most: Vec<u64> = array.shape().iter().map(|dim| dim.unwrap_or_default()).collect();
     for shape in shapes.chunks_exact(most.len().max(1)) {

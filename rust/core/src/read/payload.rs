@@ -1,4 +1,5 @@
-//! Payloads on their way to the caller: read, checked, copied or decompressed into memory of exactly the value's size.
+//! Payloads on their way to the caller: `Reader` methods that read, check, and copy or decompress
+//! one value. The target buffer has exactly the size of the value.
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
@@ -13,20 +14,21 @@ use crate::read::reader::Reader;
 use crate::read::seen::{Verify, is_set};
 use crate::read::source::Source;
 
-/// Larger buffers are not kept.
+/// Buffers above this size, in bytes, are not kept.
 const KEEP: usize = 4 << 20;
 
-/// Copied and checked in pieces that stay in the nearest cache in between.
+/// Bytes that are copied and then checked at a time. A piece stays in the first-level cache in
+/// between.
 const PIECE: usize = 16 << 10;
 
 thread_local! {
-    /// What is read by system calls lies here until it is decompressed.
+    /// Holds bytes read by system calls until they are decompressed.
     static STORED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Reader {
-    /// Calls `work` with the bytes of the mapping, if there is one; a page of it that cannot be read is an error which names the
-    /// record.
+    /// Calls `work` with the bytes of the mapping, or `None` without one. If a page cannot be read,
+    /// the error names the record.
     #[inline]
     pub(crate) fn with_mapped<T>(
         &self,
@@ -46,7 +48,7 @@ impl Reader {
         mapped.get(start..start + extent.stored as usize).ok_or_else(outside)
     }
 
-    /// Copies a value to `out`, which is of its size.
+    /// Copies a value to `out`, which must have its size.
     pub(crate) fn copy_one(
         &self,
         field: usize,
@@ -60,7 +62,8 @@ impl Reader {
         })
     }
 
-    /// As [`Reader::copy_one`], for those who read several; `mapped` is what [`Source::with`] gives.
+    /// As [`Reader::copy_one`], for callers that read several values. `mapped` is the argument that
+    /// [`Source::with`] passes.
     #[inline]
     pub(crate) fn copy_from(
         &self,
@@ -103,7 +106,7 @@ impl Reader {
         }
     }
 
-    /// Whether a payload in the mapping is to be compared with its CRC, by what is known of its field.
+    /// Whether the CRC of a payload in the mapping must be checked, given the bits of its field.
     #[inline]
     pub(crate) fn is_due_in(bits: &[AtomicU64], record: u64, verify: Verify) -> bool {
         match verify {
@@ -113,24 +116,25 @@ impl Reader {
         }
     }
 
-    /// Whether a payload that is read from the mapping as it lies there is to be compared with its CRC, which may take long.
+    /// Whether the CRC of a payload that is read in place from the mapping must be checked. The
+    /// check may take long.
     pub fn is_due(&self, field: usize, record: u64, verify: Verify) -> bool {
         Self::is_due_in(self.inner.seen.bits(field), record, verify)
     }
 
-    /// Remembers that a payload in the mapping is sound.
+    /// Remembers that a payload in the mapping is intact.
     pub(crate) fn remember(&self, field: usize, record: u64, verify: Verify) {
         if verify == Verify::Once {
             self.inner.seen.set(field, record);
         }
     }
 
-    /// Checks the checksums of payloads where they lie in the mapping; nothing if there is none.
+    /// Checks the CRCs of payloads in place in the mapping. Does nothing without a mapping.
     pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent], verify: Verify) -> Result<()> {
         self.with_mapped(field, records, extents, |mapped| {
             let Some(mapped) = mapped else { return Ok(()) };
             for (&record, extent) in records.iter().zip(extents) {
-                // A record may be there twice.
+                // A record may occur twice.
                 if !self.is_due(field, record, verify) {
                     continue;
                 }
@@ -153,10 +157,10 @@ impl Reader {
         Err(Error::Checksum { path, record, field, stored, computed })
     }
 
-    /// Reads, checks and decompresses a value into `out`, which is of its size.
+    /// Reads, checks and decompresses a value into `out`, which must have its size.
     ///
-    /// Whoever asks for no check of payloads gets it here all the same: a codec notices most damage, not all, and what it makes of the
-    /// rest is garbage from the first wrong bit on. It costs little beside decompressing.
+    /// Always verifies the CRC, even with [`Verify::Never`]: decoders miss some corruption and then
+    /// return garbage. The check is cheap compared to decompression.
     pub(crate) fn decompress_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
         match &self.inner.random {
             Source::Mapped(map) => {
@@ -176,7 +180,7 @@ impl Reader {
         }
     }
 
-    /// A compressed value in memory of its own.
+    /// Decompresses a value into new memory.
     pub(crate) fn decompressed(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
         let mut value = Vec::new();
         resized(&mut value, extent.length())?;
@@ -208,7 +212,7 @@ impl Reader {
         })
     }
 
-    /// What is wrong with the dictionaries of all fields.
+    /// The errors of the damaged dictionaries of all fields.
     pub(crate) fn damaged_dictionaries(&self) -> Vec<Error> {
         let (file, limit) = (&self.inner.file, self.inner.footer.offset);
         let of = |(field, all): (usize, &Vec<Dictionary>)| {
@@ -230,7 +234,7 @@ impl Reader {
     }
 }
 
-/// Makes a buffer of so many bytes; what a hostile file asks for is an error, not the end of the process.
+/// Resizes a buffer. If a hostile file asks for too many bytes, this is an error and not an abort.
 pub(crate) fn resized(buffer: &mut Vec<u8>, bytes: u64) -> Result<()> {
     memory::reserve(buffer, (bytes as usize).saturating_sub(buffer.len()))?;
     buffer.resize(bytes as usize, 0);

@@ -1,4 +1,4 @@
-//! Groups of neighbouring payloads, and asking the kernel for payloads before they are read.
+//! Prefetching: groups of neighbouring payloads, and requests to the kernel to read them ahead.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -8,14 +8,15 @@ use crate::format::extent::Extent;
 use crate::read::reader::Reader;
 use crate::sys;
 
-/// A thread takes about so many bytes at a time: little enough to share a batch out evenly, enough to make the hand-over cheap.
+/// Bytes that a thread takes at a time, roughly. Small enough to share a batch evenly, large enough
+/// to make the hand-over cheap.
 pub(crate) const GROUP: u64 = 256 << 10;
-/// So many bytes are asked of the kernel ahead of the copying: enough to keep the disk busy, and copying starts at once (with
-/// 16 MiB a cold batch of 28 MiB took a fifth longer).
+/// Bytes requested from the kernel ahead of the copying. Enough to keep the disk busy, and copying
+/// starts at once (with 16 MiB a cold batch of 28 MiB took a fifth longer).
 pub(crate) const WINDOW: u64 = 6 << 20;
 const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
 
-/// Runs of neighbouring positions of about [`GROUP`] bytes each.
+/// Ranges of neighbouring positions of about [`GROUP`] bytes each.
 pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let mut first = 0;
@@ -29,7 +30,8 @@ pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
 }
 
 impl Reader {
-    /// Asks the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
+    /// Asks the kernel to read the payloads of records into the page cache, without waiting.
+    /// Returns their bytes.
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
@@ -39,13 +41,13 @@ impl Reader {
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
-    /// Whether this process has read anything from a disk since this was last asked; yes, the first time.
+    /// Whether this process has read from a disk since the last call. The first call returns true.
     pub(crate) fn disk_was_read(&self) -> bool {
         let blocks = sys::blocks_read();
         self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
-    /// Asks the kernel for one payload.
+    /// Asks the kernel to read one payload.
     pub(crate) fn ask(&self, extent: &Extent) {
         sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
     }
@@ -56,7 +58,8 @@ impl Reader {
         }
     }
 
-    /// Asks for any number of payloads, and whether to stop each time that a window's worth was asked for.
+    /// Asks for any number of payloads. Calls `interrupted` after each window, and stops if it
+    /// returns true.
     pub(crate) fn ask_unless(&self, extents: &[Extent], mut interrupted: impl FnMut() -> bool) -> Result<()> {
         let mut asked = 0;
         for extent in extents {
@@ -72,14 +75,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Asks for the groups of the first window, before any of a batch is touched.
+    /// Asks for the groups of the first window, before any payload of the batch is touched.
     pub(crate) fn ask_first(&self, extents: &[Extent], groups: &[Range<usize>]) {
         for group in groups.iter().take(GROUPS_AHEAD) {
             self.ask_all(&extents[group.clone()]);
         }
     }
 
-    /// Asks for the group that lies a window ahead of one that is begun.
+    /// Asks for the group that is one window ahead of the given group.
     pub(crate) fn ask_ahead_of(&self, group: usize, extents: &[Extent], groups: &[Range<usize>]) {
         if let Some(coming) = groups.get(group + GROUPS_AHEAD) {
             self.ask_all(&extents[coming.clone()]);

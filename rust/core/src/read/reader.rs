@@ -1,4 +1,4 @@
-//! A file as of one commit.
+//! `Reader`: a file as of one commit. Never writes to the file.
 
 use std::io;
 use std::path::Path;
@@ -18,24 +18,24 @@ use crate::read::snapshot::{Access, Snapshot, SnapshotId};
 use crate::read::source::Source;
 use crate::sys::sigbus;
 
-/// A snapshot of a file. Cloning is cheap and shares it; any number of threads may read.
+/// A snapshot of a file. Clones are cheap and share it; any number of threads may read.
 #[derive(Debug, Clone)]
 pub struct Reader {
     pub(crate) inner: Arc<Snapshot>,
 }
 
 impl Reader {
-    /// The path it was opened by.
+    /// The path that the file was opened by.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// How it gets at the bytes.
+    /// How the reader gets at the bytes.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// Threads that work on one call at the most.
+    /// The most threads that work on one call.
     pub fn threads(&self) -> usize {
         self.inner.threads
     }
@@ -45,12 +45,12 @@ impl Reader {
         self.inner.footer.records
     }
 
-    /// Whether there is no record.
+    /// Whether the snapshot has no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What names this snapshot.
+    /// The identifier of this snapshot.
     pub fn snapshot(&self) -> SnapshotId {
         let footer = &self.inner.footer;
         SnapshotId { file_id: self.inner.id, commit: footer.commit, footer: footer.offset }
@@ -58,7 +58,7 @@ impl Reader {
 
     /// The format version of the file.
     pub fn version(&self) -> u32 {
-        FORMAT_VERSION // the only one so far; others are refused
+        FORMAT_VERSION // the only version so far; others are refused
     }
 
     /// Bytes from the start of the file to the end of the commit.
@@ -66,22 +66,22 @@ impl Reader {
         self.inner.footer.end()
     }
 
-    /// Bytes behind the commit when the file was opened: a commit under way, or a torn tail.
+    /// Bytes after the commit when the file was opened: an unfinished commit or a torn tail.
     pub fn tail_bytes(&self) -> u64 {
         self.inner.file_length.saturating_sub(self.inner.footer.end())
     }
 
-    /// The fields of every record.
+    /// The fields that every record has.
     pub fn schema(&self) -> &Schema {
         &self.inner.document.schema
     }
 
-    /// The user's own key/values.
+    /// The user's own keys and values.
     pub fn metadata(&self) -> &Map<String, Json> {
         &self.inner.document.user
     }
 
-    /// False while a bulk import is under way, or if it was stopped.
+    /// False during a bulk import, and after one that was stopped.
     pub fn complete(&self) -> bool {
         self.inner.document.complete
     }
@@ -91,15 +91,16 @@ impl Reader {
         self.inner.views.as_ref().map(|views| &views[0])
     }
 
-    /// The mapping for views that are read in random order; `None` if the file is read by system calls.
+    /// The mapping for views that are read in random order; `None` if the file is read by system
+    /// calls.
     pub fn random_mapping(&self) -> Option<&Arc<Mapping>> {
         self.inner.views.as_ref().map(|views| &views[1])
     }
 
-    /// Position of a field in the schema.
+    /// Returns the position of a field in the schema.
     ///
     /// # Errors
-    /// [`Error::NoField`] names those that there are.
+    /// [`Error::NoField`] lists the known fields.
     pub fn field(&self, name: &str) -> Result<usize> {
         self.schema().position(name).ok_or_else(|| self.no_field(name))
     }
@@ -117,10 +118,10 @@ impl Reader {
         self.inner.index.column(field, Part::MAIN).ok_or_else(|| self.no_field(&field.to_string()))
     }
 
-    /// Turns record numbers as users give them, negative ones counting from the end, into positions.
+    /// Turns record numbers from users into positions. Negative numbers count from the end.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] names the first that is none.
+    /// [`Error::OutOfRange`] names the first number that is out of range.
     pub fn resolve(&self, numbers: &[i64]) -> Result<Vec<u64>> {
         let len = self.len();
         let mut records = memory::room(numbers.len())?;
@@ -134,22 +135,22 @@ impl Reader {
         Ok(records)
     }
 
-    /// Makes sure that the file is still the one that was opened, and that a read through a mapping which fails all the same comes to
-    /// be an error.
+    /// Checks that the file has not been replaced or truncated, and installs the SIGBUS handler.
     ///
-    /// Everything that reads from the file begins with this: `extents`, `values`, `column`, `verify`.
+    /// The handler turns a fault during a read through the mapping into an error. Every method that
+    /// reads from the file calls this first: `extents`, `values`, `column`, `verify`.
     pub(crate) fn check_file(&self) -> Result<()> {
         match &self.inner.random {
             Source::Mapped(_) => {
                 sigbus::arm();
-                // Whether it was overwritten, `Guarded::read` sees for itself.
+                // `Guarded::read` itself detects that the file was overwritten.
                 self.inner.seal.check_size(&self.inner.file)
             }
             Source::File(file) => self.inner.seal.check(file),
         }
     }
 
-    /// The error for a payload that could not be read by a system call.
+    /// The error for a payload that a system call could not read.
     pub(crate) fn failed_read(&self, field: usize, record: u64, source: io::Error) -> Error {
         if source.kind() == io::ErrorKind::UnexpectedEof
             && let Err(error) = self.check_file()
@@ -159,12 +160,12 @@ impl Reader {
         Error::unreadable(self.path(), &format!("record {record}, field {}", self.name_of(field)), source)
     }
 
-    /// Names the record in an error of a mapping of which a page could not be read.
+    /// Adds the record to an error about an unreadable page of a mapping.
     pub(crate) fn name_lost(&self, field: usize, records: &[u64], extents: &[Extent], mut error: Error) -> Error {
         if let (Error::Lost { place, .. } | Error::Unreadable { place, .. }, Source::Mapped(map)) =
             (&mut error, &self.inner.random)
             && let Some(at) = map.lost_at()
-            // The page, of which the record may have no more than a part.
+            // Compares whole pages: the record may cover only a part of the lost page.
             && let Some(i) = extents.iter().position(|e| e.stored > 0 && e.offset <= at | 4095 && at < e.offset + e.stored)
             && let Some(record) = records.get(i)
         {

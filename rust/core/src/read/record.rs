@@ -1,4 +1,4 @@
-//! The value of one field of one record, whatever its type.
+//! `Datum`: the value of one field of one record, of any type.
 
 use crate::format::list::ListItem;
 use crate::format::list::list_items;
@@ -16,17 +16,19 @@ use crate::read::seen::Verify;
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Datum {
-    /// A payload's value: offset and length in the file. Read it through the mapping, or by [`Reader::payload`].
+    /// A payload's value: offset and length in the file. Read it through the mapping or with
+    /// [`Reader::payload`].
     Payload(u64, u64),
-    /// A payload's value in memory of its own: one that is stored compressed, or a list, which is to be taken apart.
+    /// A payload's value in its own memory: a compressed value, or a list that the caller must
+    /// decode.
     Decompressed(Vec<u8>),
-    /// Text, which may be that of JSON.
+    /// Text, possibly JSON text.
     Str(String),
     /// An int64.
     Int(i64),
     /// A float64.
     Float(f64),
-    /// A number of another type, or an array that lies in its column: little-endian, in C order.
+    /// A number of another type, or an array stored in its column: little-endian, in C order.
     Values(Vec<u8>),
     /// The record has no value for the field.
     Missing,
@@ -36,7 +38,7 @@ impl Reader {
     /// One value of one record.
     ///
     /// # Errors
-    /// Damage; with `verify`, a payload's too.
+    /// Damage; with `verify`, also of a payload.
     pub fn datum(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Datum> {
         let verify = verify.into();
         match &self.field_at(field)?.kind {
@@ -71,7 +73,7 @@ impl Reader {
         }
     }
 
-    /// The texts of records; a missing one is `None`.
+    /// The texts of records; `None` for a missing text.
     ///
     /// # Errors
     /// A damaged index or payload (checksums are always checked here), or a field of another type.
@@ -92,7 +94,8 @@ impl Reader {
         extents.iter().enumerate().map(text).collect()
     }
 
-    /// A copy of one value, decompressed, read by a system call. (Compressed ones are always checked.)
+    /// A copy of one value, decompressed, read by a system call. Compressed values are always
+    /// checked.
     ///
     /// # Errors
     /// A failed read, damage, or a record without a value.
@@ -114,7 +117,8 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Copies one value, decompressed, to `out`, which is of its size; from the mapping if there is one.
+    /// Copies one value, decompressed, to `out`, which must have its size. Reads from the mapping
+    /// if there is one.
     ///
     /// # Errors
     /// A buffer of another size, a failed read, damage, or a record without a value.
@@ -147,12 +151,12 @@ impl Reader {
 }
 
 impl Reader {
-    /// The error for a list whose bytes say nothing sensible although their checksum is right.
+    /// The error for a list that cannot be decoded although its checksum is right.
     pub fn bad_list(&self, field: usize, record: u64, detail: String) -> Error {
         Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
     }
 
-    /// Where the items of a list lie whose payload is `bytes`.
+    /// The positions of the items of a list whose payload is `bytes`.
     ///
     /// # Errors
     /// [`Error::BadList`]; a field of another type.

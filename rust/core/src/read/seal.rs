@@ -1,4 +1,5 @@
-//! `Seal`: what a file holds for as long as it is the one that was opened.
+//! `Seal`: the bytes that identify the opened file, and the checks that they are still there. Only
+//! reads the file.
 
 use crate::error::Error;
 use crate::error::Result;
@@ -13,16 +14,16 @@ use std::path::PathBuf;
 
 const FOOTER_LEN: usize = PAGE as usize;
 
-/// The part of a footer that says something. Behind it is nothing but its CRC, at the very end: that is gone, too, where the
-/// file was cut short within this page and has got its length again.
+/// Length of the footer's fields. Only the footer's CRC follows, at its very end. The CRC is also
+/// gone if the file was truncated within this page and then extended again.
 const FIELDS_LEN: usize = 104;
 
 const CRC_AT: usize = FOOTER_LEN - 4;
 
-/// Where the file id lies.
+/// Offset of the file id.
 const ID_AT: usize = 16;
 
-/// What a file holds as long as it is the one that was opened: its id, and the snapshot's footer.
+/// The bytes that identify the opened file: its id and the snapshot's footer.
 #[derive(Debug, Clone)]
 pub(crate) struct Seal {
     pub(super) path: PathBuf,
@@ -36,9 +37,9 @@ pub(crate) struct Seal {
 
 impl Seal {
     /// # Errors
-    /// [`Error::Truncated`], [`Error::Replaced`]: the footer is not there any more. Those of the system.
+    /// [`Error::Truncated`] or [`Error::Replaced`] if the footer is gone, and I/O errors.
     pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
-        // As it lies there: of a damaged file that is being salvaged the footers tell the id.
+        // The id as stored: for a damaged file that is being salvaged, `id` comes from the footers.
         let seen = id_in(path, file)?;
         let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
         let mut seal = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
@@ -51,7 +52,7 @@ impl Seal {
         Ok(seal)
     }
 
-    /// The page of the footer, as it is now.
+    /// Reads the current page of the footer.
     fn footer(&self, file: &File) -> Result<[u8; FOOTER_LEN]> {
         self.check_size(file)?;
         let mut page = [0; FOOTER_LEN];
@@ -77,10 +78,10 @@ impl Seal {
         Error::Replaced { path: self.path.clone(), expected, found }
     }
 
-    /// Asks the system whether the file is still as long as the snapshot.
+    /// Checks that the file is still as long as the snapshot.
     ///
     /// # Errors
-    /// [`Error::Truncated`], and those of the system.
+    /// [`Error::Truncated`], and I/O errors.
     pub(crate) fn check_size(&self, file: &File) -> Result<()> {
         let found = file.metadata().map_err(|e| Error::io(&self.path, e))?.len();
         if found < self.end {
@@ -89,8 +90,8 @@ impl Seal {
         Ok(())
     }
 
-    /// Asks the system whether the commit's end is still there, after a read that no checksum covers: where the file was cut short
-    /// amid it and has got its length again, zeros were read without an error.
+    /// Checks that the commit's end is still there, after a read that no checksum covers. If the
+    /// file was truncated and then extended again, the read returned zeros without an error.
     ///
     /// # Errors
     /// As [`Seal::check`].
@@ -102,10 +103,10 @@ impl Seal {
         }
     }
 
-    /// Asks the system whether the file is the one that was opened.
+    /// Checks that the file is the one that was opened.
     ///
     /// # Errors
-    /// [`Error::Truncated`], [`Error::Replaced`], and those of the system.
+    /// [`Error::Truncated`], [`Error::Replaced`], and I/O errors.
     pub(crate) fn check(&self, file: &File) -> Result<()> {
         let page = self.footer(file)?;
         let id = id_in(&self.path, file)?;

@@ -1,16 +1,18 @@
-//! Which payloads have been checked: a bit for each record of a field, set by any thread and never locked.
+//! `Verify` and `Seen`: which payloads have been checked. One bit for each record of a field, set
+//! by any thread without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::schema::Schema;
 
-/// When a payload is compared with its CRC. What is compressed, and texts and lists, are compared each time in any case.
+/// When the CRC of a payload is checked. Compressed values, texts and lists are always checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verify {
     /// Never.
     Never,
-    /// When the reader first takes it from the mapping. A system call may bring other bytes each time: what it reads is compared each time.
+    /// When the reader first takes it from the mapping. Reads by system calls may return other
+    /// bytes each time, so they are always checked.
     #[default]
     Once,
     /// Each time.
@@ -23,15 +25,16 @@ impl From<bool> for Verify {
     }
 }
 
-/// The payloads of a snapshot that were found to be sound where they lie in the mapping.
+/// The payloads of a snapshot that were found intact in the mapping.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     records: u64,
-    /// For each field the bits of its records, 64 to a word; made when the first is set.
+    /// For each field its id and the bits of its records, 64 to a word. Allocated when the first
+    /// bit is set.
     fields: Vec<(u32, OnceLock<Box<[AtomicU64]>>)>,
 }
 
-/// No bits if there is no memory for them: each payload is checked each time then.
+/// Returns no bits if memory is short; each payload is then checked every time.
 fn zeros(records: u64) -> Box<[AtomicU64]> {
     let words = records.div_ceil(64) as usize;
     let mut bits = Vec::new();
@@ -46,7 +49,8 @@ impl Seen {
         Self { records, fields: schema.fields().iter().map(|field| (field.id, OnceLock::new())).collect() }
     }
 
-    /// What is known of the same records of the same file at a later commit, which has not yet been read from.
+    /// Copies what is known to the same records of the same file at a later commit, which has not
+    /// been read yet.
     pub(crate) fn hand_on(&self, later: &Self) {
         for (id, bits) in &self.fields {
             let same = later.fields.iter().find(|(other, _)| other == id);
@@ -60,17 +64,18 @@ impl Seen {
         }
     }
 
-    /// The bits of a field, to be looked at by [`is_set`]; none as long as none is set.
+    /// The bits of a field, for [`is_set`]; empty until one is set.
     #[inline]
     pub(crate) fn bits(&self, field: usize) -> &[AtomicU64] {
         self.fields.get(field).and_then(|(_, bits)| bits.get()).map_or(&[], |bits| bits)
     }
 
-    /// Remembers that a payload is sound.
+    /// Remembers that a payload is intact.
     pub(crate) fn set(&self, field: usize, record: u64) {
         let Some((_, bits)) = self.fields.get(field) else { return };
         if let Some(word) = bits.get_or_init(|| zeros(self.records)).get((record / 64) as usize) {
-            // Relaxed: a bit says something about bytes of the file, not about what another thread has written.
+            // Relaxed: a bit is about bytes of the file, not about memory that another thread
+            // wrote.
             word.fetch_or(1 << (record % 64), Ordering::Relaxed);
         }
     }

@@ -1,4 +1,4 @@
-//! Opening a file as of one commit, and naming that commit to other processes.
+//! `Snapshot`: an open file as of one commit, and `SnapshotId`, which names it to other processes.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,21 +17,22 @@ use crate::read::source::Source;
 /// How a reader gets at the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By a mapping: views cost nothing. What the core reads of it and cannot get is an error; a view that is read where the
-    /// file cannot be read any more is a SIGBUS.
+    /// A mapping: views cost nothing. A failed read by the core is an error. Reading a view where
+    /// the file can no longer be read raises SIGBUS.
     Mmap,
-    /// By system calls alone: nothing is mapped, every read is a copy, every failure an error.
+    /// System calls only: nothing is mapped, every read is a copy, every failure is an error.
     Pread,
 }
 
-/// What names one snapshot of one file; a reader in another process opens it again by this.
+/// The identifier of one snapshot of one file. A reader in another process reopens the snapshot by
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotId {
     /// The file's random id.
     pub file_id: FileId,
     /// The commit's number.
     pub commit: u64,
-    /// Where the commit's footer lies.
+    /// The offset of the commit's footer.
     pub footer: u64,
 }
 
@@ -45,21 +46,21 @@ pub(crate) struct Snapshot {
     pub(crate) document: Document,
     pub(crate) file_length: u64,
     pub(crate) index: Index,
-    /// Copies of columns that are not one chunk of a mapping, made once each.
+    /// Copies of columns that are not one chunk of a mapping; each is made once.
     pub(crate) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
-    /// For each field those that its payloads may need.
+    /// For each field the dictionaries that its payloads may need.
     pub(crate) dictionaries: Vec<Vec<Dictionary>>,
-    /// For the size check, for advice, and for reading in order.
+    /// For the size check, for advice, and for sequential reads.
     pub(crate) file: Arc<File>,
-    /// For views, of single records and columns, and of batches in random order.
+    /// For views: of single records and columns, and of batches in random order.
     pub(crate) views: Option<[Arc<Mapping>; 2]>,
-    /// For batches in random order: the kernel reads what is asked for and no more.
+    /// For batches in random order: the kernel reads only the bytes requested.
     pub(crate) random: Source,
-    /// What the file holds as long as it is this one.
+    /// Checks that the file is still the one that was opened.
     pub(crate) seal: Arc<Seal>,
-    /// [`sys::blocks_read`] as of the last batch.
+    /// [`sys::blocks_read`] at the last batch.
     pub(crate) blocks_seen: AtomicI64,
-    /// The most bytes that one piece of advice asks for.
+    /// The most bytes that one call for advice covers.
     pub(crate) advice: u64,
     /// The payloads that need no further check.
     pub(crate) seen: Seen,

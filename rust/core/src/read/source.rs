@@ -1,4 +1,4 @@
-//! `Source`: where the bytes of a snapshot are read from.
+//! `Source`: a mapping or a file that the bytes of a snapshot are read from.
 
 use crate::error::Result;
 use crate::read::mapping::Guarded;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 /// Where the bytes of a snapshot are read from.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// A mapping of all of it.
+    /// A mapping of the whole snapshot.
     Mapped(Arc<Guarded>),
-    /// System calls; chunks are read whole at first touch.
+    /// System calls; a chunk is read whole when it is first used.
     File(Arc<File>),
 }
 
 impl Source {
-    /// Calls `work` with all bytes, if they are mapped, and returns what it does if what it read was there.
+    /// Calls `work` with all bytes if they are mapped. Returns its result if all bytes that it read
+    /// were there.
     #[allow(clippy::inline_always)] // around the loop over a batch's records
     #[inline(always)]
     pub(crate) fn with<T>(&self, work: impl FnOnce(Option<&[u8]>) -> Result<T>) -> Result<T> {
