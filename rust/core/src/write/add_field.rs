@@ -1,4 +1,5 @@
-//! A new field for the records that a file has: values in record order, committed once every record has one.
+//! `NewField` and the `Writer` methods that add a field to existing records. Values come in record
+//! order; the field is committed once every record has one.
 
 use crate::error::{Error, Result};
 use crate::format::compression::Compression;
@@ -10,14 +11,17 @@ use crate::write::value::check_value;
 use crate::write::value::{block_value, check_block};
 use crate::write::writer::Writer;
 
-/// Entries of a new field held in memory before they are written as chunks, which only the commit of the field names.
+/// Bytes of entries of a new field held in memory before they are written as chunks. Only the
+/// commit of the field refers to these chunks.
 const HELD: usize = 32 << 20;
 
-/// A field on its way into a file: [`Writer::start_field`] gives it, [`Writer::fill`] takes it.
+/// A handle for a field that is being added: [`Writer::start_field`] returns it, [`Writer::fill`]
+/// takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewField(u32);
 
-/// What a writer knows of it. Its columns lie behind those of the schema, in the order of the fillings.
+/// The writer's state of a field that is being added. Its columns follow those of the schema, in
+/// the order of the fillings.
 #[derive(Debug)]
 pub(crate) struct Filling {
     field: Field,
@@ -26,13 +30,13 @@ pub(crate) struct Filling {
 }
 
 impl Writer {
-    /// Starts to add a field to the records that the file has; those not yet committed are committed first.
+    /// Starts to add a field to the existing records. Commits pending records first.
     ///
-    /// Of `field` the id does not count: the file gives the next one. Several fields may be on their way at once; no record is
-    /// appended meanwhile.
+    /// Ignores `field.id` and assigns the next free id. Several fields can be added at once.
+    /// Appending is refused until they are committed.
     ///
     /// # Errors
-    /// [`Error::AddField`]: the name is taken or not allowed; and as [`Writer::commit`].
+    /// [`Error::AddField`]: the name is taken or not allowed. Otherwise as [`Writer::commit`].
     pub fn start_field(&mut self, field: &Field) -> Result<NewField> {
         self.check_usable()?;
         let refused = |detail| Error::AddField { path: self.path.clone(), field: field.name.clone(), detail };
@@ -55,11 +59,11 @@ impl Writer {
         Ok(NewField(id))
     }
 
-    /// Gives the next records their values of a new field, in record order.
+    /// Adds the values of a new field for the next records, in record order.
     ///
     /// # Errors
-    /// [`Error::BadValue`]: a value does not fit, or there are more values than records; nothing of this call was taken then.
-    /// And failed writes.
+    /// [`Error::BadValue`]: a value does not fit, or there are more values than records; this call
+    /// then adds nothing. Also failed writes.
     pub fn fill(&mut self, field: NewField, values: &[Value<'_>]) -> Result<()> {
         self.check_usable()?;
         let number = self.filling(field)?;
@@ -73,7 +77,8 @@ impl Writer {
         self.guard(filled)
     }
 
-    /// Gives the next `count` records their values: numbers (`shape` is empty then) or arrays of one shape, in one block.
+    /// Adds the values of the next `count` records as one block of numbers (`shape` is then empty)
+    /// or arrays of one shape.
     ///
     /// # Errors
     /// As [`Writer::fill`].
@@ -117,13 +122,13 @@ impl Writer {
         }
     }
 
-    /// The name of a field of the schema, or of one on its way there.
+    /// The name of a field that is in the schema or being added.
     pub(crate) fn field_name(&self, id: u32) -> String {
         let fields = self.document.schema.fields().iter().chain(self.fillings.iter().map(|filling| &filling.field));
         fields.into_iter().find(|field| field.id == id).map_or_else(String::new, |field| field.name.clone())
     }
 
-    /// Says how a field's values are compressed from now on, be it in the schema or on its way there.
+    /// Sets how a field's further values are compressed. The field is in the schema or being added.
     pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
         if let Some(filling) = self.fillings.iter_mut().find(|filling| filling.field.id == id) {
             filling.field.compression = compression;
@@ -133,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Writes the entries that are held as chunks.
+    /// Writes the held entries as chunks.
     fn write_filled(&mut self, number: usize) -> Result<()> {
         self.settle_if_held(self.columns_of_filling(number).start)?;
         self.flush_heap()?;
@@ -144,18 +149,20 @@ impl Writer {
         Ok(())
     }
 
-    /// How many records have a value of a new field; with all of them it can be committed.
+    /// The number of records with a value of a new field. The field can be committed once all
+    /// records have one.
     ///
     /// # Errors
-    /// [`Error::Schema`]: it was committed or dropped.
+    /// [`Error::Schema`]: the field was committed or dropped.
     pub fn filled(&self, field: NewField) -> Result<u64> {
         Ok(self.fillings[self.filling(field)?].filled)
     }
 
-    /// Makes a new field a part of the file, durably: every record has a value.
+    /// Adds a completed new field to the file, durably. Every record must have a value.
     ///
     /// # Errors
-    /// [`Error::Unfilled`]: records without a value; the field is dropped. And as [`Writer::commit`].
+    /// [`Error::Unfilled`]: some records have no value; the field is dropped. Otherwise as
+    /// [`Writer::commit`].
     pub fn commit_field(&mut self, field: NewField) -> Result<u64> {
         self.check_usable()?;
         let number = self.filling(field)?;
@@ -182,10 +189,10 @@ impl Writer {
         self.commit_changes(false)
     }
 
-    /// Forgets a new field and its values. Dropping it twice, or after it was committed, is allowed.
+    /// Drops a new field and its values. Dropping it twice, or after its commit, is allowed.
     ///
     /// # Errors
-    /// What was written of it cannot be cut off.
+    /// The written values cannot be truncated.
     pub fn drop_new_field(&mut self, field: NewField) -> Result<()> {
         let Ok(number) = self.filling(field) else { return Ok(()) };
         let columns = self.columns_of_filling(number);
@@ -198,7 +205,8 @@ impl Writer {
         self.guard(cut)
     }
 
-    /// Gives the space of dropped values back, if nothing else has been written since the last commit.
+    /// Truncates the values of dropped fields, if nothing else has been written since the last
+    /// commit.
     fn cut_off_tail(&mut self) -> Result<()> {
         let Some(footer) = self.footer else { return Ok(()) };
         if !self.fillings.is_empty() || self.records != footer.records || self.position() == footer.end() {
@@ -206,14 +214,16 @@ impl Writer {
         }
         self.heap.clear();
         self.buffer.clear();
-        // Durable before anything is written there: after a crash no old tail may lie behind a new one.
+        // The truncation must be durable before anything is written there: after a crash no old
+        // tail may follow a new one.
         let storage = self.storage()?;
         storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(&self.path, e))?;
         (self.buffer_at, self.writeback_at, self.commit_start) = (footer.end(), footer.end(), footer.end());
         Ok(())
     }
 
-    /// Commits the new fields that every record has a value of and drops the others, of which the first is the error.
+    /// Commits the complete new fields and drops the others. Returns the error of the first
+    /// incomplete field.
     pub(crate) fn end_fillings(&mut self) -> Result<()> {
         let mut ended = Ok(());
         while let Some(filling) = self.fillings.first() {
@@ -226,12 +236,13 @@ impl Writer {
         ended
     }
 
-    /// Removes a field from the schema, durably; records not yet committed are committed with it.
+    /// Removes a field from the schema, durably. Pending records are committed with it.
     ///
-    /// Its bytes stay in the file, named by older commits only.
+    /// Its bytes stay in the file; only older commits refer to them.
     ///
     /// # Errors
-    /// [`Error::NoField`]; [`Error::Schema`]: it is the only one; [`Error::Filling`]; and as [`Writer::commit`].
+    /// [`Error::NoField`]; [`Error::Schema`]: it is the only field; [`Error::Filling`]; and as
+    /// [`Writer::commit`].
     pub fn drop_field(&mut self, name: &str) -> Result<u64> {
         self.check_appendable()?;
         let schema = self.schema();
@@ -250,7 +261,7 @@ impl Writer {
         self.commit()
     }
 
-    /// Refuses records while a field is being added: it would have no value for them.
+    /// Refuses records while a field is being added: they would have no value for it.
     pub(crate) fn check_appendable(&self) -> Result<()> {
         self.check_usable()?;
         match self.fillings.first() {
@@ -259,7 +270,8 @@ impl Writer {
         }
     }
 
-    /// Columns of the schema's fields; those of fields that are being added follow them.
+    /// The number of columns of the schema's fields. Columns of fields that are being added follow
+    /// them.
     pub(crate) fn named_columns(&self) -> usize {
         self.columns.len() - self.fillings.iter().map(|filling| filling.columns).sum::<usize>()
     }

@@ -1,4 +1,4 @@
-//! Appending records: values are checked, payloads written, entries gathered until the commit.
+//! `Writer::append`: checks values, writes payloads, and gathers index entries until the commit.
 
 use crate::write::value::check_value;
 use std::io;
@@ -15,20 +15,20 @@ use crate::write::writer::Writer;
 
 /// Bytes gathered before one write.
 pub(crate) const BUFFER: usize = 1 << 20;
-/// Payloads from this size on are written from where they are: to gather them first would copy them once more.
+/// Payloads of at least this size are written directly: gathering them would copy them once more.
 const DIRECT: usize = 64 << 10;
-/// Bytes written before the kernel is asked to start writing them to the disk.
+/// Bytes written before the kernel is asked to write them to the disk.
 const WRITEBACK: u64 = 16 << 20;
-/// Texts gathered before they are written as one run.
+/// Bytes of texts gathered before they are written together.
 const HEAP: usize = 4 << 20;
-/// Index bytes held in memory before a commit, whatever the payloads weigh.
+/// Index bytes held in memory before a commit, whatever the size of the payloads.
 const INDEX: usize = 64 << 20;
 
 impl Writer {
     /// Appends one record, a value for each field of the schema in order, and returns its number.
     ///
     /// # Errors
-    /// A value does not fit its field (nothing is appended then), or a failed write.
+    /// A value does not fit its field (nothing is appended), or a write fails.
     pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
         self.check_appendable()?;
         let sizes = self.check_values(values)?;
@@ -48,9 +48,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether appending so many bytes may write to the file, or commit: it then takes long enough to let others work meanwhile.
+    /// Whether appending this many bytes may write to the file or commit. The call then
+    /// takes long enough that other threads should run meanwhile.
     pub fn may_write(&self, bytes: usize) -> bool {
-        // A record adds padding and entries to its values' bytes; to be asked once too often costs little.
+        // A record adds padding and entries to the bytes of its values. A false positive costs
+        // little.
         const MORE: usize = 4096;
         bytes >= DIRECT
             || self.buffer.len() + bytes + MORE > BUFFER
@@ -59,14 +61,14 @@ impl Writer {
             || self.commit_is_due(bytes + MORE)
     }
 
-    /// Whether so many more bytes, of payloads or of the index, would be enough for a commit.
+    /// Whether this many more bytes, of payloads or of the index, would trigger a commit.
     fn commit_is_due(&self, more: usize) -> bool {
         let payloads = self.position() + (self.heap.len() + self.held()) as u64 - self.commit_start;
         let index: usize = self.columns.iter().map(|c| c.pending.len()).sum();
         payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
     }
 
-    /// Checks all values before any of them is written; returns for each the size of its image, or zeros.
+    /// Checks all values before any is written. Returns the image size of each value, or zeros.
     fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
         let fields = self.document.schema.fields();
         if values.len() != fields.len() {
@@ -90,7 +92,8 @@ impl Writer {
         if self.heap_is_full() { self.flush_heap() } else { Ok(()) }
     }
 
-    /// Appends a checked value to its field's columns, of which `column` is the first; returns the first one of the next field.
+    /// Appends a checked value to the columns of its field, which start at `column`. Returns the
+    /// first column of the next field.
     pub(crate) fn append_value(
         &mut self,
         column: usize,
@@ -121,7 +124,7 @@ impl Writer {
             Value::Image { data, .. } if main.packing.is_some() => self.append_packed(column, data)?,
             Value::Image { data, side, crc, .. } => self.append_image(column, data, side, crc)?,
         }
-        // A field of bytes takes images, too, and has no columns for their sizes.
+        // A field of bytes also takes images, but has no columns for their sizes.
         if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
             self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
             self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
@@ -129,12 +132,12 @@ impl Writer {
         Ok(next)
     }
 
-    /// Whether the gathered texts are to be written.
+    /// Whether the gathered texts must be written.
     pub(crate) fn heap_is_full(&self) -> bool {
         self.heap.len() >= HEAP
     }
 
-    /// Appends the variable dimensions of an array, if they do not follow from its bytes.
+    /// Appends the variable dimensions of an array, if its byte length does not determine them.
     fn append_dims(&mut self, column: usize, shape: &[u64]) {
         if self.columns[column].parts == 1 {
             return;
@@ -159,7 +162,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the gathered texts as one run and tells the extents where it lies.
+    /// Writes the gathered texts together and updates their extents.
     pub(crate) fn flush_heap(&mut self) -> Result<()> {
         let (at, heap) = (self.position(), mem::take(&mut self.heap));
         self.put(&heap)?;
@@ -169,7 +172,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the next byte will lie in the file.
+    /// The offset of the next byte in the file.
     pub(crate) fn position(&self) -> u64 {
         self.buffer_at + self.buffer.len() as u64
     }
@@ -182,7 +185,6 @@ impl Writer {
         self.put(&ZEROS[..(padded - at) as usize])
     }
 
-    /// Appends bytes.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() >= DIRECT {
             self.flush()?;

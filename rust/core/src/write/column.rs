@@ -1,4 +1,5 @@
-//! The writer's side of columns: entries gathered since the last commit, written as chunks, merged when they get many.
+//! `ColumnBuffer`: the entries of one column since the last commit, which are written as chunks.
+//! Small chunks are merged.
 
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use crate::format::schema::{Field, Schema};
 use crate::write::compress::Packing;
 use crate::write::writer::Writer;
 
-/// Chunks below this many bytes are merged as in a binary counter, so that many small commits leave few of them.
+/// Chunks below this many bytes are merged as in a binary counter, so that many small commits leave
+/// few chunks.
 const SMALL: u64 = 128 << 10;
-/// So many chunks at the end of a column, each below [`LARGE`], are merged into one.
+/// This many chunks at the end of a column, each below [`LARGE`] bytes, are merged into one.
 const MANY: usize = 256;
 const LARGE: u64 = 32 << 20;
 
@@ -20,13 +22,13 @@ const LARGE: u64 = 32 << 20;
 pub(crate) struct ColumnBuffer {
     pub(crate) field: u32,
     part: Part,
-    /// How many columns the field has, this one and those that follow it.
+    /// The number of columns of the field from this one on.
     pub(crate) parts: usize,
     /// Its payloads begin at multiples of this.
     pub(crate) alignment: u64,
-    /// Its payloads are gathered in the heap.
+    /// Whether its payloads are gathered in the heap.
     heaped: bool,
-    /// Of arrays that are payloads.
+    /// The shape of arrays that are payloads.
     pub(crate) shape: Arc<[Option<u64>]>,
     encoding: Encoding,
     width: u16,
@@ -36,7 +38,7 @@ pub(crate) struct ColumnBuffer {
     pub(crate) pending: Vec<u8>,
     /// How its payloads are compressed, if they are.
     pub(crate) packing: Option<Packing>,
-    /// Texts: from here on, offsets in `pending` are relative to a heap that is not yet written.
+    /// Texts: from here on, offsets in `pending` are relative to a heap that is not written yet.
     unplaced: usize,
 }
 
@@ -69,7 +71,7 @@ impl ColumnBuffer {
         columns
     }
 
-    /// What the directory knows it by.
+    /// The key of the column in the directory.
     pub(crate) fn key(&self) -> (u32, Part) {
         (self.field, self.part)
     }
@@ -84,7 +86,7 @@ impl ColumnBuffer {
         self.encoding == Encoding::Extents
     }
 
-    /// Turns offsets into the heap into offsets into the file, now that the heap lies at `at`.
+    /// Turns offsets into the heap into offsets into the file. The heap was written at `at`.
     pub(crate) fn place_texts(&mut self, at: u64) {
         for entry in self.pending[self.unplaced..].chunks_exact_mut(self.width.into()) {
             let offset = at + u64_at(entry, 0);
@@ -93,11 +95,12 @@ impl ColumnBuffer {
         self.unplaced = self.pending.len();
     }
 
-    /// The number of the first chunk to merge with the pending entries, if any chunk is to be merged.
+    /// The number of the first chunk to merge with the pending entries, if any chunk is to be
+    /// merged.
     ///
-    /// At the last commit of a session a column of values becomes one chunk, so that readers can view it, if that writes no
-    /// more than the session has: a small append to a large file stays small. `committed` is the record that the pending
-    /// entries begin with.
+    /// At the last commit of a session a column of values becomes one chunk, so that readers can
+    /// view it. This happens only if it writes no more bytes than the session has: a small append
+    /// to a large file stays small. `committed` is the first record of the pending entries.
     pub(crate) fn merge_from(&self, last: bool, session_bytes: u64, committed: u64) -> Option<usize> {
         let sizes: Vec<u64> = self.chunks.iter().map(Chunk::length).collect();
         let mut from = sizes.len();
@@ -113,7 +116,7 @@ impl ColumnBuffer {
         if last && self.encoding == Encoding::Values && sizes.iter().sum::<u64>() <= session_bytes {
             from = 0;
         }
-        // Only neighbours can become one chunk; records without a value leave a gap.
+        // Only adjacent chunks can become one; records without a value leave a gap.
         let gap = self.chunks.windows(2).rposition(|pair| pair[0].end_record() != pair[1].first);
         from = from.max(gap.map_or(0, |before| before + 1));
         let new = usize::from(!self.pending.is_empty());
@@ -125,7 +128,7 @@ impl ColumnBuffer {
     }
 }
 
-/// A chunk on its way to the file: counts bytes and computes the check table.
+/// The check table of a chunk that is being written. Counts bytes and computes CRCs.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) crcs: Vec<u8>,
@@ -171,8 +174,8 @@ impl Writer {
             log::debug!(target: "fastrecord_core::chunks", "{}: field {field}: {} chunks become one", self.path.display(), merged.len());
         }
         match self.write_chunk(number, &merged, &pending, self.records) {
-            // A damaged chunk stays where it is and is an error for those who read it; appending goes on behind it. What was
-            // copied of it so far is never named by a directory.
+            // A damaged chunk stays where it is, and reading it is an error; appending continues
+            // after it. No directory ever names the part copied so far.
             Err(error @ Error::Corrupt { .. }) => {
                 log::warn!(
                     target: "fastrecord_core::chunks",
@@ -187,7 +190,7 @@ impl Writer {
         }
     }
 
-    /// Writes a column's pending entries, the last one that of record `end - 1`, as a chunk of their own.
+    /// Writes a column's pending entries as a separate chunk. Its last entry is record `end - 1`.
     pub(crate) fn write_pending(&mut self, number: usize, end: u64) -> Result<()> {
         let column = &mut self.columns[number];
         let pending = std::mem::take(&mut column.pending);
@@ -216,7 +219,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Copies the entries of an older chunk, a few blocks at a time, each checked.
+    /// Copies the entries of an older chunk, a few blocks at a time, and checks each block.
     fn copy_chunk(&mut self, chunk: &Chunk, table: &mut Table) -> Result<()> {
         const STEP: usize = 256 * BLOCK;
         let (table_at, blocks) = chunk.table();

@@ -1,4 +1,4 @@
-//! Making records durable: docs/format.md, section 7.
+//! `Writer::commit`: makes records durable. See docs/format.md, section 7.
 
 use std::time::Instant;
 
@@ -11,11 +11,13 @@ use crate::sys;
 use crate::write::writer::Writer;
 
 impl Writer {
-    /// Makes all records durable; returns the number of the commit. Does nothing if there is nothing new.
+    /// Makes all records durable and returns the commit number. Does nothing if there is nothing
+    /// new.
     ///
     /// # Errors
-    /// A failed write or sync: the file then is good up to the commit before. [`Error::NameLost`]: the file was removed, moved or
-    /// replaced; what could be written is in it. This writer refuses to go on after either.
+    /// A failed write or sync: the file is then valid up to the previous commit.
+    /// [`Error::NameLost`]: the file was removed, moved or replaced; the data that could be written
+    /// is in it. The writer refuses to continue after either.
     pub fn commit(&mut self) -> Result<u64> {
         self.check_usable()?;
         let committed = self.commit_changes(false);
@@ -28,7 +30,7 @@ impl Writer {
         Ok(commit)
     }
 
-    /// Makes sure that what was written is found by the file's name.
+    /// Checks that the path still names the file that was written.
     fn check_name(&self) -> Result<()> {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         self.identity.map_or(Ok(()), |identity| lock::check_name(path, identity, self.fd, self.records))
@@ -80,7 +82,7 @@ impl Writer {
         self.sync()?;
         if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
             let synced = sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e));
-            synced.or_else(|error| self.check_name().and(Err(error)))?; // the folder may be gone, too
+            synced.or_else(|error| self.check_name().and(Err(error)))?; // the folder may also be gone
         }
         let Footer { commit, records, .. } = footer;
         let (bytes, seconds) = (footer.end() - self.commit_start, started.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! The writer's side of compression: payloads are made smaller on their way into the file.
+//! `Packing` and the `Writer` methods that compress payloads on their way into the file.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -19,22 +19,22 @@ use crate::memory;
 use crate::parallel::pool;
 use crate::write::writer::Writer;
 
-/// Values that are held in memory until it is decided how to compress them, and their bytes; more where a dictionary is to be
-/// trained, which takes many small ones.
+/// Limits of the values held in memory until their compression is chosen: their number and bytes.
+/// Training a dictionary takes many small values, so it may hold more.
 const HELD: usize = 1024;
 const HELD_TO_TRAIN: usize = 16 << 10;
 const HELD_BYTES: usize = 8 << 20;
-/// All fields of a file together hold no more than this.
+/// The limit for all fields of a file together, in bytes.
 const HELD_IN_ALL: usize = 64 << 20;
 const SLICE: Duration = Duration::from_millis(100);
-/// Scratch memory that is kept from one value to the next.
+/// The largest scratch buffer, in bytes, that is kept from one value to the next.
 const KEEP: usize = 16 << 20;
 
-/// How one field's payloads are compressed, and what has come of it.
+/// How one field's payloads are compressed, with the byte counts so far.
 #[derive(Debug)]
 pub(crate) struct Packing {
     wanted: Compression,
-    /// `None` while values are held, or if they are stored as they are.
+    /// `None` while values are held, or if they are stored uncompressed.
     encoder: Option<Arc<Encoder>>,
     sample: Option<Sample>,
     level: i32,
@@ -42,18 +42,18 @@ pub(crate) struct Packing {
     why: String,
     raw: u64,
     stored: u64,
-    /// Values that threads have compressed before their turn, in order.
+    /// Values that threads have compressed in advance, in order.
     ready: VecDeque<Ready>,
 }
 
-/// How a field is compressed, as [`Writer::compression`] says it.
+/// How a field is compressed, as [`Writer::compression`] reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     /// The field's name.
     pub field: String,
-    /// [`Codec::None`] if values are stored as they are, or if `undecided`.
+    /// [`Codec::None`] if values are stored uncompressed, or if `undecided`.
     pub codec: Codec,
-    /// zstd's level.
+    /// The zstd level.
     pub level: Option<i32>,
     /// The id of the dictionary.
     pub dictionary: Option<u32>,
@@ -61,13 +61,13 @@ pub struct Packed {
     pub undecided: bool,
     /// Bytes of the values that this writer has appended.
     pub raw: u64,
-    /// Bytes that were stored of them.
+    /// Bytes stored for them.
     pub stored: u64,
-    /// Why so, with the numbers that it was decided by.
+    /// The reason for the choice, with the numbers behind it.
     pub why: String,
 }
 
-/// A value as it is to be stored.
+/// A value in its stored form.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored<'a> {
     pub bytes: &'a [u8],
@@ -76,17 +76,17 @@ pub(crate) struct Stored<'a> {
     pub crc: u32,
 }
 
-/// A value that a thread has compressed before its turn.
+/// A value that a thread has compressed in advance.
 #[derive(Debug)]
 struct Ready {
-    /// `None`: it is stored as it is.
+    /// `None` if the value is stored uncompressed.
     bytes: Option<Vec<u8>>,
     codec: Codec,
     crc: u32,
 }
 
 impl Packing {
-    /// For a field without any value yet.
+    /// For a field without values.
     pub(crate) fn new(wanted: &Compression) -> Self {
         let mut this = Self::settled(wanted);
         if wanted.is_auto() || wanted.train > 0 {
@@ -108,10 +108,10 @@ impl Packing {
         Self { wanted, encoder, sample: None, level, dictionary: None, why, raw: 0, stored: 0, ready: VecDeque::new() }
     }
 
-    /// For a field that has values: with its last dictionary.
+    /// For a field that has values: uses its last dictionary.
     ///
     /// # Errors
-    /// zstd does not take the dictionary, as text.
+    /// zstd rejects the dictionary; the error is text.
     fn with_dictionary(wanted: &Compression, dictionary: &[u8]) -> std::result::Result<Self, String> {
         let mut this = Self::settled(wanted);
         if wanted.codec == Codec::Zstd {
@@ -126,7 +126,7 @@ impl Packing {
         self.sample.as_ref().is_some_and(|sample| sample.len() >= most || sample.bytes() >= HELD_BYTES)
     }
 
-    /// Bytes of values that wait for the decision.
+    /// Bytes of values that are held until the choice.
     pub(crate) fn held(&self) -> usize {
         self.sample.as_ref().map_or(0, Sample::bytes)
     }
@@ -150,7 +150,8 @@ impl Packing {
     }
 }
 
-/// A value as an encoder leaves it, or as it was.
+/// Compresses a value. Returns it uncompressed without an encoder, or if the encoder does not
+/// compress it.
 fn pack<'a>(encoder: Option<&Encoder>, value: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<Stored<'a>> {
     let made = match encoder {
         Some(encoder) => {
@@ -164,12 +165,14 @@ fn pack<'a>(encoder: Option<&Encoder>, value: &'a [u8], scratch: &'a mut Vec<u8>
 }
 
 impl Writer {
-    /// How each compressed field's values are stored, in the order of the schema, with the bytes that this writer has appended.
+    /// How each compressed field's values are stored, in schema order, with the bytes that this
+    /// writer has appended.
     pub fn compression(&self) -> Vec<Packed> {
         self.columns.iter().filter_map(|c| Some(c.packing.as_ref()?.report(self.field_name(c.field)))).collect()
     }
 
-    /// Whether values are held back until it is decided how to compress them: appending may then take a while.
+    /// Whether values are held back until their compression is chosen. Appending may then take a
+    /// while.
     pub(crate) fn is_sampling(&self) -> bool {
         self.columns.iter().any(|c| c.packing.as_ref().is_some_and(Packing::is_sampling))
     }
@@ -202,15 +205,15 @@ impl Writer {
         appended
     }
 
-    /// Whether the values of a column are compressed, and that by now.
+    /// Whether the values of a column are compressed and their codec is already chosen.
     pub(crate) fn packs(&self, column: usize) -> bool {
         self.columns[column].packing.as_ref().is_some_and(|packing| packing.encoder.is_some())
     }
 
-    /// Compresses values on several threads before they are appended, each column's in this order.
+    /// Compresses values on several threads before they are appended, in order within each column.
     ///
     /// # Errors
-    /// No memory; interrupts.
+    /// Not enough memory, or an interrupt.
     pub(crate) fn pack_ahead(
         &mut self,
         values: &[(usize, &[u8])],
@@ -248,7 +251,7 @@ impl Writer {
             };
             let helpers: Vec<_> = (1..pool::default_threads().min(values.len())).filter_map(helper).collect();
             let mut all = vec![work(&mut ask)];
-            // A panic of a thread is this thread's too.
+            // Propagate a panic of a helper thread.
             all.extend(helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic))));
             all.into_iter().collect::<Result<Vec<_>>>()
         })?;
@@ -262,7 +265,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Forgets what was compressed and not appended.
+    /// Drops values that were compressed but not appended.
     pub(crate) fn drop_ready(&mut self) {
         self.columns.iter_mut().filter_map(|c| c.packing.as_mut()).for_each(|packing| packing.ready.clear());
     }
@@ -278,7 +281,7 @@ impl Writer {
             self.heap.extend_from_slice(bytes);
             offset
         } else {
-            // What is decompressed anyway need not be aligned.
+            // Compressed values need no alignment: they are decompressed into other memory.
             self.pad(if codec == Codec::None { self.columns[column].alignment } else { 1 })?;
             let offset = self.position();
             self.put(bytes)?;
@@ -293,12 +296,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes of values that wait for a decision.
+    /// Bytes of values that are held until the choice.
     pub(crate) fn held(&self) -> usize {
         self.columns.iter().filter_map(|c| c.packing.as_ref()).map(Packing::held).sum()
     }
 
-    /// Decides for all fields whose values are still held; those of a field without any wait on.
+    /// Chooses the compression of all fields with held values. A field without values stays
+    /// undecided.
     pub(crate) fn settle_all(&mut self) -> Result<()> {
         (0..self.columns.len()).try_for_each(|column| self.settle_if_held(column))
     }
@@ -308,7 +312,7 @@ impl Writer {
         if sample.is_some_and(|sample| sample.len() > 0) { self.settle(column) } else { Ok(()) }
     }
 
-    /// Decides how a field is compressed, by the values that were held, and appends them.
+    /// Chooses how a field is compressed from the held values, and appends them.
     fn settle(&mut self, column: usize) -> Result<()> {
         let Some(packing) = &mut self.columns[column].packing else { return Ok(()) };
         let Some(sample) = packing.sample.take() else { return Ok(()) };
@@ -339,7 +343,8 @@ impl Writer {
         sample.values().try_for_each(|value| self.append_packed(column, value))
     }
 
-    /// Prepares the dictionaries of the fields of a file that is appended to; `limit` is its footer's offset.
+    /// Prepares the dictionaries of the fields when appending to a file. `limit` is the offset of
+    /// its footer.
     pub(crate) fn load_dictionaries(&mut self, limit: u64) -> Result<()> {
         for field in self.document.schema.fields() {
             let Some(compression) = &field.compression else { continue };
@@ -356,13 +361,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Copies a dictionary that payloads of another file may name, unless this file has it already.
+    /// Copies a dictionary that payloads of another file may use, unless this file already has it.
     ///
-    /// `mine` is the position of this file's field, `given` how the other file's field is compressed, and `read` reads the
-    /// dictionary; it is called with the field's name.
+    /// `mine` is the position of this file's field. `given` is the compression of the other file's
+    /// field. `read` reads the dictionary; its argument is the field's name.
     ///
     /// # Errors
-    /// Damage, failed writes, and two dictionaries of one id.
+    /// Damage, failed writes, and two dictionaries with the same id.
     pub(crate) fn adopt_dictionary(
         &mut self,
         mine: usize,

@@ -1,4 +1,4 @@
-//! Appending many records by one call.
+//! `Writer::extend`: appends many records with one call.
 
 use crate::write::value::Column;
 use crate::write::value::block_value;
@@ -13,16 +13,17 @@ use crate::write::value::Value;
 use crate::write::value::check_value;
 use crate::write::writer::Writer;
 
-/// How often the caller is asked whether to stop.
+/// How often `interrupted` is called.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Values that are compressed ahead, and their bytes; below some bytes it is not worth waking other threads.
+/// Limits of the values that are compressed ahead: their number and bytes. Below `WORTH_IT` bytes,
+/// waking other threads does not pay.
 const AHEAD: usize = 16 << 10;
 const AHEAD_BYTES: usize = 8 << 20;
 const WORTH_IT: usize = 64 << 10;
 
 impl Column<'_> {
-    /// The value of one record, of a block of values of so many bytes.
+    /// The value of one record. A value of a block has `bytes` bytes.
     fn value(&self, i: usize, bytes: usize, scalar: bool) -> Value<'_> {
         match self {
             Self::Block { data, shape } => {
@@ -35,13 +36,14 @@ impl Column<'_> {
 }
 
 impl Writer {
-    /// Appends `count` records, a column for each field of the schema in order; returns the number of the first.
+    /// Appends `count` records from one column for each field of the schema, in order. Returns the
+    /// number of the first record.
     ///
-    /// `interrupted` is asked now and then, between two records.
+    /// Calls `interrupted` from time to time, between two records.
     ///
     /// # Errors
-    /// A column of another length, or a value that does not fit its field, with its record: nothing is appended then. Failed writes and
-    /// interrupts: what was appended before them stays.
+    /// A column of another length, or a value that does not fit its field, with its record: nothing
+    /// is appended. Failed writes and interrupts: the records appended before them stay.
     pub fn extend(
         &mut self,
         columns: &[Column<'_>],
@@ -74,7 +76,8 @@ impl Writer {
         Ok(first)
     }
 
-    /// Compresses the values of the next records on all threads, as many as may wait in memory; returns the record behind them.
+    /// Compresses the values of the next records on all threads, as many as may wait in memory.
+    /// Returns the record after them.
     fn pack_rows(
         &mut self,
         columns: &[Column<'_>],
@@ -109,7 +112,7 @@ impl Writer {
         Ok(end)
     }
 
-    /// For each column the bytes of a value of it, if it is a block, and whether that is a number.
+    /// For each column the bytes of one value, if it is a block, and whether the value is a number.
     fn blocks(&self, columns: &[Column<'_>]) -> Vec<(usize, bool)> {
         let fields = self.schema().fields().iter().zip(columns);
         let block = |(field, column): (&Field, &Column<'_>)| match (&field.kind, column) {
@@ -119,7 +122,8 @@ impl Writer {
         fields.map(block).collect()
     }
 
-    /// Checks every value before any is written; returns for each column the sizes of its images, if it has any.
+    /// Checks every value before any is written. Returns for each column the sizes of its images,
+    /// if it has any.
     fn check_columns(&self, columns: &[Column<'_>], count: usize) -> Result<Vec<Vec<(u32, u32)>>> {
         let fields = self.schema().fields();
         if columns.len() != fields.len() {

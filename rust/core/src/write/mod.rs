@@ -1,4 +1,5 @@
-//! Append records, compress, commit, add fields. Imports `file`, `format`, `codec`, `parallel`, and `image` for sizes.
+//! Appending records, compressing, committing and adding fields. Imports `file`, `format`, `codec`,
+//! `parallel`, and `image` for sizes.
 
 pub(crate) mod add_field;
 pub(crate) mod append;

@@ -1,4 +1,5 @@
-//! How a writer begins and ends: the file, its lock, where it goes on, and the name that it takes.
+//! Opening, closing and aborting a `Writer`: its file, its lock, the commit it continues from, and
+//! the final rename.
 
 use crate::sys::files;
 use std::collections::BTreeMap;
@@ -28,11 +29,13 @@ use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
 impl Writer {
     /// Opens a file for writing and takes its lock.
     ///
-    /// `schema` may be left out to append. `user` has key/values of the file's own: those that a file has besides stay.
+    /// `schema` is optional when appending. `user` holds the user's keys and values; other keys of
+    /// the file stay.
     ///
     /// # Errors
-    /// The file exists (create) or does not (append), is locked by another writer, damaged, or has another schema.
-    #[allow(clippy::needless_pass_by_value)] // a schema is made for the one file that it is given to
+    /// The file exists (create) or does not (append), is locked by another writer, is damaged, or
+    /// has another schema.
+    #[allow(clippy::needless_pass_by_value)] // a schema is made for one file
     pub fn open(
         path: &Path,
         schema: Option<Schema>,
@@ -60,7 +63,8 @@ impl Writer {
                         replaced = Some(old);
                         break file;
                     }
-                    // With nothing to replace it has its name from the start, and with the name the lock that keeps others away.
+                    // With nothing to replace, the file has its name from the start, and its lock
+                    // keeps other writers out.
                     match lock::create_locked(path) {
                         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {}
                         outcome => break outcome?,
@@ -102,10 +106,10 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Starts a new file on any storage; for tests that break writes.
+    /// Starts a new file on any storage; for tests that inject write failures.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// I/O errors of the storage.
     pub fn create_in(path: &Path, storage: Box<dyn Storage>, schema: Schema, options: &WriterOptions) -> Result<Self> {
         Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete.unwrap_or(true)), options)
     }
@@ -123,10 +127,10 @@ impl Writer {
         Ok(Self::assemble(path, storage, id, document, options, PAGE))
     }
 
-    /// Goes on behind the last commit in any storage; for tests that break writes.
+    /// Continues after the last commit in any storage; for tests that inject write failures.
     ///
     /// # Errors
-    /// Those of the storage, and damage.
+    /// I/O errors of the storage, and damage.
     pub fn append_in(path: &Path, storage: Box<dyn Storage>, options: &WriterOptions) -> Result<Self> {
         Self::append_to(path, storage, None, options)
     }
@@ -148,7 +152,7 @@ impl Writer {
             let (found, given) = (document.schema.describe(), given.describe());
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
         }
-        // A file without records does not tell how its values would be compressed.
+        // In a file without records the compression is not decided yet.
         let decided = footer.records > 0;
         if let Some((found, given)) = schema.filter(|_| decided).and_then(|s| document.schema.other_compression(s)) {
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
@@ -158,7 +162,8 @@ impl Writer {
         }
         let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
         if file_length > footer.end() {
-            // Durable before anything is written there: after a crash no old tail may lie behind a new one.
+            // The truncation must be durable before anything is written there: after a crash no old
+            // tail may follow a new one.
             storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
             let (path, tail) = (path.display(), file_length - footer.end());
             log::warn!(target: LOG, "{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
@@ -221,11 +226,12 @@ impl Writer {
         }
     }
 
-    /// Commits, makes it durable and releases the lock. Closing twice is allowed.
+    /// Commits durably and releases the lock. Closing twice is allowed.
     ///
     /// # Errors
-    /// As [`Writer::commit`], and [`Error::Unfilled`] for a new field that some records have no value of: the rest is committed
-    /// then, unless the file was to replace another. The lock is released all the same.
+    /// As [`Writer::commit`], and [`Error::Unfilled`] for a new field without values for some
+    /// records. The rest is then committed, unless the file was to replace another. The lock is
+    /// released in every case.
     pub fn close(&mut self) -> Result<()> {
         if self.storage.is_none() && self.failed.is_none() {
             return Ok(());
@@ -240,13 +246,14 @@ impl Writer {
         });
         match closed {
             Ok(()) => self.release(),
-            Err(_) => self.abort(), // there may be a tail or a temporary file to tidy up
+            Err(_) => self.abort(), // removes a tail or a temporary file
         }
         closed
     }
 
-    /// Commits for the last time, and leaves [`Writer::close`] nothing to write: of several writers that are to replace files
-    /// together, all have what they need of the disk before the first takes its place.
+    /// Makes the last commit, so that [`Writer::close`] has nothing to write. When several writers
+    /// replace files together, all of them allocate their disk space before the first one renames
+    /// its file.
     ///
     /// # Errors
     /// As [`Writer::commit`].
@@ -265,7 +272,8 @@ impl Writer {
     fn commit_and_take_place(&mut self) -> Result<()> {
         self.commit_durably()?;
         if let Some(temporary) = self.temporary.take() {
-            // If this fails the file is whole, under its temporary name: what took hours is not thrown away.
+            // If this fails, the complete file stays under its temporary name, so hours of work are
+            // not lost.
             let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(&self.path));
             replaced.and_then(|()| std::fs::rename(&temporary, &self.path)).map_err(|source| {
                 let path = self.path.clone();
@@ -277,14 +285,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Drops what is not committed and releases the lock. A file without any commit is removed.
+    /// Drops the uncommitted records and releases the lock. Removes a file without any commit.
     pub fn abort(&mut self) {
         if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
             if let Some(temporary) = &self.temporary {
                 self.remove(temporary);
             } else if let (Some(footer), false) = (self.footer, self.under_way) {
-                // A tail left behind would be cut off by the next writer; until then it would keep a full disk full. Not if a
-                // footer was written that may not be durable: a reader may have opened it since.
+                // The next writer would remove the tail, but until then it would keep a full disk
+                // full. Keep it if a footer was written that may not be durable: a reader may have
+                // opened it since.
                 let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
             } else if self.footer.is_none() {
                 self.remove(&self.path);
@@ -293,7 +302,7 @@ impl Writer {
         self.release();
     }
 
-    /// [`Writer::abort`] of a new file, which is removed though it was committed.
+    /// [`Writer::abort`] for a new file. Removes the file even if it was committed.
     pub(crate) fn discard(&mut self) {
         let committed = self.temporary.is_none() && self.footer.is_some() && !self.under_way;
         if committed && self.process == std::process::id() && self.fd.is_some() {
@@ -302,7 +311,7 @@ impl Writer {
         self.abort();
     }
 
-    /// Removes the file that this writer made, if the path still leads to it.
+    /// Removes the file that this writer created, if the path still leads to it.
     fn remove(&self, path: &Path) {
         if self.identity.is_some_and(|identity| files::leads_to(path, identity).unwrap_or(false)) {
             let _ = std::fs::remove_file(path);
@@ -314,11 +323,13 @@ impl Writer {
             if self.process == std::process::id() {
                 if let Some(fd) = self.fd.take() {
                     sys::forget_fd(fd);
-                    // Closing alone would leave the lock to children that were just forked and have not closed their copy yet.
+                    // Closing alone would leave the lock with children that were just forked and
+                    // have not closed their copy yet.
                     sys::unlock(fd);
                 }
             } else {
-                // A forked child: the descriptor was closed at the fork, its number may be another file's by now.
+                // A forked child: the descriptor was closed at the fork, and its number may belong
+                // to another file by now.
                 mem::forget(storage);
             }
         }

@@ -1,20 +1,20 @@
-//! `Tally`: what became of the images that were appended.
+//! `Tally`: counts of the images that were appended.
 
-/// What became of images.
+/// Counts of appended images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Images appended.
     pub images: u64,
-    /// Of them, as they came, byte for byte.
+    /// Images kept byte for byte.
     pub kept: u64,
-    /// Made smaller.
+    /// Images scaled down.
     pub smaller: u64,
-    /// Rewritten for crops, smaller ones included.
+    /// Images rewritten for crops, including scaled ones.
     pub crop_ready: u64,
-    /// Stored as pixels, smaller ones included.
+    /// Images stored as pixels, including scaled ones.
     pub raw: u64,
-    /// Bytes that came.
+    /// Bytes of the input.
     pub bytes_in: u64,
-    /// Bytes that are stored, side bytes included.
+    /// Bytes stored, including side bytes.
     pub bytes_out: u64,
 }

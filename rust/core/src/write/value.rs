@@ -1,4 +1,5 @@
-//! Values as a caller gives them, and the checks that one fits its field.
+//! `Value` and `Column`: the values that a caller passes, and the checks that a value fits its
+//! field.
 
 use crate::format::dtype::ArrayType;
 use crate::format::dtype::DType;
@@ -15,7 +16,7 @@ use crate::limits::check_image;
 pub enum Value<'a> {
     /// For fields of type image and bytes.
     Bytes(&'a [u8]),
-    /// For fields of type string and json; what is JSON, the caller has made sure.
+    /// For fields of type string and json. The caller must check that it is JSON.
     Str(&'a str),
     /// For fields of type int64.
     Int(i64),
@@ -30,25 +31,27 @@ pub enum Value<'a> {
         /// All dimensions.
         shape: &'a [u64],
     },
-    /// For fields of type list: what [`encode_list`](crate::encode_list) or [`encode_numbers`](crate::encode_numbers) made.
+    /// For fields of type list: the result of [`encode_list`](crate::encode_list) or
+    /// [`encode_numbers`](crate::encode_numbers).
     List(&'a [u8]),
-    /// An image whose size and CRC-32C are known already.
+    /// An image whose size and CRC-32C are already known.
     Image {
         /// The encoded image.
         data: &'a [u8],
-        /// What a decoder may use beside it, as [`CropReady::side`](crate::image::CropReady::side); else empty.
+        /// Extra data for a decoder, as [`CropReady::side`](crate::image::CropReady::side);
+        /// otherwise empty.
         side: &'a [u8],
         /// Width and height in pixels.
         size: (u32, u32),
-        /// CRC-32C of `data` and, behind it, `side`.
+        /// CRC-32C of `data` followed by `side`.
         crc: u32,
     },
 }
 
-/// The size of a value's image, or zeros if it is none.
+/// Checks a value. Returns the size of its image, or zeros if it is not an image.
 ///
 /// # Errors
-/// It does not fit the type of its field, as text.
+/// The value does not fit the type of its field; the error is text.
 pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
     match (kind, value) {
         (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
@@ -90,21 +93,21 @@ pub(crate) fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std:
     }
 }
 
-/// The values of one field of many records.
+/// The values of one field for many records.
 #[derive(Debug)]
 pub enum Column<'a> {
-    /// Numbers or arrays of one shape, one behind the other: little-endian, in C order.
+    /// Numbers or arrays of one shape, without gaps: little-endian, in C order.
     Block {
-        /// The bytes of all of them.
+        /// The bytes of all values.
         data: &'a [u8],
-        /// The shape of each; empty for numbers.
+        /// The shape of each value; empty for numbers.
         shape: &'a [u64],
     },
     /// Values one by one.
     Values(Vec<Value<'a>>),
 }
 
-/// The bytes of a value of a block; 0 if the field has no values of that shape.
+/// The bytes of one value of a block; 0 if the field has no values of that shape.
 pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
     match kind {
         FieldType::Scalar(dtype) => dtype.size(),
@@ -113,7 +116,7 @@ pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
     }
 }
 
-/// Checks a block of values of so many bytes each; what is wrong has the position of its record.
+/// Checks a block of values of `bytes` bytes each. An error has the position of its record.
 pub(crate) fn check_block(
     kind: &FieldType,
     data: &[u8],
@@ -139,10 +142,10 @@ pub(crate) fn check_block(
     }
 }
 
-/// The payload of a list of values of one type, which is no number.
+/// Encodes the payload of a list. All items have one type, which is not a number.
 ///
 /// # Errors
-/// The first value that does not fit the type, and what is wrong with it, as text.
+/// The first value that does not fit the type, with the reason, as text.
 pub fn encode_list(kind: &FieldType, values: &[Value<'_>]) -> std::result::Result<Vec<u8>, String> {
     let mut out = Vec::new();
     out.extend((values.len() as u64).to_le_bytes());

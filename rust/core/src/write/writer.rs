@@ -1,4 +1,5 @@
-//! The one writer of a file, the values and options that it takes, and what is safe when it fails: docs/format.md, section 7.
+//! `Writer`: the single writer of a file, its options, and its state after a failure. See
+//! docs/format.md, section 7.
 
 use crate::sys::files;
 use crate::write::value::Value;
@@ -21,11 +22,11 @@ use crate::write::add_field::Filling;
 use crate::write::column::ColumnBuffer;
 use crate::write::tally::Tally;
 
-/// What the log calls a writer, wherever its code lies: docs/logging.md.
+/// The log target of a writer in every file of this folder: docs/logging.md.
 pub(crate) const LOG: &str = "fastrecord_core::writer";
 
 impl<'a> Value<'a> {
-    /// The bytes that a compressed field would compress.
+    /// The bytes to compress in a compressed field.
     pub(crate) fn packed(&self) -> Option<&'a [u8]> {
         match *self {
             Self::Bytes(data) | Self::List(data) | Self::Array { data, .. } | Self::Image { data, .. } => Some(data),
@@ -35,26 +36,27 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What to do with a file that exists.
+/// How to treat an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Make a new file; an existing one is refused.
+    /// Create a new file; an existing one is refused.
     Create,
-    /// Go on behind the last commit of an existing file.
+    /// Continue after the last commit of an existing file.
     Append,
-    /// Write under a temporary name, and take the place of an existing file at close; until then no commit counts. Where there
-    /// is none, as `Create`.
+    /// Write under a temporary name and replace an existing file at close; until then no commit
+    /// counts. Same as `Create` if the file does not exist.
     Overwrite,
 }
 
 /// How a [`Writer`] is opened.
 #[derive(Debug, Clone)]
 pub struct WriterOptions {
-    /// What to do with a file that exists.
+    /// How to treat an existing file.
     pub mode: Mode,
-    /// Commit by itself after so many bytes, so that memory and what a crash can lose are bounded.
+    /// Commit automatically after this many bytes, which bounds memory and the loss after a crash.
     pub commit_bytes: u64,
-    /// Whether the file is complete after its next commit; `None`: a new one is, others stay what they were.
+    /// Whether the file is complete after its next commit. With `None` a new file is complete, and
+    /// an existing one keeps its state.
     pub complete: Option<bool>,
 }
 
@@ -64,22 +66,24 @@ impl Default for WriterOptions {
     }
 }
 
-/// Why a writer goes no further.
+/// Why a writer cannot continue.
 #[derive(Debug)]
 pub(crate) struct Failed {
     cause: String,
     safe: Safe,
 }
 
-/// The one writer of a file. Dropping it without [`Writer::close`] is [`Writer::abort`].
+/// The single writer of a file. Dropping it without [`Writer::close`] is the same as
+/// [`Writer::abort`].
 #[derive(Debug)]
 pub struct Writer {
     pub(crate) path: PathBuf,
-    /// The temporary name that the file has until close.
+    /// The temporary name of the file until close.
     pub(crate) temporary: Option<PathBuf>,
-    /// The file whose place it will take; its lock keeps appenders out of it.
+    /// The file to be replaced at close; its lock keeps appenders out.
     pub(crate) replaced: Option<lock::Lock>,
-    /// Of the file that this writer made or opened: another may have its path by now.
+    /// The identity of the file that this writer created or opened. The path may name another file
+    /// by now.
     pub(crate) identity: Option<files::Identity>,
     pub(crate) storage: Option<Box<dyn Storage>>,
     pub(crate) process: u32,
@@ -88,7 +92,7 @@ pub struct Writer {
     pub(crate) document: Document,
     pub(crate) document_changed: bool,
     pub(crate) metadata: CheckedRange,
-    /// Of the schema's fields, then of those that are being added.
+    /// The columns of the schema's fields, then of the fields that are being added.
     pub(crate) columns: Vec<ColumnBuffer>,
     /// Fields that are being added.
     pub(crate) fillings: Vec<Filling>,
@@ -96,7 +100,7 @@ pub struct Writer {
     pub(crate) footer: Option<Footer>,
     pub(crate) records: u64,
     pub(crate) buffer: Vec<u8>,
-    /// Where the buffer will lie in the file.
+    /// The offset of the buffer in the file.
     pub(crate) buffer_at: u64,
     pub(crate) writeback_at: u64,
     pub(crate) commit_start: u64,
@@ -105,11 +109,12 @@ pub struct Writer {
     pub(crate) failed: Option<Failed>,
     /// Whether a footer was written that may not be durable.
     pub(crate) under_way: bool,
-    /// What became of the images of files.
+    /// Counts of the images appended from files.
     pub(crate) tally: Tally,
-    /// Kinds of images among them that are not decoded here, and how many there are.
+    /// The formats of appended images that this build does not decode, with the number of images of
+    /// each.
     pub(crate) foreign: BTreeMap<String, u64>,
-    /// For compressing.
+    /// Scratch memory for compressing.
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -124,17 +129,18 @@ impl Writer {
         &self.document.schema
     }
 
-    /// Records in the file, those not yet committed included.
+    /// Records in the file, including those not yet committed.
     pub fn len(&self) -> u64 {
         self.records
     }
 
-    /// Whether the file has no record.
+    /// Whether the file has no records.
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// Records that dropping this writer would lose; `None` if nothing would be lost, or an error has already said so.
+    /// Records that dropping this writer would lose. `None` if it would lose nothing, or if an
+    /// error has already reported the loss.
     pub fn unsaved(&self) -> Option<u64> {
         if self.check_usable().is_err() {
             return None;
@@ -154,26 +160,27 @@ impl Writer {
         self.position() - self.session_start
     }
 
-    /// What became of the images that [`Writer::append_files`] has appended.
+    /// Counts of the images that [`Writer::append_files`] has appended.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Kinds of images that [`Writer::append_files`] has appended and that are not decoded here, and how many of each.
+    /// The formats of images that [`Writer::append_files`] has appended and this build does not
+    /// decode, with the number of images of each.
     pub fn foreign(&self) -> &BTreeMap<String, u64> {
         &self.foreign
     }
 
-    /// The user's own key/values.
+    /// The user's own keys and values.
     pub fn metadata(&self) -> &Map<String, Json> {
         &self.document.user
     }
 
-    /// Replaces the user's key/values; the next commit writes them.
+    /// Replaces the user's keys and values; the next commit writes them.
     ///
     /// # Errors
-    /// [`Error::Limit`] if there are more than [`MAX_METADATA_BYTES`](crate::limits::MAX_METADATA_BYTES) of them; those before
-    /// stay, and the writer goes on.
+    /// [`Error::Limit`] if they exceed [`MAX_METADATA_BYTES`](crate::limits::MAX_METADATA_BYTES).
+    /// The old ones stay, and the writer can continue.
     pub fn set_metadata(&mut self, user: Map<String, Json>) -> Result<()> {
         let before = mem::replace(&mut self.document.user, user);
         if let Err(error) = check_metadata(&self.path, self.document.encoded_len()) {
@@ -184,12 +191,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the file will say that it is complete.
+    /// Whether the file will be marked complete.
     pub fn complete(&self) -> bool {
         self.document.complete
     }
 
-    /// Sets whether the file says that it is complete; the next commit writes it.
+    /// Sets whether the file is marked complete; the next commit writes it.
     pub fn set_complete(&mut self, complete: bool) {
         self.document_changed |= complete != self.document.complete;
         self.document.complete = complete;
@@ -206,7 +213,7 @@ impl Writer {
         if self.storage.is_none() { Err(Error::WriterClosed { path: path() }) } else { Ok(()) }
     }
 
-    /// Remembers a failed write: what came after it would have holes. The error says what is safe.
+    /// Remembers a failed write: later writes would leave holes. The error reports what survived.
     pub(crate) fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let cause = error.to_string();
@@ -225,7 +232,7 @@ impl Writer {
     }
 
     fn safe(&self, obstacle: Obstacle) -> Safe {
-        // What has no name yet goes with its writer, whatever was committed.
+        // A file without its final name is removed with its writer, whatever was committed.
         let replaces = self.temporary.is_some();
         let footer = self.footer.filter(|_| !replaces);
         Safe {
