@@ -1,4 +1,5 @@
-//! Column chunks: the fixed-width entries of one field for a run of records.
+//! `Chunk`, one directory entry: a column chunk holds the fixed-width entries of one field for a
+//! run of records.
 
 use crate::format::extent::EXTENT_LEN;
 use crate::format::layout::BLOCK;
@@ -18,11 +19,12 @@ pub(crate) enum Encoding {
     Extents,
 }
 
-/// Which column of a field: 0 the value or extent itself, others what belongs to it.
+/// Identifies a column of a field: 0 for the value or extent itself, other numbers for what belongs
+/// to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Part(pub u8);
 
-/// One entry of the directory: where a run of one column's entries lies.
+/// One entry of the directory: the location of a run of one column's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub field: u32,
@@ -36,14 +38,14 @@ pub(crate) struct Chunk {
 
 impl Part {
     pub(crate) const MAIN: Self = Self(0);
-    /// Of images.
+    /// The width of images.
     pub(crate) const WIDTH: Self = Self(1);
-    /// Of images.
+    /// The height of images.
     pub(crate) const HEIGHT: Self = Self(2);
 }
 
 impl Chunk {
-    /// Bytes of the entries, without the check table. Decoding has made sure that nothing overflows.
+    /// Bytes of the entries, without the check table. Decoding has checked that nothing overflows.
     pub(crate) fn length(&self) -> u64 {
         self.count * u64::from(self.width)
     }
@@ -52,7 +54,7 @@ impl Chunk {
         self.first + self.count
     }
 
-    /// Where the check table lies: offset and number of entries.
+    /// Offset and number of entries of the check table.
     pub(crate) fn table(&self) -> (u64, u64) {
         let length = self.length();
         ((self.offset + length + 7) & !7, length.div_ceil(BLOCK as u64))
@@ -82,7 +84,7 @@ impl Chunk {
     /// Decodes one directory entry and checks its range against the footer's offset and record count.
     ///
     /// # Errors
-    /// What is wrong with the entry, as text.
+    /// The reason, as text.
     pub(crate) fn decode(bytes: &[u8], footer: &Footer) -> std::result::Result<Self, String> {
         let part = Part(bytes[4]);
         let encoding = match bytes[5] {
@@ -106,7 +108,8 @@ impl Chunk {
         if length != Some(u64_at(bytes, 32)) {
             return Err(format!("{} bytes for {count} entries of {width} bytes", u64_at(bytes, 32)));
         }
-        // The entries alone must lie below the footer before `end` may add the table to them without overflow.
+        // Check first that the entries alone lie below the footer: `end` then adds the table
+        // without overflow.
         let entries_end = length.and_then(|n| offset.checked_add(n));
         if offset < PAGE || offset % CHUNK_ALIGN != 0 || entries_end.is_none_or(|e| e > footer.offset) {
             return Err(format!("entries at {offset} lie outside of the file"));

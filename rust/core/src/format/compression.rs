@@ -1,4 +1,4 @@
-//! How a field is compressed: what was asked for, what its schema row says, and how "auto" decides.
+//! `Compression`: how a field is compressed, and its encoding in the schema row.
 
 use crate::codec::choose::DEFAULT_LEVEL;
 use crate::codec::choose::MIN_DICTIONARY;
@@ -9,49 +9,49 @@ use crate::codec::{Codec, LEVELS};
 use crate::format::dictionary::DictionaryRange;
 use crate::limits::MAX_DICTIONARY_BYTES;
 
-/// The size of a dictionary where none is given: zstd's own.
+/// The default size of a dictionary, in bytes: zstd's own default.
 pub const DEFAULT_DICTIONARY: u64 = 110 << 10;
 
 /// How a field's payloads are compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compression {
-    /// What compresses them; [`Codec::None`]: whatever turns out best on the first of them ("auto").
+    /// The codec. [`Codec::None`] means "auto": the codec that works best on the first payloads.
     pub codec: Codec,
-    /// How hard zstd tries, 1 to 22; 0 for others.
+    /// The zstd level, 1 to 22; 0 for other codecs.
     pub level: i32,
-    /// The most bytes of a dictionary that is to be trained from the first payloads; 0: none.
+    /// The maximum size, in bytes, of a dictionary to train on the first payloads; 0 for none.
     pub train: u64,
-    /// The dictionaries that frames may name; the last is the writer's.
+    /// The dictionaries that frames may refer to. The writer uses the last one.
     pub(crate) dictionaries: Vec<DictionaryRange>,
-    /// What else the schema row says: kept as it is.
+    /// Other keys of the schema row, kept unchanged.
     other: Map<String, Value>,
 }
 
-/// What is wrong with a compression in a schema row.
+/// Why a compression in a schema row is refused.
 pub(crate) enum BadCompression {
-    /// A later minor revision may know it.
+    /// A later minor revision may support it.
     Unknown(String),
     Wrong(String),
 }
 
 impl Compression {
-    /// By a codec, or [`Codec::None`] for "auto", with its usual settings.
+    /// A codec with its default settings; [`Codec::None`] for "auto".
     pub fn new(codec: Codec) -> Self {
         let level = if codec == Codec::Zstd { DEFAULT_LEVEL } else { 0 };
         Self { codec, level, train: 0, dictionaries: Vec::new(), other: Map::new() }
     }
 
-    /// The same with other dictionaries.
+    /// The same settings with other dictionaries.
     pub(crate) fn with_dictionaries(&self, dictionaries: &[DictionaryRange]) -> Self {
         Self { dictionaries: dictionaries.to_vec(), ..self.clone() }
     }
 
-    /// Whether it is still to be decided.
+    /// Whether the codec is still to be chosen.
     pub fn is_auto(&self) -> bool {
         self.codec == Codec::None
     }
 
-    /// The ids of the dictionaries that there are.
+    /// The ids of the dictionaries.
     pub fn dictionaries(&self) -> Vec<u32> {
         self.dictionaries.iter().map(|d| d.id).collect()
     }
@@ -103,7 +103,7 @@ impl Compression {
         Ok(made)
     }
 
-    /// As a row has it, with what is asked for and not yet decided.
+    /// The schema row, including settings that are not decided yet.
     pub(crate) fn to_value(&self) -> Value {
         let mut row = self.other.clone();
         row.insert("codec".to_owned(), json!(if self.is_auto() { "auto" } else { self.codec.name() }));
@@ -120,12 +120,12 @@ impl Compression {
         Value::Object(row)
     }
 
-    /// Whether payloads compressed like this can go into a field that is compressed like `file`'s.
+    /// Whether payloads compressed this way can go into a field with the compression `file`.
     pub(crate) fn fits(&self, file: &Self) -> bool {
         self.is_auto() || (self.codec, self.level) == (file.codec, file.level)
     }
 
-    /// For messages: `zstd level 3`.
+    /// The description in messages: `zstd level 3`.
     pub fn describe(&self) -> String {
         match self.codec {
             Codec::None => "auto".to_owned(),

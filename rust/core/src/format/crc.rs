@@ -1,27 +1,27 @@
-//! CRC-32C, by the widest instructions that the processor has.
+//! CRC-32C, computed with the widest instructions that the processor has.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum, get_calculator_target};
 
-/// The instructions that it is computed by, as the crate names them.
+/// The instructions in use, as the `crc_fast` crate names them.
 pub(crate) fn instructions() -> String {
     get_calculator_target(CrcAlgorithm::Crc32Iscsi)
 }
 
-/// The CRC of bytes.
+/// The CRC of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The CRC of the bytes that `crc` is of, and those behind them.
+/// Continues `crc`: returns the CRC of its bytes followed by `bytes`.
 pub(crate) fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    // With nothing before or behind, there is no state to hand on.
+    // If either part is empty, there is no state to continue from.
     if crc == 0 {
         return crc32c(bytes);
     }
     if bytes.is_empty() {
         return crc;
     }
-    // What is handed on is the register before its last inversion.
+    // The state is the register before the final inversion.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_check_values_of_the_standards_come_out() {
-        // RFC 3720, appendix B.4, and the catalogue's check value of CRC-32/ISCSI.
+        // RFC 3720, appendix B.4, and the check value of CRC-32/ISCSI in the catalogue.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);

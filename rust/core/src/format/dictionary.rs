@@ -1,4 +1,4 @@
-//! The dictionaries of a file's compressed fields: docs/format.md, section 2.
+//! `Dictionary`: the dictionaries of a file's compressed fields. See docs/format.md, section 2.
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::layout::PAGE;
 use crate::limits::MAX_DICTIONARY_BYTES;
 
-/// Where a dictionary lies, as its field's schema row says.
+/// The location of a dictionary, from its field's schema row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DictionaryRange {
     pub id: u32,
@@ -23,7 +23,7 @@ pub(crate) struct DictionaryRange {
     pub crc: u32,
 }
 
-/// One dictionary, read and prepared when a payload first needs it, for all threads.
+/// One dictionary, shared by all threads. It is read and prepared when a payload first needs it.
 pub(crate) struct Dictionary {
     range: DictionaryRange,
     prepared: OnceLock<DDict<'static>>,
@@ -44,10 +44,10 @@ impl Dictionary {
         self.range.id
     }
 
-    /// The dictionary as the decoder wants it.
+    /// The dictionary in the form that the decoder needs.
     ///
     /// # Errors
-    /// It lies outside of the file's commit, differs from its CRC, or is none.
+    /// It lies outside the file's commit, does not match its CRC, or is not a dictionary.
     pub(crate) fn prepared(&self, path: &Path, field: &str, file: &File, limit: u64) -> Result<&DDict<'static>> {
         if let Some(prepared) = self.prepared.get() {
             return Ok(prepared);
@@ -60,7 +60,7 @@ impl Dictionary {
         if found != Some(self.range.id) {
             return Err(bad(format!("it says that its id is {}", found.unwrap_or_default())));
         }
-        // Two threads may both have prepared it; the first one's stays.
+        // Two threads may both have prepared it; the first result stays.
         let _ = self.prepared.set(prepared);
         self.prepared.get().ok_or_else(|| bad("it is gone".to_owned()))
     }
@@ -82,10 +82,10 @@ impl DictionaryRange {
         Error::corrupt(path, format!("dictionary {} of field {field}", self.id), detail)
     }
 
-    /// Its bytes, checked; `limit` is the footer's offset.
+    /// Reads and checks the bytes. `limit` is the footer's offset.
     ///
     /// # Errors
-    /// It lies outside of the file's commit, or differs from its CRC, or cannot be read.
+    /// It lies outside the file's commit, does not match its CRC, or cannot be read.
     pub(crate) fn read(
         &self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! The directory of a commit: which chunks its columns have.
+//! Decoding the directory of a commit: the list of the chunks of its columns.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::format::chunk::Chunk;
 use crate::format::layout::{CHUNK_LEN, Footer};
 use crate::format::schema::{Field, Schema};
 
-/// The chunks of a directory whose CRC has been checked, in the order that it has them in.
+/// Decodes the chunks of a directory, in its order. The caller must have checked its CRC.
 ///
 /// # Errors
-/// An entry that docs/format.md, section 4 has a reader refuse.
+/// An entry that a reader must refuse by docs/format.md, section 4.
 pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, schema: &Schema) -> Result<Vec<Chunk>> {
     let bad = |i: usize, detail: String| Error::corrupt(path, format!("directory entry {i}"), detail);
     let mut chunks: Vec<Chunk> = Vec::with_capacity(directory.len() / CHUNK_LEN);
@@ -31,17 +31,18 @@ pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, s
                 return Err(bad(i, "out of order, or it overlaps the entry before it".to_owned()));
             }
         }
-        // Each lies within the file; so do all of them together, or what is read into memory could be many times the file.
+        // Each chunk lies within the file. Their total must not exceed it either, or memory use
+        // could be many times the file's size.
         bytes_in_all += chunk.end() - chunk.offset;
         if bytes_in_all > footer.offset {
             return Err(bad(i, "the chunks up to here have more bytes than the file".to_owned()));
         }
-        // Bounded by the bytes: an entry has one at least.
+        // Bounded by the bytes: an entry has at least one.
         entries_in_all += chunk.count;
         chunks.push(chunk);
     }
-    // Each record has a value of some field. Else a few bytes could say any number of records, and whoever goes through them
-    // would never come to an end.
+    // Each record has a value of some field. Otherwise a few bytes could claim any number of
+    // records, and a loop over them would never end.
     if entries_in_all < footer.records {
         let detail = format!("its columns have {entries_in_all} entries for {} records", footer.records);
         return Err(Error::corrupt(path, format!("directory of commit {}", footer.commit), detail));

@@ -1,4 +1,4 @@
-//! Element types and shapes of arrays.
+//! `DType` and `ArrayType`: element types and shapes of arrays.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::limits::MAX_DIMS;
 /// The type of one number. All are little-endian in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are clear
 pub enum DType {
     /// One byte, 0 or 1.
     Bool,
@@ -33,7 +33,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every one there is.
+    /// All types.
     pub const ALL: [Self; 15] = [
         Self::Bool,
         Self::Int8,
@@ -52,7 +52,8 @@ impl DType {
         Self::Complex128,
     ];
 
-    /// The name that the file and the user know it by: numpy's, but for bfloat16, which numpy does not have.
+    /// The name in the file and in the API: numpy's name, except for bfloat16, which numpy does not
+    /// have.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -73,7 +74,7 @@ impl DType {
         }
     }
 
-    /// The type of a name.
+    /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
@@ -96,26 +97,26 @@ impl fmt::Display for DType {
     }
 }
 
-/// The element type and the shape of arrays; `None` stands for a dimension that varies from value to value.
+/// The element type and the shape of arrays. `None` is a dimension that varies from value to value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArrayType {
     dtype: DType,
     shape: Arc<[Option<u64>]>,
-    /// Bytes of a value if its variable dimensions were 1: that of a fixed one, if there is none.
+    /// Bytes of a value whose variable dimensions are all 1. For a fixed shape: bytes of a value.
     unit: u64,
 }
 
 impl ArrayType {
-    /// An array type; an empty shape is that of a single number.
+    /// Makes an array type. An empty shape is the shape of a single number.
     ///
     /// # Errors
-    /// As text: more than [`MAX_DIMS`] dimensions, 2^63 bytes and more, or a 0 beside a variable dimension (which then could not
-    /// be told from the number of bytes).
+    /// As text: more than [`MAX_DIMS`] dimensions, 2^63 bytes or more, or a 0 beside a variable
+    /// dimension. The number of bytes would not determine that dimension.
     pub fn new(dtype: DType, shape: &[Option<u64>]) -> Result<Self, String> {
         if shape.len() > MAX_DIMS {
             return Err(format!("{} dimensions: at most {MAX_DIMS} are allowed", shape.len()));
         }
-        // Dimensions of 0 do not make the others any smaller: numpy refuses such shapes, too.
+        // Dimensions of 0 do not shrink the others: numpy also refuses such shapes.
         let counted = shape.iter().flatten().filter(|&&dim| dim > 0);
         let bytes = counted.copied().try_fold(dtype.size() as u64, u64::checked_mul);
         let Some(bytes) = bytes.filter(|&bytes| i64::try_from(bytes).is_ok()) else {
@@ -143,7 +144,7 @@ impl ArrayType {
         &self.shape
     }
 
-    /// How many dimensions vary.
+    /// The number of variable dimensions.
     pub fn variable(&self) -> usize {
         self.shape.iter().filter(|dim| dim.is_none()).count()
     }
@@ -153,7 +154,8 @@ impl ArrayType {
         (self.variable() == 0).then_some(self.unit)
     }
 
-    /// Bytes of a value of this shape; `None` if the shape is not of this type, or of 2^63 bytes and more.
+    /// Bytes of a value of this shape. `None` if the shape does not match this type or needs 2^63
+    /// bytes or more.
     pub fn nbytes_of(&self, shape: &[u64]) -> Option<u64> {
         if shape.len() != self.shape.len() {
             return None;
@@ -163,7 +165,7 @@ impl ArrayType {
             match fixed {
                 Some(fixed) if *fixed != dim => return None,
                 Some(_) => {}
-                // A product with a 0 in it must not hide what another dimension is.
+                // A product with a factor of 0 must not hide the size of another dimension.
                 None if bytes == 0 => {}
                 None => bytes = bytes.checked_mul(dim)?,
             }
@@ -171,7 +173,8 @@ impl ArrayType {
         i64::try_from(bytes).is_ok().then_some(bytes)
     }
 
-    /// The shape of a value of so many bytes, if at most one dimension varies; `None` if there is none of so many.
+    /// The variable dimension of a value of this many bytes, or 0 if no dimension varies. `None` if
+    /// no value has this many bytes, or if several dimensions vary.
     pub(crate) fn shape_of_bytes(&self, bytes: u64) -> Option<u64> {
         match self.variable() {
             0 => (bytes == self.unit).then_some(0),

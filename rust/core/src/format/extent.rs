@@ -1,4 +1,4 @@
-//! Extents: docs/format.md, section 2.
+//! `Extent`: the location of a payload. See docs/format.md, section 2.
 
 use crate::codec::{Codec, is_bomb};
 use crate::format::layout::{PAGE, put, u16_at, u64_at};
@@ -6,11 +6,12 @@ use crate::limits::MAX_SIDE_BYTES;
 
 pub(crate) const EXTENT_LEN: usize = 32;
 
-/// Where a payload lies: a value, compressed or not, and for some images side bytes behind it.
+/// The location of a payload: a value, compressed or not, and after it the side bytes of some
+/// images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub offset: u64,
-    /// Bytes in the file, which the CRC covers.
+    /// Bytes in the file. The CRC covers all of them.
     pub stored: u64,
     /// Bytes of the value, decompressed and without side bytes.
     pub raw: u64,
@@ -29,12 +30,12 @@ impl Extent {
         self.raw
     }
 
-    /// How many of the stored bytes, at the end, are side bytes.
+    /// The number of side bytes, which end the stored bytes.
     pub(crate) fn side(&self) -> u64 {
         if self.codec == Codec::None { self.stored - self.raw } else { 0 }
     }
 
-    /// Whether the value lies in the file as it is.
+    /// Whether the value is stored uncompressed.
     pub(crate) fn is_plain(&self) -> bool {
         self.codec == Codec::None
     }
@@ -50,21 +51,20 @@ impl Extent {
         out
     }
 
-    /// Whether an encoded extent says that there is no value.
+    /// Whether an encoded extent marks a missing value.
     pub(crate) fn is_missing(bytes: &[u8; EXTENT_LEN]) -> bool {
         bytes[29] & MISSING != 0
     }
 
-    /// Decodes an extent and checks it against the end of what may be read; `None` if it is not as it should be.
-    ///
-    /// [`Extent::explain`] then says why, or that the value is missing.
+    /// Decodes an extent and checks it against `limit`, the end of the readable data. `None` if it
+    /// is missing or invalid; [`Extent::explain`] then finds out which.
     #[allow(clippy::inline_always)] // the loop over a batch's records; measured
     #[inline(always)]
     pub(crate) fn decode(bytes: &[u8; EXTENT_LEN], limit: u64) -> Option<Self> {
         const WITH_SIDE: u64 = (SIDE as u64) << 8;
         let (offset, stored, raw, tail) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, 24));
         let mut codec = Codec::None;
-        // Codec, flags and reserved bytes in one comparison.
+        // Checks codec, flags and reserved bytes with one comparison.
         let known = match tail >> 32 {
             0 => raw == stored,
             WITH_SIDE => raw < stored && u32::try_from(stored - raw).is_ok(),
@@ -78,7 +78,8 @@ impl Extent {
         good.then_some(Self { offset, stored, raw, crc: tail as u32, codec, missing: false })
     }
 
-    /// The rare cases that [`Extent::decode`] leaves out: a missing value, or what is wrong, as text.
+    /// The rare cases after [`Extent::decode`] returns `None`: a missing value, or the error as
+    /// text.
     #[cold]
     pub(crate) fn explain(bytes: &[u8; EXTENT_LEN], limit: u64) -> std::result::Result<Self, String> {
         let (offset, stored, raw) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16));
@@ -143,7 +144,7 @@ mod tests {
         assert!(decode(&side.encode(), 4105).is_err());
         let changes = [(28, 1), (29, 0), (29, 1), (29, 3), (29, 4), (29, 6), (30, 1), (31, 1), (16, 10), (16, 11)];
         refused(&side, &changes);
-        // More side bytes than a u32 counts.
+        // More side bytes than fit in a u32.
         let long = Extent { stored: 7 << 32, raw: (7 << 32) - 1, ..side };
         let mut bytes = long.encode();
         assert!(decode(&bytes, 8 << 32).is_ok());

@@ -1,4 +1,4 @@
-//! The types of fields: which columns their values take, and how a schema's rows tell them.
+//! `FieldType`: the types of fields, their columns, and their encoding in schema rows.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::format::chunk::{Encoding, Part};
 use crate::format::dtype::{ArrayType, DType};
 use crate::limits::MAX_DIMS;
 
-/// Arrays of up to so many bytes are stored in their column; larger ones as payloads.
+/// Arrays of up to this many bytes are stored in their column; larger ones are payloads.
 const MAX_VALUE: u64 = 64;
 
 /// The type of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldType {
-    /// An encoded image, kept byte for byte, with its width and height as index columns.
+    /// An encoded image, kept byte for byte. Its width and height are index columns.
     Image,
     /// Any bytes.
     Bytes,
@@ -27,7 +27,7 @@ pub enum FieldType {
     Scalar(DType),
     /// An array of numbers.
     Array(ArrayType),
-    /// Any number of values of one type, which is no list.
+    /// Any number of values of one type, which is not a list.
     List(Box<FieldType>),
 }
 
@@ -37,15 +37,15 @@ impl From<DType> for FieldType {
     }
 }
 
-/// What is wrong with a type in a schema row.
+/// Why a type in a schema row is refused.
 pub(crate) enum BadType {
-    /// A later minor revision may know it.
+    /// A later minor revision may support it.
     Unknown(String),
     Wrong(String),
 }
 
 impl FieldType {
-    /// The name that the file and the user know it by, without dtype, shape or item.
+    /// The name in the file and in the API, without dtype, shape or item.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -58,7 +58,7 @@ impl FieldType {
         }
     }
 
-    /// Takes a type out of a schema row, with the keys that say more about it.
+    /// Removes a type and its further keys from a schema row.
     pub(crate) fn from_row(row: &mut Map<String, Value>) -> std::result::Result<Self, BadType> {
         let Some(Value::String(name)) = row.remove("type") else {
             return Err(BadType::Wrong("has no type".to_owned()));
@@ -116,22 +116,23 @@ impl FieldType {
         }
     }
 
-    /// Whether its values are told by extents.
+    /// Whether its values are payloads, which extents point to.
     pub fn has_payloads(&self) -> bool {
         self.values().is_none()
     }
 
-    /// Whether its values are bytes, of images or of anything else.
+    /// Whether its values are bytes: images or other data.
     pub fn holds_bytes(&self) -> bool {
         matches!(self, Self::Image | Self::Bytes)
     }
 
-    /// Whether its values are text, of any kind.
+    /// Whether its values are text of any kind.
     pub fn holds_text(&self) -> bool {
         matches!(self, Self::String | Self::Json)
     }
 
-    /// What the values are if they lie in the field's column: single numbers and small arrays.
+    /// The type of the values if they are stored in the field's column: single numbers and small
+    /// arrays.
     pub fn values(&self) -> Option<ArrayType> {
         match self {
             Self::Scalar(dtype) => Some(ArrayType::scalar(*dtype)),
@@ -148,7 +149,7 @@ impl FieldType {
         }
     }
 
-    /// Its payloads start at multiples of this.
+    /// The alignment of its payloads, in bytes.
     pub(crate) fn alignment(&self) -> u64 {
         match self {
             Self::Image | Self::Bytes => 8,
@@ -157,17 +158,18 @@ impl FieldType {
         }
     }
 
-    /// How many columns a field has.
+    /// The number of columns of the field.
     pub(crate) fn parts(&self) -> u8 {
         match self {
             Self::Image => 3,
-            // One variable dimension follows from the number of bytes.
+            // The number of bytes determines a single variable dimension.
             Self::Array(array) if array.variable() > 1 => 1 + array.variable() as u8,
             _ => 1,
         }
     }
 
-    /// What a column is called behind the field's name, in messages and by [`Reader::column`](crate::Reader::column).
+    /// The suffix of a column's name after the field's name, in messages and for
+    /// [`Reader::column`](crate::Reader::column).
     pub(crate) fn part_suffix(&self, part: Part) -> String {
         match (self, part) {
             (_, Part::MAIN) => String::new(),
@@ -177,7 +179,7 @@ impl FieldType {
         }
     }
 
-    /// What the entries of one of the field's columns are, if they are values that a user may ask for.
+    /// The type of the entries of a column, if a user may read them as values.
     pub(crate) fn column_type(&self, part: Part) -> Option<ArrayType> {
         match (self, part) {
             (_, Part::MAIN) => self.values(),
@@ -186,7 +188,8 @@ impl FieldType {
         }
     }
 
-    /// The encoding and the entry width of one of the field's columns; `None` if the type has no such part.
+    /// The encoding and entry width of one of the field's columns; `None` if the type has no such
+    /// part.
     pub(crate) fn column(&self, part: Part) -> Option<(Encoding, u16)> {
         if part.0 >= self.parts() {
             return None;

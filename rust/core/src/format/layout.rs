@@ -1,4 +1,5 @@
-//! Sizes, encoding and decoding of the fixed structures of a file: docs/format.md, sections 1 to 6.
+//! Encoding and decoding of the fixed structures of a file: superblock, `Slot`, `Footer`. See
+//! docs/format.md, sections 1 to 6.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use crate::limits::{MAX_RECORDS, check_metadata};
 
 pub(crate) const MAGIC: [u8; 9] = *b"\x89FREC\r\n\x1a\n";
 pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"FRECEND\n";
-/// The newest format version that this crate reads, and the one it writes.
+/// The newest format version that this crate reads, and the version that it writes.
 pub const FORMAT_VERSION: u32 = 1;
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a column chunk that one entry of its check table covers.
@@ -17,7 +18,7 @@ pub(crate) const SLOT_LEN: usize = 32;
 pub(crate) const CHUNK_LEN: usize = 64;
 pub(crate) const CHUNK_ALIGN: u64 = 64;
 
-/// The random bytes that tell one file from another.
+/// The random bytes that identify a file.
 pub type FileId = [u8; 16];
 
 /// `x` rounded up to a multiple of `a` (a power of two), or `None` past `u64::MAX`.
@@ -25,7 +26,7 @@ pub(crate) fn align(x: u64, a: u64) -> Option<u64> {
     Some(x.checked_add(a - 1)? & !(a - 1))
 }
 
-/// Where the slot of a commit lies in page 0.
+/// The offset of a commit's slot in page 0.
 pub(crate) fn slot_offset(commit: u64) -> u64 {
     512 + 512 * (commit % 2)
 }
@@ -74,7 +75,7 @@ pub(crate) fn decode_superblock(path: &Path, page: &[u8]) -> Result<FileId> {
     if page.len() < SUPERBLOCK_LEN {
         return Err(not_frec(&format!("it ends after {} bytes, within the superblock", page.len())));
     }
-    // The version comes before the CRC: a newer version may lay out the rest differently.
+    // Check the version before the CRC: a newer version may have another layout.
     if u32::from(page[9]) > FORMAT_VERSION {
         return Err(Error::Version { path: path.to_owned(), found: page[9].into(), supported: FORMAT_VERSION });
     }
@@ -91,7 +92,7 @@ pub(crate) fn decode_superblock(path: &Path, page: &[u8]) -> Result<FileId> {
     Ok(id)
 }
 
-/// A hint at a footer, in page 0.
+/// A pointer to a footer, in page 0. It is only a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub footer: u64,
@@ -99,7 +100,7 @@ pub(crate) struct Slot {
     pub sealed: bool,
 }
 
-/// What the bytes of a slot say.
+/// The state of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Empty,
@@ -132,7 +133,7 @@ impl Slot {
     }
 }
 
-/// A byte range with the CRC of what lies in it.
+/// A byte range with the CRC of its bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CheckedRange {
     pub offset: u64,
@@ -152,7 +153,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// The end of the commit, and of what a reader of it may touch.
+    /// The end of the commit. Its readers may not read beyond it.
     pub(crate) fn end(&self) -> u64 {
         self.offset + PAGE
     }
@@ -182,15 +183,16 @@ impl Footer {
         out
     }
 
-    /// Whether a page looks like a footer at all: its magic is right.
+    /// Whether a page has the magic of a footer.
     pub(crate) fn has_magic(page: &[u8]) -> bool {
         page.starts_with(&FOOTER_MAGIC)
     }
 
-    /// Decodes a page that lies at `offset`; `None` if it is not a valid footer of the file `id` there.
+    /// Decodes the page at `offset`; `None` if it is not a valid footer of the file `id` at this
+    /// offset.
     ///
     /// # Errors
-    /// A valid footer with a version or flags that this crate does not know, or with ranges outside of its commit.
+    /// A valid footer with an unknown version or unknown flags, or with ranges outside its commit.
     pub(crate) fn decode(path: &Path, page: &[u8], offset: u64, id: &FileId) -> Result<Option<Self>> {
         let Some(page) = page.get(..PAGE as usize) else { return Ok(None) };
         let crc = crate::format::crc::crc32c(&page[..PAGE as usize - 4]);
@@ -257,7 +259,7 @@ pub fn hex(id: &FileId) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }
 
-/// Reads what [`hex`] wrote.
+/// Parses the output of [`hex`].
 pub fn from_hex(text: &str) -> Option<FileId> {
     if text.len() != 32 || !text.is_ascii() {
         return None;

@@ -1,4 +1,4 @@
-//! Lists: many values in one payload, docs/format.md, section 2.
+//! Lists: many values in one payload. See docs/format.md, section 2.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use crate::format::layout::u64_at;
 /// Items begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;
 
-/// Where one item of a list lies.
+/// The position of one item in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListItem {
-    /// Its bytes, of those of the list.
+    /// Its range within the bytes of the list.
     pub range: Range<usize>,
-    /// Of arrays all dimensions.
+    /// All dimensions of an array; empty for other items.
     pub shape: Vec<u64>,
 }
 
-/// The payload of a list of numbers, which are little-endian and one behind the other.
+/// Encodes the payload of a list of numbers, which are little-endian and without gaps.
 pub fn encode_numbers(dtype: DType, numbers: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(8 + numbers.len());
     out.extend(((numbers.len() / dtype.size()) as u64).to_le_bytes());
@@ -30,10 +30,10 @@ pub(crate) fn is_variable(kind: &FieldType) -> bool {
     matches!(kind, FieldType::Array(array) if array.nbytes().is_none())
 }
 
-/// Where the numbers of a list lie.
+/// The range of the numbers in a list.
 ///
 /// # Errors
-/// As text, what is wrong with the bytes.
+/// What is wrong with the bytes, as text.
 pub fn list_numbers(dtype: DType, bytes: &[u8]) -> std::result::Result<Range<usize>, String> {
     let count = count_of(bytes)?;
     let expected = count.checked_mul(dtype.size() as u64).and_then(|n| n.checked_add(8));
@@ -43,10 +43,10 @@ pub fn list_numbers(dtype: DType, bytes: &[u8]) -> std::result::Result<Range<usi
     Ok(8..bytes.len())
 }
 
-/// Where the items of a list lie that are no numbers.
+/// The positions of the items in a list of values other than numbers.
 ///
 /// # Errors
-/// As text, what is wrong with the bytes.
+/// What is wrong with the bytes, as text.
 pub fn list_items(kind: &FieldType, bytes: &[u8]) -> std::result::Result<Vec<ListItem>, String> {
     let count = count_of(bytes)?;
     let head = count.checked_mul(8).and_then(|n| n.checked_add(8)).filter(|&n| n <= bytes.len() as u64);

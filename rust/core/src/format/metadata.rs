@@ -1,4 +1,4 @@
-//! The metadata document of a commit: the schema, and what the user keeps beside it.
+//! `Document`: the metadata of a commit, which holds the schema and the user's keys and values.
 
 use std::io;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::format::field_type::BadType;
 use crate::format::schema::{Field, Schema};
 use crate::limits::MAX_FIELDS;
 
-/// What docs/format.md, section 5 calls metadata.
+/// The metadata of docs/format.md, section 5.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Document {
     pub schema: Schema,
     pub complete: bool,
     pub user: Map<String, Value>,
-    /// Keys that a later minor revision put there: kept as they are.
+    /// Keys of a later minor revision, kept unchanged.
     other: Map<String, Value>,
 }
 
@@ -29,9 +29,9 @@ impl Document {
         self.to_value(self.user.clone()).to_string().into_bytes()
     }
 
-    /// How many bytes [`Document::encode`] would make, without making them.
+    /// The number of bytes that [`Document::encode`] returns, without encoding.
     pub(crate) fn encoded_len(&self) -> u64 {
-        /// Counts what is written.
+        /// Counts the bytes written.
         struct Count(u64);
         impl io::Write for Count {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -43,7 +43,7 @@ impl Document {
             }
         }
         let mut count = Count(0);
-        // Neither counting nor maps with keys of text can fail.
+        // Counting cannot fail, and neither can maps with text keys.
         let around = serde_json::to_writer(&mut count, &self.to_value(Map::new()));
         let user = around.and_then(|()| serde_json::to_writer(&mut count, &self.user));
         if user.is_err() { u64::MAX } else { count.0 - 2 }
@@ -66,12 +66,12 @@ impl Document {
     /// An id that no field of the file has ever had.
     ///
     /// # Errors
-    /// There is none left, as text.
+    /// No id is left; the error is text.
     pub(crate) fn free_id(&self) -> std::result::Result<u32, String> {
         u32::try_from(self.next_id()).map_err(|_| "the file's field ids are used up".to_owned())
     }
 
-    /// Keeps an id from being given to another field.
+    /// Reserves an id, so that no other field gets it.
     pub(crate) fn use_id(&mut self, id: u32) {
         let next = self.next_id().max(u64::from(id) + 1);
         self.other.insert("next_field_id".to_owned(), json!(next));

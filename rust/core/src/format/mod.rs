@@ -1,4 +1,5 @@
-//! `docs/format.md` as code: encode, decode, refuse. Opens no file. Imports `error`, `limits`, `codec`.
+//! `docs/format.md` as code: encodes, decodes, refuses. Opens no file. Imports `error`, `limits`
+//! and `codec`.
 
 pub(crate) mod chunk;
 pub(crate) mod compression;

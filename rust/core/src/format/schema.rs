@@ -1,4 +1,4 @@
-//! The fields of a file, and their rows as JSON.
+//! `Schema` and `Field`: the fields of a file, and their rows as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -10,15 +10,15 @@ use crate::limits::{MAX_FIELDS, MAX_NAME_BYTES};
 /// A named, typed part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Never reused within a file; the directory names columns by it.
+    /// Never reused within a file. The directory identifies columns by it.
     pub id: u32,
     /// Unique within the file.
     pub name: String,
-    /// What its values are.
+    /// The type of its values.
     pub kind: FieldType,
     /// How its payloads are compressed, if they are.
     pub compression: Option<Compression>,
-    /// Keys that a later minor revision put there: kept as they are.
+    /// Keys of a later minor revision, kept unchanged.
     other: Map<String, Value>,
 }
 
@@ -27,7 +27,7 @@ impl Field {
         Self { id, name: name.to_owned(), kind, compression: None, other: Map::new() }
     }
 
-    /// Reads a row without its id and name.
+    /// Decodes a row. The id and name come from the caller.
     pub(crate) fn from_row(id: u32, name: &str, mut row: Map<String, Value>) -> std::result::Result<Self, BadType> {
         let kind = FieldType::from_row(&mut row)?;
         let compression = row.remove("compression").filter(|value| !value.is_null());
@@ -69,16 +69,17 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Makes a schema of new fields, numbered from 1 in the order given.
+    /// Makes a schema of new fields, numbered from 1 in the given order.
     ///
     /// # Errors
-    /// [`Error::Schema`]: no field, too many, or a name that is empty, used twice or has a dot in it.
+    /// [`Error::Schema`]: no field, too many fields, or a name that is empty, duplicate or contains
+    /// a dot.
     pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, FieldType)>) -> Result<Self> {
         let fields = (1..).zip(fields).map(|(id, (name, kind))| Field::new(id, name, kind));
         Self::of(fields.collect()).map_err(Error::Schema)
     }
 
-    /// Makes a schema of fields that have their ids.
+    /// Makes a schema of fields that already have ids.
     ///
     /// # Errors
     /// As [`Schema::new`], as text.
@@ -88,10 +89,10 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Makes a schema of new fields from rows `[{"name": .., "type": ..}, ..]`; ids are given anew.
+    /// Makes a schema of new fields from rows `[{"name": .., "type": ..}, ..]` and assigns new ids.
     ///
     /// # Errors
-    /// [`Error::Schema`], as [`Schema::new`], and for a type that is not known.
+    /// [`Error::Schema`], as [`Schema::new`], and for an unknown type.
     pub fn from_json(text: &str) -> Result<Self> {
         let rows: Vec<Value> = serde_json::from_str(text).map_err(|e| Error::Schema(e.to_string()))?;
         let mut fields = Vec::with_capacity(rows.len().min(MAX_FIELDS));
@@ -120,7 +121,7 @@ impl Schema {
             return Err(format!("{} fields: a schema has 1 to {MAX_FIELDS}", self.fields.len()));
         }
         for (i, field) in self.fields.iter().enumerate() {
-            // The dot is how derived columns are named: `image.width`.
+            // The dot separates the names of derived columns: `image.width`.
             if field.name.is_empty() || field.name.contains('.') || field.name.contains('\0') {
                 return Err(format!("field name {:?}: a name is not empty and has no dot and no NUL", field.name));
             }
@@ -140,7 +141,7 @@ impl Schema {
         &self.fields
     }
 
-    /// The same fields and one more.
+    /// The same fields plus one more.
     ///
     /// # Errors
     /// As [`Schema::new`], as text.
@@ -157,13 +158,13 @@ impl Schema {
         self.fields.iter().position(|f| f.name == name)
     }
 
-    /// Whether both have the same names and types in the same order; ids do not count.
+    /// Whether both have the same names and types in the same order. Ids are ignored.
     pub fn same_fields(&self, other: &Self) -> bool {
         let key = |f: &Field| (f.name.clone(), f.kind.clone());
         self.fields.iter().map(key).eq(other.fields.iter().map(key))
     }
 
-    /// The first field whose payloads could not be compressed as `given` asks, with both compressions as text.
+    /// The first field that cannot be compressed as `given` asks, with both compressions as text.
     pub(crate) fn other_compression(&self, given: &Self) -> Option<(String, String)> {
         let text = |c: Option<&Compression>| c.map_or_else(|| "none".to_owned(), Compression::describe);
         self.fields.iter().zip(&given.fields).find_map(|(field, given)| {
@@ -174,7 +175,7 @@ impl Schema {
         })
     }
 
-    /// Takes over what `given`, of the same fields, asks for.
+    /// Takes over the compressions of `given`, which has the same fields.
     pub(crate) fn take_compression(&mut self, given: &Self) {
         for (field, given) in self.fields.iter_mut().zip(&given.fields) {
             if given.compression.is_some() {
@@ -183,18 +184,18 @@ impl Schema {
         }
     }
 
-    /// What all dictionaries that the fields name have together.
+    /// The total bytes of all dictionaries that the fields refer to.
     pub(crate) fn dictionary_bytes(&self) -> u64 {
         let all = self.fields.iter().filter_map(|f| f.compression.as_ref()).flat_map(|c| &c.dictionaries);
         all.fold(0, |bytes, dictionary| bytes.saturating_add(dictionary.length))
     }
 
-    /// Leaves out where dictionaries lie: in another file they do not.
+    /// Drops the locations of dictionaries: they do not apply to another file.
     pub(crate) fn forget_dictionaries(&mut self) {
         self.fields.iter_mut().filter_map(|f| f.compression.as_mut()).for_each(|c| c.dictionaries.clear());
     }
 
-    /// Says how the payloads of a field are compressed from now on.
+    /// Sets how further payloads of a field are compressed.
     pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
         if let Some(field) = self.fields.iter_mut().find(|field| field.id == id) {
             field.compression = compression;
