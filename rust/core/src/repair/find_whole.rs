@@ -1,4 +1,4 @@
-//! What to read a damaged file from: its id, and the newest commit that is whole.
+//! Finds the id of a damaged file and its newest whole commit. Only reads.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use crate::format::directory::decode_directory;
 use crate::format::layout::{FileId, Footer, PAGE, decode_superblock, u64_at};
 use crate::format::metadata::Document;
 
-/// So many file ids are tried, those that most footers have first.
+/// The most file ids to try. Ids that occur in the most footers come first.
 const MOST_IDS: usize = 16;
 
-/// What a user is told of the file's structure, each thing once.
+/// Notes to the user about the file's structure, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Notes(pub(crate) Vec<String>);
 
@@ -31,7 +31,7 @@ impl Notes {
     }
 }
 
-/// What could be read, `None` where it is damaged; failing reads and newer versions stay errors.
+/// Returns `None` for damaged data. Failed reads and newer versions stay errors.
 pub(crate) fn kept<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -40,10 +40,11 @@ pub(crate) fn kept<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The file's id, its superblock's or that of footers in it, the newest commit that is whole, and what was found on the way.
+/// Finds the file's id, the newest whole commit, and notes on the search. The id comes from the
+/// superblock or from footers.
 ///
 /// # Errors
-/// The file has neither; and failed reads.
+/// The file has neither superblock nor footers, or a read fails.
 pub(crate) fn find(
     path: &Path,
     file: &Arc<File>,
@@ -67,7 +68,8 @@ pub(crate) fn find(
     if own.as_ref().is_some_and(|(_, state, _)| state.footer.offset + PAGE == length) {
         return Ok(own);
     }
-    // Page 0 may be that of another file, and so may be other pages, with footers that lie where they say.
+    // Page 0 may belong to another file, and so may other pages, with footers at their correct
+    // offsets.
     let mut seen: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
     scan_pages(path, file.as_ref(), length, |page, offset| {
         if interrupted() {
@@ -97,20 +99,20 @@ pub(crate) fn find(
     if ids.is_empty() { said.map(|_| None) } else { Ok(None) }
 }
 
-/// Where a file is read from.
+/// The commit from which a damaged file is read.
 pub(crate) struct State {
     pub(crate) footer: Footer,
     pub(crate) directory: Vec<u8>,
     pub(crate) document: Document,
-    /// Whether that is an older commit's.
+    /// Whether the metadata comes from an older commit.
     pub(crate) borrowed: bool,
-    /// Records of the newest footer that is valid.
+    /// Records of the newest valid footer.
     pub(crate) records: u64,
-    /// Its commit.
+    /// The commit of the newest valid footer.
     pub(crate) newest: u64,
 }
 
-/// Goes through the footers of a file, from the newest on.
+/// Visits the footers of a file, starting with the newest.
 pub(crate) struct Search<'a> {
     pub(crate) path: &'a Path,
     pub(crate) file: &'a Arc<File>,
@@ -119,7 +121,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The last valid footer that ends at `end` or before.
+    /// The last valid footer that ends at or before `end`.
     fn scan(&mut self, end: u64) -> Result<Option<Footer>> {
         let (path, id) = (self.path, self.opening.id);
         scan_pages(path, self.file.as_ref(), end, |page, offset| {
@@ -142,11 +144,12 @@ impl Search<'_> {
         }
     }
 
-    /// The newest commit that is whole: one whose metadata is damaged may have that of another.
+    /// Finds the newest whole commit. A commit with damaged metadata may use those of an older
+    /// commit.
     fn newest_whole(&mut self, notes: &mut Notes) -> Result<Option<State>> {
         let mut next = self.scan(self.opening.length)?;
         let Some(Footer { records, commit: newest, .. }) = next else { return Ok(None) };
-        // Commits whose directories are good and whose metadata are not, the newest first.
+        // Commits with intact directories and damaged metadata, newest first.
         let mut waiting: Vec<(Footer, Vec<u8>)> = Vec::new();
         while let Some(footer) = next {
             let mut read = |result: Result<Vec<u8>>| match result {

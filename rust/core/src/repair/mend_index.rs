@@ -1,4 +1,5 @@
-//! Index blocks that are damaged, taken from chunks of older commits: what was merged into a new chunk stays in the file.
+//! `Mender`: restores damaged index blocks from chunks of older commits. Merging chunks leaves the
+//! old ones in the file.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,16 +17,16 @@ use crate::read::index::Index;
 use crate::read::source::Source;
 use crate::repair::salvage::Loss;
 
-/// What an entry holds that is lost: no extent that a reader takes.
+/// Fills lost entries: every reader rejects it as an extent.
 const LOST: u8 = 0xFF;
 
-/// Calls its argument with each older commit's footer and directory, from the newest on.
+/// Calls its argument with the footer and directory of each older commit, newest first.
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(&Footer, &[u8])) -> Result<()> + 'a;
 
-/// Chunks of a column by their offset, with the newest commit that names each.
+/// Chunks of a column by their offset, with the newest commit that refers to each.
 type ByOffset = BTreeMap<u64, (Chunk, u64)>;
 
-/// The chunks of older commits, looked up when a block is first missed.
+/// Chunks of earlier commits, loaded lazily on the first damaged block.
 pub(crate) struct OlderChunks<'a> {
     walk: Box<Walk<'a>>,
     found: Option<BTreeMap<(u32, Part), ByOffset>>,
@@ -36,7 +37,7 @@ impl<'a> OlderChunks<'a> {
         Self { walk: Box::new(walk), found: None }
     }
 
-    /// Other chunks of the column of one, that have some of its records.
+    /// Other chunks of the same column that share records with `chunk`.
     fn like(&mut self, chunk: &Chunk) -> Result<Vec<(Chunk, u64)>> {
         if self.found.is_none() {
             let mut found: BTreeMap<_, BTreeMap<u64, (Chunk, u64)>> = BTreeMap::new();
@@ -62,19 +63,19 @@ impl<'a> OlderChunks<'a> {
     }
 }
 
-/// Goes through the columns of a commit.
+/// Restores the columns of a commit.
 pub(crate) struct Mender<'a> {
     pub path: &'a Path,
     pub file: &'a Arc<File>,
     pub older: OlderChunks<'a>,
-    /// Records whose entries are lost.
+    /// Records with lost entries.
     pub losses: Vec<Loss>,
-    /// What was taken from older commits, as text.
+    /// The entries taken from older commits, as text.
     pub mended: Vec<String>,
 }
 
 impl Mender<'_> {
-    /// Checks each block; chunks with damaged ones are replaced by what is left of them.
+    /// Checks each block. Replaces chunks with damaged blocks by their readable entries.
     pub(crate) fn mend(&mut self, index: &mut Index, schema: &Schema) -> Result<()> {
         for column in index.columns_mut() {
             let name = column.name().to_owned();
@@ -103,7 +104,7 @@ impl Mender<'_> {
         let chunk = data.chunk;
         let (width, blocks) = (usize::from(chunk.width), chunk.table().1 as usize);
         let mut bytes = self.read(&chunk)?;
-        // For each record whose entry touches a damaged block, what is wrong with that.
+        // For each record whose entry touches a damaged block: the error of that block.
         let mut missing: BTreeMap<u64, Arc<str>> = BTreeMap::new();
         for block in 0..blocks {
             if let Err(error) = data.check_block(self.path, name, &bytes, block) {

@@ -1,4 +1,5 @@
-//! Verify a file, and save what can be saved of a damaged one. Only reads. Imports `read`, `file`, `image`.
+//! Verifying a file, and saving the readable records of a damaged one. Only reads. Imports `read`,
+//! `file` and `image`.
 
 pub(crate) mod find_whole;
 pub(crate) mod mend_index;

@@ -1,6 +1,8 @@
-//! What is left of a damaged file: the newest commit whose structure can be read, and which of its records can be.
+//! `Salvage`: the readable records of a damaged file, from its newest commit with a readable
+//! structure.
 //!
-//! The file is only read. A [`Salvage`] has a reader for those records, which a [`Copier`](crate::Copier) copies like any other's.
+//! The file is only read. A [`Salvage`] has a reader for those records, which a
+//! [`Copier`](crate::Copier) can copy like any other records.
 
 use std::fs::File;
 use std::ops::Range;
@@ -26,21 +28,21 @@ use crate::sys::files::open_regular;
 
 /// Records whose extents are looked up at once.
 const WINDOW: u64 = 16 << 10;
-/// What the header of a zstd frame has at most.
+/// The most bytes of a zstd frame header.
 const FRAME_HEADER: u64 = 18;
 
 /// Records that are lost for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Their numbers.
+    /// The record numbers.
     pub records: Range<u64>,
-    /// The field whose value or index is damaged; `None` if nothing of them is left.
+    /// The field with the damaged value or index; `None` if nothing is left of the records.
     pub field: Option<String>,
-    /// What is wrong.
+    /// The cause.
     pub why: String,
 }
 
-/// The records of a damaged file, and what became of them.
+/// The readable and the lost records of a damaged file.
 #[derive(Debug)]
 pub struct Salvage {
     reader: Reader,
@@ -48,20 +50,22 @@ pub struct Salvage {
     notes: Vec<String>,
     records: u64,
     unknown: bool,
-    /// Records of the commit that are lost, as runs in order that do not touch.
+    /// Lost records of the commit, as sorted ranges that do not touch.
     lost: Vec<Range<u64>>,
-    /// For each field the ids of the dictionaries that there are, if its values may need others.
+    /// For each field the ids of its intact dictionaries, or `None` if its values cannot need
+    /// others.
     dictionaries: Vec<Option<Vec<u32>>>,
 }
 
 impl Salvage {
-    /// Looks for the newest commit of a file whose footer, directory and metadata can be read; index blocks of it that are damaged
-    /// are taken from older commits where these have them.
+    /// Finds the newest commit with a readable footer, directory and metadata. Damaged index blocks
+    /// are restored from older commits where possible.
     ///
-    /// `interrupted` is asked now and then. Payloads are not read: [`Salvage::check`] does that.
+    /// Calls `interrupted` from time to time. Does not read payloads: [`Salvage::check`] does.
     ///
     /// # Errors
-    /// [`Error::NothingLeft`]: there is no such commit. The file cannot be opened or read, is no .frec file, or of a newer version.
+    /// [`Error::NothingLeft`]: there is no such commit. Also: the file cannot be opened or read, is
+    /// not a .frec file, or has a newer version.
     pub fn open(path: &Path, threads: Option<usize>, interrupted: &mut dyn FnMut() -> bool) -> Result<Self> {
         let file = open_regular(path)?;
         let mut notes = Notes::default();
@@ -125,9 +129,10 @@ impl Salvage {
         Ok(Self { reader, losses, notes: notes.0, records, unknown, lost, dictionaries })
     }
 
-    /// Reads the payloads of all records that are left and finds those that are damaged.
+    /// Reads the payloads of all remaining records and finds the damaged ones.
     ///
-    /// `progress` is called on the calling thread with the bytes read so far; when it says true, the check stops.
+    /// Calls `progress` on the calling thread with the bytes read so far. The check stops when it
+    /// returns true.
     ///
     /// # Errors
     /// Failed reads and interrupts.
@@ -165,7 +170,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Finds the values that need a dictionary that is lost.
+    /// Finds the values that need a lost dictionary.
     fn check_dictionaries(&self, field: usize, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
         let Some(Some(good)) = self.dictionaries.get(field) else { return Ok(()) };
         let mut head = Vec::new();
@@ -182,17 +187,17 @@ impl Salvage {
         Ok(())
     }
 
-    /// Reads records that are not lost; of others what it gives is worth nothing.
+    /// The reader for the remaining records. Results for lost records are meaningless.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// What is lost, in record order; a record may be there several times, for several fields.
+    /// The losses, in record order. A record may occur several times, once per field.
     pub fn losses(&self) -> &[Loss] {
         &self.losses
     }
 
-    /// What of the file's structure is damaged, or was taken from elsewhere.
+    /// Damage to the file's structure, and parts taken from elsewhere.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -202,22 +207,22 @@ impl Salvage {
         !self.notes.is_empty() || !self.losses.is_empty() || self.unknown
     }
 
-    /// Records that the file had, as far as anything tells.
+    /// The number of records that the file had, as far as can be found out.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Whether there was a later commit of which nothing tells how many records it added.
+    /// Whether there was a later commit that added an unknown number of records.
     pub fn lost_unknown(&self) -> bool {
         self.unknown
     }
 
-    /// Runs of records that can be saved, in order.
+    /// Ranges of records that can be saved, in order.
     pub fn saved(&self) -> Vec<Range<u64>> {
         self.kept_in(0..self.reader.len())
     }
 
-    /// What of a run is not lost.
+    /// The parts of a run that are not lost.
     fn kept_in(&self, run: Range<u64>) -> Vec<Range<u64>> {
         let (mut kept, mut next) = (Vec::new(), run.start);
         let first = self.lost.partition_point(|lost| lost.end <= run.start);
@@ -239,7 +244,7 @@ fn loss_of(error: &Error) -> Option<Loss> {
     Some(Loss { records: record..record + 1, field: Some(field.to_owned()), why: error.coded() })
 }
 
-/// Ranges in order, those that touch joined.
+/// Sorts ranges and joins those that touch.
 fn runs(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
@@ -252,8 +257,8 @@ fn runs(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-/// Takes dictionaries that are damaged out of the schema, so that none is copied; by field the ids of the others, and whether
-/// these are all.
+/// Removes damaged dictionaries from the schema, so that they are not copied. Returns for each
+/// field the ids of the others, and whether none was damaged.
 fn good_dictionaries(
     path: &Path,
     file: &Arc<File>,

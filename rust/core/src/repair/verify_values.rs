@@ -1,4 +1,4 @@
-//! What a value is beyond its checksum: does it decompress, decode, parse?
+//! Checks of a value beyond its checksum: whether it decompresses, decodes and parses.
 
 use std::os::unix::fs::FileExt;
 
@@ -16,17 +16,17 @@ use crate::image::{DecodeOptions, SixteenBit};
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
 
-/// Values of up to so many bytes leave their memory to the next one.
+/// Buffers up to this size, in bytes, are reused for the next value.
 const KEEP: usize = 16 << 20;
 
-/// One value of one thread.
+/// The buffers of one thread, for one value at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pub stored: Vec<u8>,
     value: Vec<u8>,
 }
 
-/// The images that were found in a value.
+/// The numbers of images found in a value.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Found {
     pub decoded: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Found {
 }
 
 impl Reader {
-    /// Reads a value, checks its checksum, and looks into it.
+    /// Reads a value, and checks its checksum and its contents.
     pub(crate) fn check_value(&self, field: usize, record: u64, extent: &Extent, memory: &mut Memory) -> Result<Found> {
         let kind = &self.field_at(field)?.kind;
         if extent.missing {
@@ -57,7 +57,7 @@ impl Reader {
         } else {
             resized(&mut memory.value, extent.length())?;
             let made = self.decompress(field, record, extent, &memory.stored, &mut memory.value);
-            // The dictionary is named already; here it is the value that can not be had.
+            // The damaged dictionary is already reported; this error reports the value.
             made.map_err(|error| match error {
                 Error::Corrupt { part, detail, .. } => {
                     let (path, field) = (self.path().to_owned(), self.name_of(field));
@@ -86,12 +86,13 @@ impl Reader {
         }
     }
 
-    /// The columns of widths and heights are what samplers and users go by.
+    /// Compares the decoded size with the columns of widths and heights, which samplers and users
+    /// rely on.
     fn check_image_size(&self, field: usize, record: u64, (width, height): (u32, u32)) -> Result<()> {
         for (part, name, decoded) in [(Part::WIDTH, "width", width), (Part::HEIGHT, "height", height)] {
             let Some(column) = self.inner.index.column(field, part) else { continue };
             let mut said = Ok(());
-            // A damaged block of the column is named already.
+            // A damaged block of the column is already reported.
             let _ = column.for_each::<4>(self.path(), &[record], |_, entry| {
                 if let Some(stored) = entry.map(|entry| u32::from_le_bytes(*entry)).filter(|&stored| stored != decoded)
                 {
@@ -105,7 +106,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks into values that lie in columns; blocks that are damaged are left to others.
+    /// Checks values stored in columns. Skips damaged blocks, which are reported elsewhere.
     pub(crate) fn check_columns(&self, mut note: impl FnMut(&Error)) -> Result<()> {
         for (field, definition) in self.schema().fields().iter().enumerate() {
             let Some(values) = definition.kind.values().filter(|values| values.dtype() == DType::Bool) else {
@@ -131,7 +132,7 @@ impl Reader {
     }
 }
 
-/// What is wrong with a value.
+/// Why a value is invalid.
 enum Bad {
     Text,
     Json(String),
@@ -140,7 +141,7 @@ enum Bad {
     Value(String),
 }
 
-/// Whether a value of this type can be wrong although its checksum is right.
+/// Whether a value of this type can be invalid although its checksum is right.
 fn has_inside(kind: &FieldType) -> bool {
     match kind {
         FieldType::Image | FieldType::String | FieldType::Json | FieldType::List(_) => true,
@@ -150,7 +151,7 @@ fn has_inside(kind: &FieldType) -> bool {
     }
 }
 
-/// Looks into the bytes of a value, or of an item of a list; of an image it returns the size in pixels.
+/// Checks the bytes of a value or list item. For an image, returns its size in pixels.
 fn look_into(kind: &FieldType, bytes: &[u8], found: &mut Found) -> std::result::Result<Option<(u32, u32)>, Bad> {
     match kind {
         FieldType::Image => return look_at_image(bytes, found),
@@ -194,7 +195,7 @@ fn look_at_image(bytes: &[u8], found: &mut Found) -> std::result::Result<Option<
             found.decoded += 1;
             Ok(Some(size))
         }
-        // Others may decode it: that it is an image was made sure of when it was appended.
+        // Other decoders may support it: it was verified to be an image when it was appended.
         Err(DecodeError::Unknown { .. } | DecodeError::Unsupported { .. })
             if crate::image::size::image_size(bytes).is_ok() =>
         {
