@@ -1,4 +1,4 @@
-//! A column of a copy: where its entries go while payloads are copied.
+//! `CopyColumn`: a column of a copy, which places its entries while payloads are copied.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use crate::format::schema::Schema;
 use crate::write::column::Table;
 use crate::write::writer::Writer;
 
-/// Bytes of entries that wait in memory where no room is left for them.
+/// Bytes of entries that are held in memory when no space is reserved for them.
 const HELD: usize = 1 << 20;
-/// Bytes of entries written before the kernel is asked to start writing them to the disk.
+/// Bytes of entries written before the kernel is asked to write them to the disk.
 const WRITEBACK: u64 = 4 << 20;
 
 /// A column of the copy.
@@ -27,39 +27,39 @@ pub(crate) struct CopyColumn {
     width: u16,
     /// Its payloads begin at multiples of this.
     pub alignment: u64,
-    /// Its payloads are kept apart from those of other fields.
+    /// Whether its payloads are kept apart from other fields' payloads.
     pub text: bool,
-    /// Entries that it is expected to have.
+    /// The expected number of entries.
     expected: u64,
-    /// The chunk that is being filled.
+    /// The reserved space of the chunk that is being filled.
     room: Option<Room>,
-    /// Entries that are in no chunk yet and have no room.
+    /// Entries that are not in a chunk yet and have no reserved space.
     entries: Vec<u8>,
-    /// The record that both end before.
+    /// The record after the last entry.
     end: u64,
 }
 
-/// Room in the file for the entries of one chunk.
+/// Reserved space in the file for the entries of one chunk.
 #[derive(Debug)]
 struct Room {
     offset: u64,
-    /// Entries that it is for.
+    /// The number of entries that fit.
     capacity: u64,
-    /// Entries in it.
+    /// The number of entries written.
     count: u64,
     table: Table,
-    /// Where writing to the disk was not asked for yet.
+    /// The offset from which writeback was not requested yet.
     writeback_at: u64,
 }
 
-/// Bytes that entries and their check table take.
+/// Bytes of a number of entries and their check table.
 fn chunk_bytes(count: u64, width: u16) -> Option<u64> {
     let length = count.checked_mul(u64::from(width))?;
     align(length, 8)?.checked_add(length.div_ceil(BLOCK as u64) * 4)
 }
 
 impl Writer {
-    /// Leaves room for bytes that are written later; returns where it begins.
+    /// Reserves space for bytes that are written later. Returns its offset.
     fn reserve(&mut self, bytes: u64) -> Result<u64> {
         self.pad(CHUNK_ALIGN)?;
         self.flush()?;
@@ -71,7 +71,7 @@ impl Writer {
 }
 
 impl CopyColumn {
-    /// The columns of a file, in the order that its writer has them in.
+    /// The columns of a file, in the order of its writer.
     pub(crate) fn for_schema(schema: &Schema, expected: u64) -> Vec<Self> {
         let mut columns = Vec::new();
         for (field, definition) in schema.fields().iter().enumerate() {
@@ -97,12 +97,12 @@ impl CopyColumn {
         columns
     }
 
-    /// Whether its last entries may still get neighbours in their chunk's own room.
+    /// Whether further entries can join the last ones in their reserved space.
     pub(crate) fn has_room(&self) -> bool {
         self.room.is_some()
     }
 
-    /// Adds entries; `whole` says that the source has one for each of its records.
+    /// Adds entries. `whole` means that the source has an entry for each of its records.
     pub(crate) fn add(&mut self, writer: &mut Writer, bytes: &[u8], whole: bool) -> Result<()> {
         let count = bytes.len() as u64 / u64::from(self.width);
         let left = self.expected.saturating_sub(self.end);
@@ -141,7 +141,7 @@ impl CopyColumn {
         Ok(())
     }
 
-    /// Leaves records without an entry: what came before them is a chunk.
+    /// Skips records that have no entry: the entries before them become a chunk.
     pub(crate) fn leave_out(&mut self, writer: &mut Writer, count: u64) -> Result<()> {
         self.end_chunk(writer)?;
         self.end += count;
@@ -167,7 +167,7 @@ impl CopyColumn {
         Ok(())
     }
 
-    /// Makes a chunk of the room that is being filled.
+    /// Makes a chunk of the space that is being filled.
     fn end_room(&mut self, writer: &mut Writer) -> Result<()> {
         let Some(mut room) = self.room.take() else { return Ok(()) };
         room.table.end_block();

@@ -1,7 +1,9 @@
-//! Copying records from file to file: payloads as they are stored, never decoded; entries with new offsets.
+//! `Copier`: copies records from file to file. Payloads are copied as stored, never decoded;
+//! entries get new offsets.
 //!
-//! A copy has one commit, and each of its columns is one chunk where no record lacks a value. How many records there will be is
-//! known, so room is left for their entries, which are written as the payloads are: no memory grows with the records.
+//! A copy has one commit. Each of its columns is one chunk if no record lacks a value. The number
+//! of records is known in advance, so space is reserved for their entries. They are written along
+//! with the payloads, and memory does not grow with the number of records.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -21,12 +23,13 @@ use crate::format::schema::Field;
 use crate::read::reader::Reader;
 use crate::write::writer::{Mode, Writer, WriterOptions};
 
-/// Entries of all columns that are looked up at once: what they take bounds the memory of a copy.
+/// Entries of all columns that are looked up at once. This bounds the memory of a copy.
 const WINDOW: u64 = 128 << 10;
 const WINDOW_RECORDS: u64 = 64 << 10;
-/// Writes a new file out of records of others.
+/// Writes a new file from records of others.
 ///
-/// Nothing can be read of it before [`Copier::finish`]. Dropping it before that is [`Copier::abort`].
+/// The file can be read only after [`Copier::finish`]. Dropping the copier before that is
+/// [`Copier::abort`].
 #[derive(Debug)]
 pub struct Copier {
     writer: Writer,
@@ -36,19 +39,20 @@ pub struct Copier {
     span: Span,
 }
 
-/// New numbers for the values of an int64 field: the value v becomes `numbers[v]`; negative ones stay.
+/// New numbers for the values of an int64 field: the value v becomes `numbers[v]`. Negative values
+/// stay.
 #[derive(Debug, Clone)]
 pub struct Renumber {
     /// The field's name.
     pub field: String,
-    /// New value by old value.
+    /// The new value for each old value.
     pub numbers: Vec<i64>,
 }
 
 impl Copier {
-    /// Begins a file with the fields of another one, for so many records.
+    /// Creates a file with the fields of another one, for this many records.
     ///
-    /// With `verify`, the checksum of each payload is compared on the way.
+    /// With `verify`, checks the checksum of each payload.
     ///
     /// # Errors
     /// As [`Writer::open`].
@@ -58,10 +62,10 @@ impl Copier {
         Ok(Self::with(writer, records, verify))
     }
 
-    /// Begins a file on any storage; for tests that break writes.
+    /// Creates a file on any storage; for tests that inject write failures.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// I/O errors of the storage.
     pub fn create_in(
         path: &Path,
         storage: Box<dyn Storage>,
@@ -78,7 +82,7 @@ impl Copier {
         Self { writer, columns, records: 0, verify, span: Span::default() }
     }
 
-    /// The file that is written.
+    /// The file that is being written.
     pub fn path(&self) -> &Path {
         self.writer.path()
     }
@@ -98,13 +102,14 @@ impl Copier {
         self.writer.bytes_written()
     }
 
-    /// Copies a run of records; their payloads will lie as they do in the source.
+    /// Copies a run of records; their payloads keep the layout of the source.
     ///
-    /// `progress` gets the bytes written so far, now and then; when it says true, the copy stops.
+    /// Calls `progress` from time to time with the bytes written so far. The copy stops when it
+    /// returns true.
     ///
     /// # Errors
-    /// The source has other fields, is damaged or ends early; a value has no new number; failed writes and interrupts. The copy
-    /// can only be aborted then.
+    /// The source has other fields, is damaged or ends early; a value has no new number; failed
+    /// writes and interrupts. The copy can then only be aborted.
     pub fn copy_run(
         &mut self,
         source: &Reader,
@@ -115,7 +120,8 @@ impl Copier {
         self.copy(source, &Rows::Run(run), renumber, progress)
     }
 
-    /// Copies records in any order; unless that is ascending, their payloads will lie in this order too.
+    /// Copies records in any order. Unless the order is ascending, it also becomes the order of the
+    /// payloads.
     ///
     /// # Errors
     /// As [`Copier::copy_run`].
@@ -141,7 +147,8 @@ impl Copier {
         self.writer.guard(copied)
     }
 
-    /// Copies the dictionaries that payloads of `source` may name; `fields` are the positions there of this file's fields.
+    /// Copies the dictionaries that payloads of `source` may use. `fields` has the position in the
+    /// source of each of this file's fields.
     fn adopt_dictionaries(&mut self, source: &Reader, fields: &[usize]) -> Result<()> {
         let (path, file, limit) = (source.path(), &source.inner.file, source.inner.footer.offset);
         for (mine, &theirs) in fields.iter().enumerate() {
@@ -252,7 +259,7 @@ impl Copier {
             if column.encoding == Encoding::Values {
                 continue;
             }
-            // As long as there has been no value at all, none needs an entry to say so.
+            // Before the first value no entry is needed to mark missing ones.
             if !column.has_room() && extents_in(entries).all(Extent::is_missing) {
                 column.leave_out(&mut self.writer, rows.len())?;
             } else {
@@ -265,8 +272,8 @@ impl Copier {
         Ok(())
     }
 
-    /// Writes the columns, after which no record can be added. [`Copier::finish`] does that, too; of several copies that are to
-    /// be finished together, it leaves little to do.
+    /// Writes the columns; no record can be added after that. [`Copier::finish`] does this too.
+    /// When several copies are finished together, calling this first leaves little to do.
     ///
     /// # Errors
     /// Failed writes.
@@ -281,7 +288,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Makes the copy durable. Of several copies, all are before the first takes its place by [`Copier::close`].
+    /// Makes the copy durable. Of several copies, commit all before the first [`Copier::close`].
     ///
     /// # Errors
     /// Failed writes.
@@ -292,24 +299,24 @@ impl Copier {
         self.writer.finish()
     }
 
-    /// Gives a committed copy its name. Closing twice is allowed.
+    /// Gives a committed copy its final name. Closing twice is allowed.
     ///
     /// # Errors
-    /// The system does not let it replace the other file.
+    /// The other file cannot be replaced.
     pub fn close(&mut self) -> Result<()> {
         self.writer.close()
     }
 
-    /// Makes the copy durable, and gives it its name.
+    /// Makes the copy durable and gives it its final name.
     ///
     /// # Errors
-    /// Failed writes; the file is removed then.
+    /// Failed writes; the file is then removed.
     pub fn finish(&mut self, user: Map<String, Json>, complete: bool) -> Result<()> {
         self.commit(user, complete)?;
         self.close()
     }
 
-    /// Removes what was written, unless it is closed.
+    /// Removes the file, unless the copy is closed.
     pub fn abort(&mut self) {
         self.writer.discard();
     }

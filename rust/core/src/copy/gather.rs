@@ -1,4 +1,5 @@
-//! What a copy looks up in its source: which records, their entries as they are stored, and where their payloads lie.
+//! `Rows`: the records to copy from a source, and the functions that look up their stored entries
+//! and payloads.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use crate::read::index::Column;
 use crate::read::reader::Reader;
 use crate::write::writer::Writer;
 
-/// Which records of a source are copied next.
+/// The records of a source that are copied next.
 pub(crate) enum Rows<'a> {
     Run(Range<u64>),
     Numbers(&'a [u64]),
@@ -33,7 +34,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether payloads may lie in the copy as they do in the source.
+    /// Whether payloads can keep the layout of the source.
     pub(crate) fn ascending(&self) -> bool {
         match self {
             Self::Run(_) => true,
@@ -41,7 +42,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Calls `each` with runs of neighbours, in order.
+    /// Calls `each` with runs of consecutive records, in order.
     pub(crate) fn for_each_run(&self, mut each: impl FnMut(Range<u64>) -> Result<()>) -> Result<()> {
         match self {
             Self::Run(run) => each(run.clone()),
@@ -62,7 +63,7 @@ pub(crate) fn extents_in(entries: &[u8]) -> impl Iterator<Item = &[u8; EXTENT_LE
     entries.chunks_exact(EXTENT_LEN).filter_map(|entry| entry.try_into().ok())
 }
 
-/// The extents of a window, as they are stored, and where their payloads lie.
+/// The stored extents of a window. Adds the locations of their payloads to `pieces`.
 pub(crate) fn gather_extents(
     source: &Reader,
     field: usize,
@@ -100,7 +101,8 @@ pub(crate) fn gather_extents(
     Ok(entries)
 }
 
-/// Copies the entries of a column of values; those of an int64 field may get new numbers.
+/// Copies the entries of a column of values. With `numbers`, those of an int64 field get new
+/// values.
 pub(crate) fn copy_values(
     source: &Reader,
     field: usize,
@@ -156,7 +158,7 @@ fn renumber(
 }
 
 impl Reader {
-    /// The first record from `from` on that any column has an entry for; `end` if there is none before.
+    /// The first record at or after `from` that has an entry in any column; at most `end`.
     pub(crate) fn first_covered(&self, from: u64, end: u64) -> u64 {
         let covered = |column: &Column| {
             let next = column.chunks.partition_point(|data| data.chunk.end_record() <= from);
@@ -165,7 +167,8 @@ impl Reader {
         self.inner.index.columns().iter().filter_map(covered).min().unwrap_or(end).min(end)
     }
 
-    /// About how many bytes each record of a run takes in a file: payloads, padding and entries.
+    /// The approximate bytes that each record of a run takes in a file: payloads, padding and
+    /// entries.
     ///
     /// # Errors
     /// A damaged index, or a run that is out of range.

@@ -1,4 +1,5 @@
-//! Records from file to file, payloads as they are stored. Imports `read` and `write`.
+//! Copying records from file to file, with payloads in their stored form. Imports `read` and
+//! `write`.
 
 pub(crate) mod column;
 pub(crate) mod copier;

@@ -1,4 +1,4 @@
-//! Payloads that are to be copied from one file to another, and the stretches of the file that they lie in.
+//! `Piece`, a payload to copy, and `Stretch`, a range of the file that consists of such payloads.
 
 use std::ops::Range;
 
@@ -7,31 +7,32 @@ use crate::format::layout::align;
 /// One payload of a window of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where it lies in its file.
+    /// Its offset in its file.
     pub offset: u64,
-    /// Its bytes there.
+    /// Its stored bytes.
     pub stored: u64,
-    /// The column that names it.
+    /// The column that refers to it.
     pub column: u32,
-    /// Its entry in the column, counted from the window's first.
+    /// Its entry in the column, counted from the start of the window.
     pub entry: u32,
 }
 
 impl Piece {
-    /// Behind its last byte. Extents were checked against the end of their file, so nothing overflows.
+    /// The offset after its last byte. Extents were checked against the end of their file, so this
+    /// cannot overflow.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.stored
     }
 }
 
-/// A range of a file in which payloads lie with nothing but padding between them.
+/// A range of a file that holds only payloads and padding between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub start: u64,
     pub end: u64,
-    /// Which of the pieces lie in it.
+    /// The pieces that lie in it.
     pub pieces: Range<usize>,
-    /// The largest alignment of any of them.
+    /// The largest alignment of its pieces.
     pub alignment: u64,
 }
 
@@ -41,13 +42,15 @@ impl Stretch {
     }
 }
 
-/// Joins pieces, sorted by offset, to stretches. Pieces may overlap: several records may share a payload.
+/// Joins pieces, sorted by offset, into stretches. Pieces may overlap: several records may share a
+/// payload.
 pub(crate) fn stretches(pieces: &[Piece], alignment_of: impl Fn(&Piece) -> u64) -> Vec<Stretch> {
     let mut found: Vec<Stretch> = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         let alignment = alignment_of(piece);
         match found.last_mut() {
-            // What lies between the end of one and the next place where the other could begin is padding.
+            // Bytes between the end of one piece and the next possible start of the other are
+            // padding.
             Some(last) if piece.offset <= last.end || Some(piece.offset) == align(last.end, alignment) => {
                 last.end = last.end.max(piece.end());
                 last.pieces.end = i + 1;
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn neighbours_join_across_padding_only() {
         let pieces = [piece(64, 10), piece(80, 8), piece(88, 3), piece(104, 1), piece(112, 2)];
-        // Between 91 and 104 lies a place where another payload could begin.
+        // Another payload could begin between 91 and 104.
         assert_eq!(ranges(&pieces, 8), [(64, 91), (104, 114)]);
         assert_eq!(ranges(&[piece(64, 10), piece(74, 1), piece(76, 1)], 1), [(64, 75), (76, 77)]);
         assert_eq!(ranges(&[piece(64, 1), piece(128, 64), piece(256, 1)], 64), [(64, 192), (256, 257)]);

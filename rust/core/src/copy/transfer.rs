@@ -1,4 +1,5 @@
-//! The payloads of a window of records on their way into another file: in long stretches by the kernel, else through memory.
+//! `Transfer`: copies the payloads of a window of records into another file. The kernel copies long
+//! stretches; others go through memory.
 
 use std::fs::File;
 use std::io;
@@ -11,21 +12,24 @@ use crate::read::reader::Reader;
 use crate::sys;
 use crate::write::writer::Writer;
 
-/// Shorter stretches go through memory: a system call each would cost more than copying them twice.
+/// Shorter stretches go through memory: a system call for each would cost more than copying them
+/// twice.
 const SHORT: u64 = 64 << 10;
-/// Longer ones keep their place within a page, so that file systems that can share blocks do.
+/// Longer stretches keep their offset within a page, so that file systems can share blocks.
 const LONG: u64 = 4 << 20;
-/// Bytes that the kernel copies in one call: between two of them Ctrl-C is heard.
+/// Bytes that the kernel copies in one call. Ctrl-C is handled between two calls.
 const STEP: u64 = 16 << 20;
-/// Bytes read at once, and bytes between two payloads that are read along with them.
+/// `SPAN`: bytes read at once. `NEAR`: the largest gap between two payloads that is read along with
+/// them.
 const SPAN: u64 = 1 << 20;
 const NEAR: u64 = 16 << 10;
-/// Payloads are asked for ahead in blocks of so many bytes, or so many of them.
+/// Limits of a prefetched block, in bytes and in payloads.
 const BLOCK_BYTES: u64 = 16 << 20;
 const BLOCK_PIECES: usize = 16 << 10;
-/// Payloads from this mean size on are always asked for ahead; below, only while the disk is read: asking takes longer than copying.
+/// Payloads of at least this mean size are always prefetched. Smaller ones are prefetched only
+/// while the disk is read: requesting them takes longer than copying.
 const ALWAYS_AHEAD: u64 = 16 << 10;
-/// Bytes between two reports.
+/// Bytes between two calls of `progress`.
 const REPORT: u64 = 8 << 20;
 
 /// A range of the source that was read.
@@ -37,7 +41,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes from an offset on, at least one and as many as are at hand; `end` says how far to read if there are none.
+    /// Bytes from an offset on: at least one, and as many as are buffered. If none are, reads up to
+    /// `end`.
     fn get(&mut self, file: &File, offset: u64, wanted: u64, end: impl FnOnce() -> u64) -> io::Result<&[u8]> {
         let mut from = offset.wrapping_sub(self.at);
         if from >= self.length as u64 {
@@ -55,20 +60,20 @@ impl Span {
 /// The field and the record of a piece.
 type Named<'a> = dyn Fn(&Piece) -> (usize, u64) + 'a;
 
-/// What takes part in the copying of one window.
+/// The state of copying one window.
 pub(crate) struct Transfer<'a> {
     pub source: &'a Reader,
     pub writer: &'a mut Writer,
     pub span: &'a mut Span,
-    /// Of the payloads of each column.
+    /// The alignment of each column's payloads.
     pub alignments: &'a [u64],
-    /// If checksums are compared: what a piece is, for the message.
+    /// With checksum checks: returns the field and record of a piece, for the message.
     pub verify: Option<&'a Named<'a>>,
     pub progress: &'a mut dyn FnMut(u64) -> bool,
 }
 
 impl Writer {
-    /// Appends zeros until the next byte lies as far behind a multiple of `to` (a power of two) as `place` does.
+    /// Appends zeros until the next offset equals `place` modulo `to` (a power of two).
     fn pad_like(&mut self, place: u64, to: u64) -> Result<()> {
         let zeros = place.wrapping_sub(self.position()) % to;
         self.put(&vec![0; zeros as usize])
@@ -76,9 +81,10 @@ impl Writer {
 }
 
 impl Transfer<'_> {
-    /// Copies payloads in the order given and puts their new offsets into the entries, which are by column.
+    /// Copies payloads in the given order and writes their new offsets into `entries`, one buffer
+    /// per column.
     pub(crate) fn copy(mut self, pieces: &[Piece], sorted: bool, entries: &mut [Vec<u8>]) -> Result<()> {
-        self.span.length = 0; // it may be another file's
+        self.span.length = 0; // it may hold bytes of another file
         if !sorted || self.verify.is_some() {
             return self.copy_pieces(pieces, entries);
         }
@@ -106,7 +112,7 @@ impl Transfer<'_> {
         if (self.progress)(self.writer.bytes_written()) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Copies a stretch as a whole; returns where it begins in the copy.
+    /// Copies a stretch as a whole. Returns its offset in the copy.
     fn copy_stretch(&mut self, stretch: &Stretch, kernel: &mut bool) -> Result<u64> {
         let alignment = if stretch.length() >= LONG { PAGE } else { stretch.alignment };
         self.writer.pad_like(stretch.start, alignment)?;
@@ -115,12 +121,12 @@ impl Transfer<'_> {
         let mut at = stretch.start;
         self.ask(at, stretch.end.min(at + STEP));
         while at < stretch.end {
-            // The first step ends with a page, so that the others are pages as a whole.
+            // The first step ends at a page boundary, so that the others are whole pages.
             let end = stretch.end.min((at + STEP) / PAGE * PAGE);
             self.ask(end, stretch.end.min(end + STEP));
             self.copy_step(at, end, kernel)?;
             at = end;
-            self.writer.flush()?; // has the kernel begin to write it to the disk
+            self.writer.flush()?; // starts writeback
             self.report()?;
         }
         Ok(to)
@@ -130,19 +136,21 @@ impl Transfer<'_> {
         sys::will_need(&self.source.inner.file, from, to - from, self.source.inner.advice);
     }
 
-    /// Copies a range to the end of the file: by the kernel as long as it does, the rest through memory.
+    /// Copies a range to the end of the file: through the kernel while that works, the rest through
+    /// memory.
     fn copy_step(&mut self, mut at: u64, end: u64, kernel: &mut bool) -> Result<()> {
         let file = &self.source.inner.file;
         while *kernel && at < end {
             match self.writer.storage()?.copy_from(file, at, self.writer.buffer_at, end - at) {
-                // Not here; or the source has ended, as reading it will tell.
+                // Not supported here, or the source has ended; reading it then fails.
                 Ok(0) => *kernel = false,
                 Ok(copied) => {
                     at += copied;
                     self.writer.buffer_at += copied;
                 }
                 Err(error) if is_full(&error) => return Err(Error::io(self.writer.path(), error)),
-                // Files on two disks, an old kernel, a file system that does not do it; or reading fails, and will again.
+                // Files on two disks, an old kernel, an unsupported file system, or a failed read,
+                // which fails again below.
                 Err(error) => {
                     *kernel = false;
                     log::debug!(target: "fastrecord_core::transfer", "{}: not copied by the kernel: {error}", self.writer.path().display());
@@ -173,7 +181,8 @@ impl Transfer<'_> {
                 asked = self.ask_block(pieces, begun, &mut blocks);
             }
             let to = match before {
-                // Empty ones of two fields may share a place, too, where one of them could not lie.
+                // Empty payloads of two fields may also share an offset, but the alignments may
+                // differ.
                 Some((same, to))
                     if (same.offset, same.stored) == (piece.offset, piece.stored)
                         && to.is_multiple_of(self.alignment(piece)) =>
@@ -214,7 +223,7 @@ impl Transfer<'_> {
         Ok(to)
     }
 
-    /// Asks for the payloads of the block that begins with a piece, in the order that they lie on the disk; returns its end.
+    /// Prefetches the block of payloads that starts at `first`, in disk order. Returns its end.
     fn ask_block(&self, pieces: &[Piece], first: usize, blocks: &mut i64) -> usize {
         let (mut end, mut bytes) = (first, 0);
         while end < pieces.len() && bytes < BLOCK_BYTES && end - first < BLOCK_PIECES {
@@ -234,7 +243,8 @@ impl Transfer<'_> {
     }
 }
 
-/// How far to read for the first of some pieces, from an offset in it on: those that follow nearby are read with it.
+/// The end of the read for the first of some pieces, starting at `at` within it. Nearby pieces are
+/// read along with it.
 fn end_of_span(pieces: &[Piece], at: u64) -> u64 {
     let mut end = at;
     for piece in pieces {
@@ -247,7 +257,7 @@ fn end_of_span(pieces: &[Piece], at: u64) -> u64 {
     end
 }
 
-/// Puts the new offset of a payload into its entry.
+/// Writes the new offset of a payload into its entry.
 fn place(entries: &mut [Vec<u8>], piece: &Piece, offset: u64) {
     let at = piece.entry as usize * 32;
     if let Some(bytes) = entries.get_mut(piece.column as usize).and_then(|e| e.get_mut(at..at + 8)) {
@@ -255,7 +265,7 @@ fn place(entries: &mut [Vec<u8>], piece: &Piece, offset: u64) {
     }
 }
 
-/// Whether there is no room for what is written.
+/// Whether the disk is full or the file would be too large.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
