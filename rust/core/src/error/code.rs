@@ -1,16 +1,18 @@
-//! Codes of errors: docs/errors.md says of each what to do. A code never changes its meaning, and none is used again.
+//! Error codes, which docs/errors.md explains. A code never changes its meaning and is never
+//! reused.
 
 use crate::error::Error;
 use crate::error::decode::DecodeError;
 
-/// Of two kinds of errors.
+/// Shared by two kinds of errors.
 const NO_MEMORY: &str = "FR102";
 
 impl Error {
-    /// What stands for this kind of error in documents, logs and messages, such as `FR302`.
+    /// The code of this kind of error in documents, logs and messages, such as `FR302`.
     ///
-    /// The first digit says about what it is: 1 the system, 2 a file that cannot be used, 3 damage, 4 fields and values,
-    /// 5 images, 6 writing, 7 the input and output of commands, 8 how reading and loading is called.
+    /// The first digit is the area: 1 the system, 2 a file that cannot be used, 3 damage, 4 fields
+    /// and values, 5 images, 6 writing, 7 the input and output of commands, 8 misuse of reading and
+    /// loading.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Io { .. } => "FR101",
@@ -63,7 +65,8 @@ impl Error {
         }
     }
 
-    /// The message with the code at its end, `... the payload is damaged [FR302]`, from where [`code_of`] reads it.
+    /// The message with the code at its end, `... the payload is damaged [FR302]`. [`code_of`]
+    /// reads the code back.
     pub fn coded(&self) -> String {
         format!("{self} [{}]", self.code())
     }
@@ -91,7 +94,8 @@ impl DecodeError {
     }
 }
 
-/// The code that a message ends with; of several lines, such as those of a traceback, the last that ends with one.
+/// The code at the end of a message. In a message of several lines, such as a traceback, the last
+/// code counts.
 pub fn code_of(message: &str) -> Option<&str> {
     message.lines().rev().find_map(|line| {
         let code = line.trim_end().strip_suffix(']')?.rsplit_once('[')?.1;

@@ -1,9 +1,9 @@
-//! Why bytes gave no pixels.
+//! `DecodeError`: why an image could not be decoded.
 
-/// Why bytes gave no pixels. Who has the bytes adds where they come from.
+/// Why an image could not be decoded. The caller adds the origin of the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum DecodeError {
     #[error("not an image of a known type: {bytes} bytes, the first are {head}")]
     Unknown { bytes: usize, head: String },

@@ -1,3 +1,4 @@
+//! `Error` and `Result`: what can go wrong in this crate. Imports nothing from it.
 pub(crate) mod code;
 pub(crate) mod decode;
 pub(crate) mod recovery;
@@ -10,10 +11,10 @@ use crate::error::recovery::Safe;
 /// The result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong; one variant for each thing that a caller could do differently.
+/// The errors of this crate, one variant for each thing that a caller could do differently.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum Error {
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -174,7 +175,7 @@ impl Error {
         Self::Io { path: path.to_owned(), source }
     }
 
-    /// Whether this is about the file as a whole, or its disk, and not about some of its bytes.
+    /// Whether this is about the file as a whole or its disk, and not about some of its bytes.
     pub(crate) fn is_of_the_file(&self) -> bool {
         matches!(
             self,
@@ -191,7 +192,7 @@ impl Error {
         Self::Unreadable { path: path.to_owned(), place: place.to_owned(), source }
     }
 
-    /// The record and the field of an error that is about one value.
+    /// The record and the field, if the error is about one value.
     pub(crate) fn place(&self) -> Option<(u64, &str)> {
         match self {
             Self::Checksum { record, field, .. }

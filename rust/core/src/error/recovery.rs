@@ -1,33 +1,34 @@
-//! What is safe after a failed write, and what to do: the sentence that ends the errors of writers.
+//! `Safe`: what survived a failed write, and how to recover. Formats the last sentence of write
+//! errors.
 
 use std::fmt;
 use std::io;
 
-/// What a writer has left behind when a write or a sync failed.
+/// The state of the file after a failed write or sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Safe {
-    /// The last commit that is durable; 0 if there is none.
+    /// The last durable commit; 0 if there is none.
     pub commit: u64,
-    /// The records that it has.
+    /// The records of that commit.
     pub records: u64,
-    /// Whether the writer was to take the place of a file, which is still as it was.
+    /// Whether the writer was to replace a file. That file is unchanged.
     pub replaces: bool,
-    /// Whether the next commit was so far that the file may turn out to have it.
+    /// Whether the file may turn out to have the next commit, too.
     pub under_way: bool,
-    /// What kept the write from being done.
+    /// Why the write failed.
     pub obstacle: Obstacle,
 }
 
-/// What a user can do something about.
+/// Causes of a failed write that a user can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
     /// The disk, or the quota, is full.
     NoSpace,
-    /// The file system or a limit of the process allows no larger file.
+    /// The file system or a limit of the process does not allow a larger file.
     TooLarge,
-    /// The file's name leads elsewhere: nothing that is written there is found.
+    /// The path leads to another file: data written there would not be found.
     NoName,
-    /// Anything else: the disk, perhaps.
+    /// Any other cause, for example the disk.
     Other,
 }
 

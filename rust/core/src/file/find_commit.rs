@@ -1,4 +1,5 @@
-//! Finding and checking the newest footer: docs/format.md, section 8. Readers and writers open files by it.
+//! `Opening`: finds and checks the newest footer, for readers and writers. Never writes. See
+//! docs/format.md, section 8.
 
 use std::cmp::Reverse;
 use std::io;
@@ -11,18 +12,18 @@ use crate::format::layout::{
 };
 use crate::format::metadata::Document;
 
-/// A commit as its footer, directory and metadata tell it.
+/// A commit: its footer, directory and metadata.
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub id: FileId,
     pub footer: Footer,
     pub directory: Vec<u8>,
     pub document: Document,
-    /// Bytes in the file when it was opened.
+    /// Length of the file in bytes when it was opened.
     pub file_length: u64,
 }
 
-/// A file that is being looked at.
+/// A file whose newest commit is being looked up.
 pub(crate) struct Opening<'a> {
     path: &'a Path,
     storage: &'a dyn Storage,
@@ -39,7 +40,7 @@ impl<'a> Opening<'a> {
         storage.read_at(&mut page, 0).map_err(io)?;
         let id = decode_superblock(path, &page)?;
         let mut slots = decode_slots(&page, &id);
-        // A writer may be just writing one: look again before believing that it is damaged.
+        // A writer may be writing a slot right now: read it again before treating it as damaged.
         for _ in 0..3 {
             if !slots.contains(&SlotState::Unreadable) {
                 break;
@@ -47,12 +48,12 @@ impl<'a> Opening<'a> {
             storage.read_at(&mut page, 0).map_err(io)?;
             slots = decode_slots(&page, &id);
         }
-        // The length comes last: a slot that says sealed then never names a footer that this length leaves out.
+        // Read the length last: then no sealed slot can point to a footer beyond this length.
         let length = storage.len().map_err(io)?;
         Ok(Self { path, storage, length, id, slots })
     }
 
-    /// Takes the id of a file, whose page 0 may be damaged, from elsewhere.
+    /// As [`Opening::new`], with a file id from elsewhere: page 0 may be damaged.
     pub(crate) fn with_id(path: &'a Path, storage: &'a dyn Storage, id: FileId) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let length = storage.len().map_err(io)?;
@@ -61,12 +62,12 @@ impl<'a> Opening<'a> {
         Ok(Self { path, storage, length, id, slots: decode_slots(&page, &id) })
     }
 
-    /// Whether a slot holds something that it should not.
+    /// Whether a slot is damaged.
     pub(crate) fn has_damaged_slot(&self) -> bool {
         self.slots.contains(&SlotState::Unreadable)
     }
 
-    /// The highest commit that a slot says was made.
+    /// The highest commit that a slot marks as sealed.
     pub(crate) fn sealed(&self) -> Option<u64> {
         let commit = |state: &SlotState| match state {
             SlotState::Valid(slot) if slot.sealed => Some(slot.commit),
@@ -76,13 +77,14 @@ impl<'a> Opening<'a> {
     }
 
     fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
-        // Ranges were checked against the footer's offset, so this allocates less than the file's size.
+        // Ranges were checked against the footer's offset, so this allocates less than the file's
+        // size.
         let mut bytes = vec![0; length as usize];
         self.storage.read_at(&mut bytes, offset).map_err(|e| Error::io(self.path, e))?;
         Ok(bytes)
     }
 
-    /// The valid footer at an offset, if there is one.
+    /// The valid footer at an offset, or `None`.
     pub(crate) fn footer_at(&self, offset: u64) -> Result<Option<Footer>> {
         let inside =
             offset >= PAGE && offset.is_multiple_of(PAGE) && offset.checked_add(PAGE).is_some_and(|e| e <= self.length);
@@ -91,7 +93,7 @@ impl<'a> Opening<'a> {
         }
         match self.read(offset, PAGE) {
             Ok(page) => Footer::decode(self.path, &page, offset, &self.id),
-            // The file shrank since its length was read.
+            // The file shrank after its length was read.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }
@@ -99,7 +101,7 @@ impl<'a> Opening<'a> {
 
     /// The newest footer.
     pub(crate) fn newest(&self) -> Result<Footer> {
-        // Cut off at the end of an older commit, the file would look whole.
+        // A file truncated at the end of an older commit would look complete.
         let ends = |slot: &Slot| slot.footer.saturating_add(PAGE);
         let slots = || {
             self.slots.iter().filter_map(|state| if let SlotState::Valid(slot) = state { Some(*slot) } else { None })
@@ -156,20 +158,20 @@ impl<'a> Opening<'a> {
         Error::corrupt(self.path, format!("footer of commit {}", slot.commit), detail)
     }
 
-    /// The last valid footer in the file, by looking at every page from the end backwards.
+    /// The last valid footer in the file. Examines every page, from the end backwards.
     fn scan(&self) -> Result<Option<Footer>> {
         scan_pages(self.path, self.storage, self.length, |page, offset| {
             Footer::decode(self.path, page, offset, &self.id)
         })
     }
 
-    /// Reads directory and metadata of a footer and checks their CRCs.
+    /// Reads the directory and metadata of a footer and checks their CRCs.
     pub(crate) fn load(self, footer: Footer) -> Result<Commit> {
         let (directory, document) = (self.directory(&footer)?, self.document(&footer)?);
         Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
     }
 
-    /// The directory of a footer, its CRC checked.
+    /// The directory of a footer, after checking its CRC.
     pub(crate) fn directory(&self, footer: &Footer) -> Result<Vec<u8>> {
         self.read_checked(footer.directory, format!("directory of commit {}", footer.commit))
     }
@@ -179,7 +181,8 @@ impl<'a> Opening<'a> {
         let part = format!("metadata of commit {}", footer.commit);
         let metadata = self.read_checked(footer.metadata, part.clone())?;
         let document = Document::decode(self.path, &metadata)?;
-        // They are kept in memory: each lies within the file, and so do all of them together.
+        // Dictionaries are kept in memory. Each one lies within the file; their total must not
+        // exceed it either.
         let dictionaries = document.schema.dictionary_bytes();
         if dictionaries > footer.offset {
             let detail = format!("the dictionaries that it names have {dictionaries} bytes, the file has fewer");
@@ -200,7 +203,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Looks at all pages that begin like a footer and end before `end`, from there backwards, until `look` finds something.
+/// Calls `look` for each page with the magic of a footer, backwards from `end`, until it returns
+/// something.
 pub(crate) fn scan_pages<T>(
     path: &Path,
     storage: &dyn Storage,

@@ -1,4 +1,5 @@
-//! One writer at a time: the exclusive lock of a file, bound to the process that took it.
+//! `Lock` and the functions that take the exclusive lock of a file: one writer at a time. A lock
+//! belongs to the process that took it.
 
 use crate::sys::files::Identity;
 use crate::sys::files::identity;
@@ -15,7 +16,7 @@ use crate::sys;
 /// Takes the lock of a file.
 ///
 /// # Errors
-/// [`Error::Locked`] says who has it, as far as the system tells.
+/// [`Error::Locked`] names the holder if the system reports it.
 pub(crate) fn lock(path: &Path, file: &File) -> Result<()> {
     if sys::try_lock(file).map_err(|e| Error::io(path, e))? {
         return Ok(());
@@ -23,10 +24,10 @@ pub(crate) fn lock(path: &Path, file: &File) -> Result<()> {
     Err(Error::Locked { path: path.to_owned(), holder: sys::lock_holder(file) })
 }
 
-/// Opens a file to append to it, and takes its lock.
+/// Opens a file for appending and takes its lock.
 ///
 /// # Errors
-/// As [`lock`], and those of opening.
+/// As [`lock`], and I/O errors of opening.
 pub(crate) fn open_locked(path: &Path) -> Result<File> {
     let io = |e| Error::io(path, e);
     let regular = |meta: Metadata| {
@@ -37,27 +38,27 @@ pub(crate) fn open_locked(path: &Path) -> Result<File> {
         if meta.is_file() { Ok(()) } else { Err(Error::NotFrec { path: path.to_owned(), reason: reason() }) }
     };
     loop {
-        regular(path.metadata().map_err(io)?)?; // opening alone makes some devices act
+        regular(path.metadata().map_err(io)?)?; // opening alone has effects on some devices
         let mut options = OpenOptions::new();
         let file = sys::open(options.read(true).write(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
         regular(file.metadata().map_err(io)?)?;
         lock(path, &file)?;
-        // Between opening and locking another writer may have put a new file in its place.
+        // Between opening and locking, another writer may have put a new file at this path.
         if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
             return Ok(file);
         }
     }
 }
 
-/// Makes a file that must not be there yet, and takes its lock.
+/// Creates a file that must not exist yet, and takes its lock.
 ///
 /// # Errors
-/// As [`lock`], and those of creating: something has the path.
+/// As [`lock`], and I/O errors of creating: the path exists.
 pub(crate) fn create_locked(path: &Path) -> Result<File> {
     let io = |e| Error::io(path, e);
     let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true), path).map_err(io)?;
     lock(path, &file)?;
-    // Between creating and locking another writer may have replaced it.
+    // Between creating and locking, another writer may have replaced the file.
     if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
         Ok(file)
     } else {
@@ -65,10 +66,11 @@ pub(crate) fn create_locked(path: &Path) -> Result<File> {
     }
 }
 
-/// Makes sure that the name of an open file still leads to it. A look that fails shows nothing.
+/// Checks that the path of an open file still leads to it. If the check itself fails, assumes that
+/// it does.
 ///
 /// # Errors
-/// [`Error::NameLost`] says where the file's `records` are.
+/// [`Error::NameLost`] reports where the file's `records` are.
 pub(crate) fn check_name(path: &Path, identity: Identity, fd: Option<RawFd>, records: u64) -> Result<()> {
     if leads_to(path, identity).unwrap_or(true) {
         return Ok(());
@@ -90,17 +92,19 @@ pub(crate) fn check_name(path: &Path, identity: Identity, fd: Option<RawFd>, rec
     Err(Error::NameLost { path: path.to_owned(), what, left })
 }
 
-/// The lock of a file that is to be replaced; gone when it is dropped, and not copied into forked children.
+/// The lock of a file that is to be replaced. Dropping it releases the lock; forked children do not
+/// inherit it.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: Option<File>,
     process: u32,
 }
 
-/// Takes the lock of a file that is to be replaced, so that nobody appends to what will be gone; `None` if there is none.
+/// Takes the lock of a file that is to be replaced, so that no writer appends to it. `None` if the
+/// file does not exist.
 ///
 /// # Errors
-/// As [`lock`]; a folder or a device has the path.
+/// As [`lock`]; the path is a folder or a device.
 pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
     let io = |e| Error::io(path, e);
     loop {
@@ -113,15 +117,15 @@ pub(crate) fn lock_replaced(path: &Path) -> Result<Option<Lock>> {
             }
             Ok(_) => {}
         }
-        // Some network file systems give exclusive locks to writable files only; a read-only file may be replaced too.
-        // Non-blocking: what has the name by now may be a pipe.
+        // Some network file systems give exclusive locks only to writable files, but a read-only
+        // file may also be replaced. Non-blocking: the path may lead to a pipe by now.
         let open = |write| sys::open(OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK), path);
         let file = match open(true).or_else(|_| open(false)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             outcome => outcome.map_err(io)?,
         };
         lock(path, &file)?;
-        // Between opening and locking another writer may have put a new file in its place, or removed it.
+        // Between opening and locking, another writer may have replaced or removed the file.
         if leads_to(path, identity(&file).map_err(io)?).map_err(io)? {
             sys::close_in_children(file.as_raw_fd());
             return Ok(Some(Lock { file: Some(file), process: std::process::id() }));
@@ -135,10 +139,11 @@ impl Lock {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Makes sure that the path is that file's still, or nobody's.
+    /// Checks that the path still leads to that file, or does not exist.
     ///
     /// # Errors
-    /// Another writer has made a file there meanwhile, which this lock does not keep anybody from; those of the system.
+    /// Another writer has created a file there in the meantime, which this lock does not protect.
+    /// Also I/O errors.
     pub(crate) fn still_at(&self, path: &Path) -> io::Result<()> {
         if leads_to(path, identity(self.file()?)?)? || !path.try_exists()? {
             return Ok(());
@@ -154,7 +159,7 @@ impl Drop for Lock {
             sys::forget_fd(file.as_raw_fd());
             sys::unlock(file.as_raw_fd()); // a child that was just forked may not have closed its copy yet
         } else {
-            std::mem::forget(file); // closed at the fork; its number may be another file's by now
+            std::mem::forget(file); // closed at the fork; its number may belong to another file by now
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A `.frec` file on disk: storage, the writer's lock, replacing a file, finding the newest commit. Imports `format`, `sys`.
+//! A `.frec` file on disk: storage, the writer's lock, replacing a file, and finding the newest
+//! commit. Imports `format` and `sys`.
 
 pub(crate) mod find_commit;
 pub(crate) mod lock;

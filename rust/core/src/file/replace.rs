@@ -1,4 +1,5 @@
-//! The name that a file has while it is written to take the place of another.
+//! Temporary files that replace an existing file: their names, their permissions and the removal of
+//! stale ones.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -12,7 +13,7 @@ use crate::sys::files::open_regular;
 
 const TEMPORARY: &str = ".tmp-";
 
-/// A name beside `path` that no other writer has.
+/// A name in the folder of `path` that no other writer uses.
 pub(crate) fn temporary_name(path: &Path) -> Result<PathBuf> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
@@ -21,8 +22,8 @@ pub(crate) fn temporary_name(path: &Path) -> Result<PathBuf> {
     Ok(name.into())
 }
 
-/// Makes a file that will take the place of another, with the permissions of that one from the start: until it has them it is its
-/// owner's alone.
+/// Creates a file that will replace another. Only the owner may access it until it has the
+/// permissions of the replaced file.
 pub(crate) fn create_temporary(name: &Path, replaced: &Lock) -> io::Result<File> {
     let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), name)?;
     if let Err(error) = replaced.file().and_then(|old| keep_permissions(old, &file)) {
@@ -32,13 +33,14 @@ pub(crate) fn create_temporary(name: &Path, replaced: &Lock) -> io::Result<File>
     Ok(file)
 }
 
-/// Gives a new file the owner, the group and the permissions of an old one, as far as this process may: never set-user-id or
-/// set-group-id, and nothing to a group that the old file did not have.
+/// Copies owner, group and permissions from an old file to a new one, as far as this process may.
+/// Never copies set-user-id or set-group-id, and grants nothing to a group that the old file did
+/// not have.
 fn keep_permissions(old: &File, new: &File) -> io::Result<()> {
     let (before, made) = (old.metadata()?, new.metadata()?);
     let mut bits = before.mode() & 0o777;
     if before.uid() != made.uid() {
-        let _ = fchown(new, Some(before.uid()), None); // root's alone
+        let _ = fchown(new, Some(before.uid()), None); // only root may change the owner
     }
     if before.gid() != made.gid() && fchown(new, None, Some(before.gid())).is_err() {
         bits &= 0o707 | (bits & 0o007) << 3;
@@ -50,7 +52,7 @@ fn keep_permissions(old: &File, new: &File) -> io::Result<()> {
     }
 }
 
-/// Removes temporary files of overwrites that were killed: those that nobody holds the lock of.
+/// Removes temporary files of killed writers: those that are not locked.
 pub(crate) fn remove_stale_temporaries(path: &Path) {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (Some(name), Ok(entries)) = (path.file_name().and_then(|n| n.to_str()), std::fs::read_dir(parent)) else {

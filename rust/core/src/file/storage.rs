@@ -1,4 +1,4 @@
-//! What a writer needs of a file: the seam at which tests record and break writes.
+//! `Storage`: the file operations of a writer. Tests implement it to record and break writes.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -12,41 +12,43 @@ pub trait Storage: Debug + Send + Sync {
     /// Writes all bytes at an offset.
     ///
     /// # Errors
-    /// Those of the system; some of the bytes may have been written.
+    /// I/O errors; some of the bytes may have been written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Fills a buffer from an offset.
     ///
     /// # Errors
-    /// Those of the system, and `UnexpectedEof`.
+    /// I/O errors, and `UnexpectedEof`.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Makes all that was written durable.
+    /// Makes everything written so far durable.
     ///
     /// # Errors
-    /// Those of the system; what was written since the last sync may then be lost, whatever a later sync says.
+    /// I/O errors. Bytes written since the last sync may then be lost, even if a later sync
+    /// succeeds.
     fn sync(&self) -> io::Result<()>;
-    /// Cuts the file off, or extends it by zeros.
+    /// Truncates the file, or extends it with zeros.
     ///
     /// # Errors
-    /// Those of the system.
+    /// I/O errors.
     fn set_len(&self, length: u64) -> io::Result<()>;
-    /// Bytes in the file.
+    /// The length of the file in bytes.
     ///
     /// # Errors
-    /// Those of the system.
+    /// I/O errors.
     fn len(&self) -> io::Result<u64>;
-    /// Whether there is no byte in the file.
+    /// Whether the file is empty.
     ///
     /// # Errors
-    /// Those of the system.
+    /// I/O errors.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Starts to write a range to the disk without waiting; a hint.
+    /// Starts to write a range to the disk without waiting. This is a hint.
     fn start_writeback(&self, _offset: u64, _length: u64) {}
-    /// Copies bytes of another file to an offset without passing them through memory of this process; returns how many.
+    /// Copies bytes of another file to an offset inside the kernel. Returns the number of bytes
+    /// copied.
     ///
     /// # Errors
-    /// Those of the system; among them that it can not: the caller then reads and writes.
+    /// I/O errors. If the system does not support this, the caller must read and write instead.
     fn copy_from(&self, _source: &File, _from: u64, _to: u64, _length: u64) -> io::Result<u64> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -54,7 +56,7 @@ pub trait Storage: Debug + Send + Sync {
 
 impl Storage for File {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset) // goes on after EINTR and short writes
+        self.write_all_at(bytes, offset) // retries after EINTR and short writes
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
