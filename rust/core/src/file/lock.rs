@@ -157,9 +157,11 @@ impl Drop for Lock {
         let Some(file) = self.file.take() else { return };
         if self.process == std::process::id() {
             sys::forget_fd(file.as_raw_fd());
-            sys::unlock(file.as_raw_fd()); // a child that was just forked may not have closed its copy yet
+            // A child that was just forked may not have closed its copy yet.
+            sys::unlock(file.as_raw_fd());
         } else {
-            std::mem::forget(file); // closed at the fork; its number may belong to another file by now
+            // Closed at the fork; its number may belong to another file by now.
+            std::mem::forget(file);
         }
     }
 }

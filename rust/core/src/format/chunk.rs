@@ -81,7 +81,8 @@ impl Chunk {
         out
     }
 
-    /// Decodes one directory entry and checks its range against the footer's offset and record count.
+    /// Decodes one directory entry and checks its range against the footer's offset and record
+    /// count.
     ///
     /// # Errors
     /// The reason, as text.

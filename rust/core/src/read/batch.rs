@@ -77,7 +77,7 @@ impl Reader {
     /// Otherwise views of cold pages would be read page by page.
     ///
     /// # Errors
-    /// A damaged index, a field without payloads, a file that has been truncated, or the first damaged payload.
+    /// A damaged index, a field without payloads, a truncated file, or the first damaged payload.
     pub fn view_batch(
         &self,
         field: usize,

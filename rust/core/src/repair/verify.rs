@@ -1,4 +1,4 @@
-//! The whole-file check: every checksum there is.
+//! `Report`: the check of every checksum in a file.
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,73 +13,75 @@ use crate::read::payload::resized;
 use crate::read::reader::Reader;
 use crate::repair::verify_values::{Found, Memory};
 
-/// What a check of a whole file found.
+/// The result of checking a whole file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Records whose payloads were read.
     pub records: u64,
-    /// Payload bytes that were read.
+    /// Payload bytes read.
     pub bytes: u64,
-    /// What is damaged, in record order within a field; at most [`MAX_ERRORS`].
+    /// Descriptions of the damage, in record order within a field; at most [`MAX_ERRORS`].
     pub errors: Vec<String>,
-    /// Those of the errors that are about one value.
+    /// The errors that are about one value.
     pub damaged: Vec<DamagedValue>,
-    /// Images that were decoded: none, unless values were checked.
+    /// Images decoded; 0 unless values were checked.
     pub decoded: u64,
-    /// Images of a kind that is known and not decoded here; nothing but their checksums was checked.
+    /// Images of a known format that this build does not decode. Only their checksums were checked.
     pub undecoded: u64,
 }
 
-/// A value that is damaged.
+/// A damaged value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedValue {
-    /// Its record.
+    /// The record number.
     pub record: u64,
-    /// Its field.
+    /// The field's name.
     pub field: String,
-    /// What the record's field `key` says, if it has one of type string that can be read.
+    /// The value of the record's field `key`, if it is a readable string.
     pub key: Option<String>,
-    /// What is wrong, as in [`Report::errors`].
+    /// The error, as in [`Report::errors`].
     pub error: String,
 }
 
-/// The field that names a record to its user.
+/// The field that identifies a record to the user.
 const KEY: &str = "key";
 
-/// What came of checking some payloads.
+/// The result of checking some payloads.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// In record order; each names its record.
+    /// In record order; each error names its record.
     pub errors: Vec<Error>,
     pub decoded: u64,
     pub undecoded: u64,
 }
 
-/// So many damaged places are listed; more are counted in a last line.
+/// The most errors to list; further ones are counted in a last line.
 pub const MAX_ERRORS: usize = 1000;
 /// Records whose extents are looked up at once.
 const WINDOW: u64 = 16 << 10;
 const PIECE: usize = 1 << 20;
 
 impl Reader {
-    /// Reads every index block and every payload and checks their CRCs, on all threads, by system calls.
+    /// Reads every index block and every payload and checks their CRCs, on all threads, by system
+    /// calls.
     ///
-    /// `progress` is called on the calling thread now and then with bytes done so far; when it says true, the check stops.
-    /// Damage is in the report, not an error.
+    /// Calls `progress` from time to time on the calling thread, with the bytes done so far. The
+    /// check stops when it returns true. Damage goes into the report and is not an error.
     ///
     /// # Errors
-    /// Failed reads (a file that was truncated, a bad disk) and interrupts.
+    /// Failed reads (a truncated file, a bad disk) and interrupts.
     pub fn verify(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
         self.verify_as(false, progress)
     }
 
-    /// As [`Reader::verify`], and looks into the values: images are decoded, all pixels of them, and have the size that the file
-    /// says; what is compressed is decompressed; texts are UTF-8, JSON parses, lists are lists, and bools are 0 or 1.
+    /// As [`Reader::verify`], and also checks the values. Images must decode completely and have
+    /// their recorded size. Compressed values must decompress. Texts must be UTF-8, JSON must
+    /// parse, lists must be well-formed, and bools must be 0 or 1.
     ///
     /// Each thread holds one value at a time.
     ///
     /// # Errors
-    /// As there. A value that memory does not hold is in the report.
+    /// As [`Reader::verify`]. A value that does not fit into memory goes into the report.
     pub fn verify_deep(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
         self.verify_as(true, progress)
     }
@@ -101,7 +103,7 @@ impl Reader {
                 report.damaged.push(DamagedValue { record, field, key, error });
             }
         };
-        // The index first: columns whose blocks are damaged are named here, once, and skipped below.
+        // The index first: columns with damaged blocks are reported here, once, and skipped below.
         for column in self.inner.index.columns() {
             for data in &column.chunks {
                 for error in data.damaged_blocks(self.path(), column.name()) {
@@ -123,7 +125,8 @@ impl Reader {
             if !definition.kind.has_payloads() {
                 continue;
             }
-            // Records that no chunk covers have nothing to check, and a damaged footer may count any number of them.
+            // Records that no chunk covers have nothing to check, and a damaged footer may claim
+            // any number of them.
             let chunks = self.inner.index.column(field, Part::MAIN).map_or(&[][..], |column| &column.chunks);
             let windows = chunks.iter().flat_map(|data| {
                 let (first, end) = (data.chunk.first, data.chunk.end_record());
@@ -146,7 +149,8 @@ impl Reader {
         Ok(report)
     }
 
-    /// The extents of a window of records; those that are damaged or under damaged index blocks are left out.
+    /// The extents of a window of records. Leaves out damaged extents and those in damaged index
+    /// blocks.
     pub(crate) fn readable_extents(
         &self,
         field: usize,
@@ -163,13 +167,13 @@ impl Reader {
                 Ok(extents) => good.extend(extents.into_iter().map(|e| (record, e))),
                 Err(error @ Error::BadExtent { .. }) => note(&error),
                 Err(error) if error.is_of_the_file() => return Err(error),
-                Err(_) => {} // a damaged block, noted already
+                Err(_) => {} // a damaged block, already reported
             }
         }
         Ok(good)
     }
 
-    /// Checks the checksums of payloads, on all threads; `deep` says to look into the values too.
+    /// Checks the CRCs of payloads on all threads; with `deep`, also their values.
     pub(crate) fn verify_payloads(
         &self,
         field: usize,
@@ -212,7 +216,7 @@ impl Reader {
                         let compared = crc.and_then(|crc| this.compare_crc(field, *record, extent.crc, crc));
                         compared.map(|()| Found::default())
                     };
-                    // The others may be smaller.
+                    // Names the value in the error: other values may be smaller.
                     let outcome = outcome.map_err(|error| match error {
                         Error::Memory { bytes } => {
                             let (path, field) = (this.path().to_owned(), this.name_of(field));
@@ -247,7 +251,7 @@ impl Reader {
         Ok(checked)
     }
 
-    /// The CRC of the stored bytes from `at` on behind those of `crc`; any number of them, read piece by piece.
+    /// Continues `crc` over the stored bytes from `at` on, piece by piece, for any length.
     pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
         while at < extent.stored {
             resized(piece, (extent.stored - at).min(PIECE as u64))?;

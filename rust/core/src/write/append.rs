@@ -49,7 +49,7 @@ impl Writer {
     }
 
     /// Whether appending this many bytes may write to the file or commit. The call then
-    /// takes long enough that other threads should run meanwhile.
+    /// takes long enough that other threads should run during it.
     pub fn may_write(&self, bytes: usize) -> bool {
         // A record adds padding and entries to the bytes of its values. A false positive costs
         // little.

@@ -82,7 +82,8 @@ impl Writer {
         self.sync()?;
         if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
             let synced = sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e));
-            synced.or_else(|error| self.check_name().and(Err(error)))?; // the folder may also be gone
+            // The folder may also be gone.
+            synced.or_else(|error| self.check_name().and(Err(error)))?;
         }
         let Footer { commit, records, .. } = footer;
         let (bytes, seconds) = (footer.end() - self.commit_start, started.elapsed().as_secs_f64());

@@ -63,7 +63,7 @@ pub struct Packed {
     pub raw: u64,
     /// Bytes stored for them.
     pub stored: u64,
-    /// The reason for the choice, with the numbers behind it.
+    /// The reason for the choice, with the numbers that it is based on.
     pub why: String,
 }
 
