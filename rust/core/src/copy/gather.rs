@@ -101,8 +101,7 @@ pub(crate) fn gather_extents(
     Ok(entries)
 }
 
-/// Copies the entries of a column of values. With `numbers`, those of an int64 field get new
-/// values.
+/// Copies the entries of a column of values. `numbers` renumbers the values of an int64 field.
 pub(crate) fn copy_values(
     source: &Reader,
     field: usize,

@@ -11,8 +11,8 @@ impl Error {
     /// The code of this kind of error in documents, logs and messages, such as `FR302`.
     ///
     /// The first digit is the area: 1 the system, 2 a file that cannot be used, 3 damage, 4 fields
-    /// and values, 5 images, 6 writing, 7 the input and output of commands, 8 misuse of reading and
-    /// loading.
+    /// and values, 5 images, 6 writing, 7 the input and output of commands, 8 how reading and
+    /// loading are called.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Io { .. } => "FR101",

@@ -1,4 +1,5 @@
-//! `Error` and `Result`: what can go wrong in this crate. Imports nothing from it.
+//! `Error` and `Result`: what can go wrong in this crate. Imports no other folder.
+
 pub(crate) mod code;
 pub(crate) mod decode;
 pub(crate) mod recovery;

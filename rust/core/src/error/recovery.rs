@@ -26,7 +26,7 @@ pub enum Obstacle {
     NoSpace,
     /// The file system or a limit of the process does not allow a larger file.
     TooLarge,
-    /// The path leads to another file: data written there would not be found.
+    /// The path no longer leads to the file: data written to it would not be found.
     NoName,
     /// Any other cause, for example the disk.
     Other,

@@ -53,7 +53,7 @@ impl<'a> Opening<'a> {
         Ok(Self { path, storage, length, id, slots })
     }
 
-    /// As [`Opening::new`], with a file id from elsewhere: page 0 may be damaged.
+    /// Opens a file with an id from elsewhere. Page 0 may be damaged.
     pub(crate) fn with_id(path: &'a Path, storage: &'a dyn Storage, id: FileId) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let length = storage.len().map_err(io)?;

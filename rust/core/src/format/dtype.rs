@@ -111,7 +111,7 @@ impl ArrayType {
     ///
     /// # Errors
     /// As text: more than [`MAX_DIMS`] dimensions, 2^63 bytes or more, or a 0 beside a variable
-    /// dimension. The number of bytes would not determine that dimension.
+    /// dimension. With a 0, the number of bytes would not determine the variable dimension.
     pub fn new(dtype: DType, shape: &[Option<u64>]) -> Result<Self, String> {
         if shape.len() > MAX_DIMS {
             return Err(format!("{} dimensions: at most {MAX_DIMS} are allowed", shape.len()));

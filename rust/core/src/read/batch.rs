@@ -74,7 +74,7 @@ impl Reader {
     /// `verify` selects.
     ///
     /// If anything was read from a disk since the previous batch, the whole batch is prefetched.
-    /// Otherwise views of cold pages would be read page by page.
+    /// Without that, views of cold pages would be read page by page.
     ///
     /// # Errors
     /// A damaged index, a field without payloads, a truncated file, or the first damaged payload.
@@ -263,7 +263,7 @@ impl Reader {
                 }
                 let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
                 self.copy_from(mapped, field, records[i], extent, part, verify)?;
-                // Groups of small payloads are done before an interrupt could matter.
+                // Small payloads are copied too fast for an interrupt to matter.
                 if extent.stored >= GROUP && interrupted() {
                     return Err(Error::Interrupted);
                 }

@@ -32,7 +32,7 @@ impl Reader {
     /// As [`Reader::values`], into the start of a buffer.
     ///
     /// # Errors
-    /// As there, and [`Error::BufferTooSmall`].
+    /// As [`Reader::values`], and [`Error::BufferTooSmall`].
     pub fn values_into(&self, field: usize, records: &[u64], out: &mut [u8]) -> Result<()> {
         let needed = self.values_width(field)?.saturating_mul(records.len());
         let given = out.len() as u64;
@@ -63,7 +63,7 @@ impl Reader {
     /// As [`Reader::column`], but never in the mapping of the views.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Reader::column`].
     pub fn column_copy(&self, name: &str) -> Result<(ArrayType, ColumnBytes)> {
         self.column_in(name, true)
     }

@@ -20,7 +20,7 @@ use crate::sys::sigbus::{self, Listed};
 /// How a mapping will be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Lets the kernel choose its read-ahead.
+    /// The kernel chooses its read-ahead.
     Normal,
     /// The kernel reads only the pages touched.
     Random,
@@ -30,10 +30,10 @@ fn map(file: &File, length: u64, pattern: Pattern) -> io::Result<Mmap> {
     let length = usize::try_from(length).map_err(io::Error::other)?;
     // SAFETY: `map` requires that the mapped bytes do not change while a slice of them is alive.
     // The mapping ends at a footer. Writers never rewrite or truncate below a footer
-    // (docs/format.md, section 7), except for the slots in page 0; those are read by `read_at` and
+    // (docs/format.md, section 7), except for the slots in page 0. The slots are read by `read_at`,
     // never through a mapping. If another program truncates or overwrites the file, a read faults
-    // or gets other bytes. The core reads inside `Guarded::read`, which turns that into an error;
-    // the core does not read views.
+    // or gets other bytes. The core reads inside `Guarded::read`, which turns that into an error.
+    // The core does not read views.
     let map = unsafe { MmapOptions::new().len(length).map(file) }?;
     if pattern == Pattern::Random {
         map.advise(Advice::Random)?;

@@ -60,6 +60,7 @@ impl Reader {
     /// Copies the arrays of records into `out` on all threads, each in a block of the shape `most`.
     /// The rest of a block is filled with `value`, the bytes of one number.
     ///
+    /// # Errors
     /// A field of another type, an array larger than the block, or a buffer of another size. Damage
     /// (with `verify`, also of payloads), a record without a value, failed reads and interrupts can
     /// occur after parts of `out` have been written.

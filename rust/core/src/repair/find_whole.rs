@@ -144,8 +144,8 @@ impl Search<'_> {
         }
     }
 
-    /// Finds the newest whole commit. A commit with damaged metadata may use those of an older
-    /// commit.
+    /// Finds the newest whole commit. A commit with damaged metadata may use an older commit's
+    /// metadata.
     fn newest_whole(&mut self, notes: &mut Notes) -> Result<Option<State>> {
         let mut next = self.scan(self.opening.length)?;
         let Some(Footer { records, commit: newest, .. }) = next else { return Ok(None) };

@@ -17,7 +17,7 @@ use crate::read::index::Index;
 use crate::read::source::Source;
 use crate::repair::salvage::Loss;
 
-/// Fills lost entries: every reader rejects it as an extent.
+/// The byte that fills lost entries. A reader rejects such an extent.
 const LOST: u8 = 0xFF;
 
 /// Calls its argument with the footer and directory of each older commit, newest first.

@@ -20,7 +20,7 @@ const HELD: usize = 32 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewField(u32);
 
-/// The writer's state of a field that is being added. Its columns follow those of the schema, in
+/// The writer's state of a field that is being added. Its columns follow the schema's columns, in
 /// the order of the fillings.
 #[derive(Debug)]
 pub(crate) struct Filling {

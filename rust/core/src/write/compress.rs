@@ -126,7 +126,7 @@ impl Packing {
         self.sample.as_ref().is_some_and(|sample| sample.len() >= most || sample.bytes() >= HELD_BYTES)
     }
 
-    /// Bytes of values that are held until the choice.
+    /// Bytes of values that are held until the compression is chosen.
     pub(crate) fn held(&self) -> usize {
         self.sample.as_ref().map_or(0, Sample::bytes)
     }
@@ -296,7 +296,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes of values that are held until the choice.
+    /// Bytes of values that are held until the compression is chosen.
     pub(crate) fn held(&self) -> usize {
         self.columns.iter().filter_map(|c| c.packing.as_ref()).map(Packing::held).sum()
     }
