@@ -1,4 +1,5 @@
-//! What this build and a file are like: limits, libraries, instructions, chunks and the page cache.
+//! Build and file facts for diagnostics: limits, library versions, CPU features, chunks, page
+//! cache.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use crate::convert::indices::int64_array;
 use crate::error::to_py;
 use crate::read::reader::Reader;
 
-/// Return what is refused because it is too large: name -> number.
+/// Return the limits beyond which input is refused: name -> number.
 #[pyfunction]
 pub(crate) fn all_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
@@ -20,13 +21,13 @@ pub(crate) fn all_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-/// Return the libraries that are built in: name -> version.
+/// Return the built-in libraries: name -> version.
 #[pyfunction]
 pub(crate) fn libraries(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     texts(py, fastrecord_core::libraries())
 }
 
-/// Return which instructions of this processor are used: what for -> name.
+/// Return the CPU instructions in use: purpose -> name.
 #[pyfunction]
 pub(crate) fn instructions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     texts(py, fastrecord_core::instructions())
@@ -40,21 +41,22 @@ fn texts<'py, const N: usize>(py: Python<'py>, pairs: [(&'static str, String); N
     Ok(dict)
 }
 
-/// Return how many bytes of a file are in the page cache, and how many it has. Nothing of it is read.
+/// Return how many bytes of a file are in the page cache, and its size. Reads none of its bytes.
 ///
-/// Of a file that the caller may neither write to nor owns, all seem to be there.
+/// For a file that the caller does not own and cannot write to, the system reports all bytes as
+/// cached.
 #[pyfunction]
 pub(crate) fn resident_bytes(py: Python<'_>, path: PathBuf) -> PyResult<(u64, u64)> {
     py.detach(|| fastrecord_core::resident_bytes(&path)).map_err(to_py)
 }
 
-/// Return the chunks of the column of a reader's snapshot that has the most of them.
+/// Return the largest number of chunks of any column in a reader's snapshot.
 #[pyfunction]
 pub(crate) fn count_chunks(reader: &Bound<'_, Reader>) -> PyResult<usize> {
     Ok(reader.get().state()?.reader.chunks())
 }
 
-/// Return how many bytes lie behind the values of records for a decoder's use, int64 (N,).
+/// Return the number of side bytes stored after each record's value for a decoder, int64 (N,).
 #[pyfunction]
 pub(crate) fn side_lengths<'py>(
     py: Python<'py>,

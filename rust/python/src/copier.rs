@@ -1,4 +1,4 @@
-//! `fastrecord._core.Copier`: a new file made of records of others.
+//! The class `fastrecord._core.Copier`: writes a new file from records of other files.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,14 +15,15 @@ use crate::exclusive::Turns;
 use crate::logging::{delivered, follow};
 use crate::read::reader::Reader;
 
-/// Write a new file of records of others: payloads as they are stored, never decoded.
+/// Write a new file from records of other files. Payloads are copied as stored, never decoded.
 ///
 /// Args:
-///     path: The file to write. Nothing can be read of it before `commit`; leaving a `with` block without that removes it.
-///     like: An open Reader: its fields are the new file's.
-///     records: How many will be copied: room is left for their entries.
-///     overwrite: Take the place of an existing file, at `close`; else one is refused.
-///     verify: Compare the checksum of each payload on the way.
+///     path: The file to write. It cannot be read before `commit`. Leaving a `with` block without a
+///         commit removes it.
+///     like: An open Reader. The new file gets its fields.
+///     records: Number of records to copy; reserves space for their entries.
+///     overwrite: Replace an existing file at `close`. Otherwise an existing file is refused.
+///     verify: Check the CRC of each payload while copying.
 ///
 /// Raises:
 ///     FileExistsError, LockedError, OSError: as `Writer`.
@@ -33,7 +34,7 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
-    /// Runs one copy; an exception of `progress` ends it.
+    /// Runs one copy. An exception in `progress` ends it.
     fn copy(
         &self,
         py: Python<'_>,
@@ -79,13 +80,16 @@ impl Copier {
         Ok(Self { path, core: Turns::new(copier) })
     }
 
-    /// Copy `count` records of a reader from `first` on; their payloads will lie as they do in its file.
+    /// Copy `count` records of a reader, starting at `first`. Their payloads keep the layout of the
+    /// source file.
     ///
     /// Args:
-    ///     renumber: An int64 field and new values by old value, int64 (K,); negative values stay.
-    ///     progress: Called with the bytes written so far, now and then.
+    ///     renumber: An int64 field and the new value for each old value, int64 (K,). Negative
+    ///         values do not change.
+    ///     progress: Called periodically with the number of bytes written so far.
     /// Raises:
-    ///     SchemaError: other fields, or a value without a new one. CorruptFileError: damage. OSError: a read or a write failed.
+    ///     SchemaError: the fields differ, or a value has no new value. CorruptFileError: damage.
+    ///     OSError: a read or a write failed.
     #[pyo3(signature = (reader, first, count, *, renumber = None, progress = None))]
     fn copy_run(
         &self,
@@ -101,7 +105,8 @@ impl Copier {
         self.copy(py, progress, |copier, progress| copier.copy_run(&state.reader, run, &renumber, progress))
     }
 
-    /// Copy records in the order of `rows`, int64 (N,); unless it is ascending, their payloads will lie in this order too.
+    /// Copy records in the order of `rows`, int64 (N,). Their payloads are laid out in this order,
+    /// unless `rows` is ascending.
     #[pyo3(signature = (reader, rows, *, progress = None))]
     fn copy_rows(
         &self,
@@ -115,7 +120,7 @@ impl Copier {
         self.copy(py, progress, |copier, progress| copier.copy_rows(&state.reader, &rows, &[], progress))
     }
 
-    /// Write the columns: no record can be added any more, and little is left to do for `commit`.
+    /// Write the columns. Afterwards no record can be added, and `commit` has little left to do.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
@@ -124,7 +129,7 @@ impl Copier {
         delivered(py, settled)
     }
 
-    /// Make the file durable with these key/values; `close` gives it its name.
+    /// Make the file durable with this metadata. `close` then gives it its name.
     #[pyo3(signature = (metadata, *, complete = true))]
     fn commit(&self, py: Python<'_>, metadata: &Bound<'_, PyAny>, complete: bool) -> PyResult<()> {
         let metadata = to_json(metadata)?;
@@ -135,7 +140,7 @@ impl Copier {
         delivered(py, committed)
     }
 
-    /// Give the committed file its name, in the place of the one that it replaces.
+    /// Rename the committed file to its final name, replacing an existing file.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
@@ -144,7 +149,7 @@ impl Copier {
         delivered(py, closed)
     }
 
-    /// Remove what was written, unless it is closed.
+    /// Remove the file, unless it is closed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         if self.core.is_from_another_process() {
             return Ok(());
@@ -164,12 +169,12 @@ impl Copier {
         self.abort(py)
     }
 
-    /// Records copied so far.
+    /// Return the number of records copied so far.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.core.take(py, &self.path)?.len() as usize)
     }
 
-    /// The path that it was opened by.
+    /// The path given to the constructor.
     #[getter]
     fn path(&self) -> OsString {
         self.path.clone().into_os_string()
@@ -182,7 +187,8 @@ impl Copier {
     }
 }
 
-/// Return about how many bytes each of `count` records from `first` on takes in a file, int64 (count,).
+/// Return the approximate stored size in bytes of each of `count` records starting at `first`,
+/// int64 (count,).
 #[pyfunction]
 pub(crate) fn stored_bytes<'py>(
     py: Python<'py>,

@@ -1,4 +1,5 @@
-//! Core errors as Python exceptions, and the one door that releases the GIL.
+//! `to_py`, which converts core errors to Python exceptions, and `without_gil`, which runs work
+//! without the GIL.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// Why a value cannot be held that is as it should be: a `MemoryError`, not a `SchemaError`.
+/// Marks a failed allocation while copying a valid value: a `MemoryError`, not a `SchemaError`.
 pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
 
 create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
@@ -29,16 +30,17 @@ create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has 
 create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are no image, or one that cannot be decoded.");
 create_exception!(fastrecord, UnsupportedVersionError, FastRecordError, "The file was written by a newer fastrecord.");
 
-/// Return the code that an error's message ends with, such as "FR302", or None: what `FastRecordError.code` is.
+/// Return the code at the end of an error's message, such as "FR302", or None. This is
+/// `FastRecordError.code`.
 ///
-/// It is read from the message, as that is all of an exception that a worker process hands on. Of several lines, such as those
-/// of a worker's traceback, it is the last that ends with a code.
+/// The code comes from the message because a worker process passes on nothing else. In a message of
+/// several lines, such as a worker's traceback, the last line that ends with a code counts.
 #[pyfunction]
 pub(crate) fn error_code(error: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(code_of(&error.str()?.to_string_lossy()).map(str::to_owned))
 }
 
-/// Gives `FastRecordError` its property `code`.
+/// Adds the property `code` to `FastRecordError`.
 pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let property = py.import("builtins")?.getattr("property")?;
@@ -48,12 +50,12 @@ pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.getattr("FastRecordError")?.setattr("code", code)
 }
 
-/// A message with a code of docs/errors.md at its end.
+/// Appends a code of docs/errors.md to a message.
 pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
     format!("{message} [{code}]")
 }
 
-/// The exception for bytes that are not decoded.
+/// Converts an image decoding error to an exception.
 pub(crate) fn not_decoded(error: &CoreDecodeError) -> PyErr {
     match error {
         CoreDecodeError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
@@ -61,10 +63,12 @@ pub(crate) fn not_decoded(error: &CoreDecodeError) -> PyErr {
     }
 }
 
-/// `OSError(errno, text, path)`, which becomes `FileNotFoundError` or `PermissionError` by itself.
+/// Builds `OSError(errno, text, path)`. Python turns it into `FileNotFoundError` or
+/// `PermissionError`.
 fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> PyErr {
     match source.raw_os_error() {
-        // As everywhere else: a mapping, say, for which the process may have no more addresses.
+        // Report `MemoryError` as everywhere else, for example when the process has no address
+        // space left for a mapping.
         Some(_) if source.kind() == ErrorKind::OutOfMemory => PyMemoryError::new_err(message),
         Some(errno) => {
             let text = source.to_string();
@@ -85,7 +89,7 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
     }
 }
 
-/// Whether a path is written like a URL, such as `s3://bucket/train.frec`.
+/// Reports whether a path looks like a URL, such as `s3://bucket/train.frec`.
 fn is_remote(path: &Path) -> bool {
     let text = path.to_string_lossy();
     text.split_once("://").is_some_and(|(scheme, _)| {
@@ -94,13 +98,14 @@ fn is_remote(path: &Path) -> bool {
     })
 }
 
-/// The exception for a core error: a built-in one where there is one. Those that are not have a code.
+/// Converts a core error to an exception: the built-in type if there is one, else our own type with
+/// a code.
 pub(crate) fn to_py(error: Error) -> PyErr {
     let (message, coded) = (error.to_string(), error.coded());
     match error {
         Error::Io { path, source } => os_error(path, &source, "", message),
         Error::Unreadable { path, place, source } => os_error(path, &source, &format!(" ({place})"), message),
-        // The error is the system's, as callers expect it; what is safe is said beside it.
+        // Callers expect the system's error. The recovery advice goes into a note.
         Error::WriteFailed { path, source, safe } => {
             let note = format!("{}: {safe}", path.display());
             let raised = os_error(path, &source, "", message);
@@ -141,14 +146,16 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         | Error::Filling { .. } => SchemaError::new_err(coded),
         Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(coded),
         Error::Locked { .. } => LockedError::new_err(coded),
-        // `Error` is non-exhaustive only for other crates; these are the rest: Missing, WriterFailed, WrongProcess, Replaced.
+        // `Error` is non-exhaustive for other crates only. The remaining variants are Missing,
+        // WriterFailed, WrongProcess, Replaced.
         _ => FastRecordError::new_err(coded),
     }
 }
 
-/// Runs `work` without the GIL; its error becomes a Python exception.
+/// Runs `work` without the GIL. Its error becomes a Python exception.
 ///
-/// `work` gets a question to ask now and then: was there a signal (Ctrl-C)? If so, that exception is the outcome.
+/// `work` gets a function to call periodically, which reports whether a signal (Ctrl-C) arrived. If
+/// the signal handler raised, the result is that exception.
 pub(crate) fn without_gil<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T> + Send,
@@ -157,18 +164,18 @@ pub(crate) fn without_gil<T: Send>(
     let outcome = py.detach(|| {
         work(&mut || {
             #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general over lifetimes
-            // An interpreter that is at its end has none for the threads that it leaves.
+            // An exiting interpreter cannot attach threads that are still running.
             let signal = Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()));
             let interrupted = signal.is_err();
             raised = signal.err();
             interrupted
         })
     });
-    // The handler has run and raised: nobody else will raise it, whatever the work came to.
+    // The handler has raised its exception here. Return it, whatever the result of the work.
     raised.map_or_else(|| outcome.map_err(to_py), Err)
 }
 
-/// A callable of the caller's that is told how far work has come.
+/// The caller's progress callback.
 pub(crate) struct Progress<'a> {
     call: Option<&'a Py<PyAny>>,
     raised: Option<PyErr>,
@@ -179,14 +186,14 @@ impl<'a> Progress<'a> {
         Self { call, raised: None }
     }
 
-    /// Calls it; whether it raised, so that the work is to stop.
+    /// Calls it. Returns whether it raised, in which case the work must stop.
     pub(crate) fn tell(&mut self, arguments: impl for<'py> PyCallArgs<'py>) -> bool {
         let called = self.call.and_then(|call| Python::try_attach(|py| call.call1(py, arguments).map(drop)));
         self.raised = called.and_then(PyResult::err);
         self.raised.is_some()
     }
 
-    /// What the work came to: what the callable raised, if it did.
+    /// Returns the result of the work, or the exception of the callback.
     pub(crate) fn outcome<T>(self, outcome: PyResult<T>) -> PyResult<T> {
         self.raised.map_or(outcome, Err)
     }

@@ -1,4 +1,4 @@
-//! Calls of several threads, one after the other.
+//! `Turns`: gives one thread at a time exclusive use of a value.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -12,13 +12,14 @@ use pyo3::prelude::*;
 
 use crate::error::to_py;
 
-/// How long a thread waits before it looks for signals.
+/// How long a thread waits between checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A value that one thread of one process uses at a time.
 ///
-/// A plain lock would hang where this raises: when the thread that holds it asks again (a signal handler runs in the middle of a
-/// call), and in a forked child of a process that had it locked. And Ctrl-C ends the waiting.
+/// It raises in two cases where a plain lock would hang. One is a second request by the thread that
+/// holds it, from a signal handler during a call. The other is a forked child whose parent held the
+/// lock. Ctrl-C also ends the wait.
 pub(crate) struct Turns<T> {
     process: u32,
     user: Mutex<Option<ThreadId>>,
@@ -26,9 +27,9 @@ pub(crate) struct Turns<T> {
     value: Mutex<T>,
 }
 
-/// The value, as long as this thread has it.
+/// Exclusive use of the value by this thread.
 pub(crate) struct InUse<'a, T> {
-    // Fields are dropped in order: the value is let go before the turn is.
+    // Fields drop in order: the value's lock is released before the turn.
     value: MutexGuard<'a, T>,
     _turn: Turn<'a, T>,
 }
@@ -40,7 +41,7 @@ impl<T: Send> Turns<T> {
         Self { process: std::process::id(), user: Mutex::new(None), free: Condvar::new(), value: Mutex::new(value) }
     }
 
-    /// Looks at the value; `None` while a thread uses it.
+    /// Reads the value; returns `None` while a thread uses it.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
         self.value.try_lock().ok().map(|value| look(&value))
     }
@@ -49,7 +50,7 @@ impl<T: Send> Turns<T> {
         self.process != std::process::id()
     }
 
-    /// Waits, without the GIL, until no other thread uses the value. `path` is for messages.
+    /// Waits, without the GIL, until no other thread uses the value. `path` is for error messages.
     pub(crate) fn take(&self, py: Python<'_>, path: &Path) -> PyResult<InUse<'_, T>> {
         if self.is_from_another_process() {
             let (owner, here) = (self.process, std::process::id());

@@ -1,4 +1,4 @@
-//! Images as arrays, without a loader.
+//! Functions that decode, crop and inspect single images, without a loader.
 
 use crate::convert::images::options_from;
 use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of};
@@ -21,7 +21,7 @@ pub(crate) fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) ->
     PyArray1::from_vec(py, pixels).reshape([height as usize, width as usize, 3])
 }
 
-/// A copy: while other threads run, the owner may change the bytes.
+/// Copies the bytes, because their owner may change them while other threads run.
 fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let buffer = PyBuffer::<u8>::get(data)?;
     let mut bytes = zeros(buffer.len_bytes()).map_err(to_py)?;
@@ -29,27 +29,31 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Decode an image to RGB, uint8 (H, W, 3); other threads run meanwhile.
+/// Decode an image to RGB, uint8 (H, W, 3), without the GIL.
 ///
-/// JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF and PNM, told apart by the bytes. The pixels are those of Pillow's
-/// `convert("RGB")`: grey is repeated, alpha is dropped, CMYK is taken for Adobe's inverted kind, colours of 16 bits lose their
-/// lower half. Of TIFF the rarer kinds are not supported: palettes, CIELab, 32-bit and float samples, zstd.
+/// Supports JPEG, PNG, WebP, GIF (first frame), BMP, TIFF and PNM, detected from the bytes. The
+/// pixels equal those of Pillow's `convert("RGB")`. Grey is repeated, alpha is dropped, CMYK is
+/// treated as Adobe's inverted kind, and 16-bit colours lose their lower half. Rare kinds of TIFF
+/// are not supported: palettes, CIELab, 32-bit and float samples, zstd.
 ///
 /// Args:
-///     data: The encoded bytes: bytes, a memoryview, or anything else with a buffer.
-///     truncated: "reject" raises for an image that ends too early; "accept" decodes what is there. The rest is grey, or what
-///         the coarser scans of a progressive JPEG held, or black for other formats.
-///     sixteen_bit: Grey of 16 bits has no place in 8: "reject" raises, "scale" divides by 257 and rounds, "clip" makes all above
-///         255 white, as Pillow does.
-///     exif_orientation: Turn the image upright as its EXIF data (of TIFF, its tag) says. Otherwise it is left as stored.
-///     max_pixels: Images with more pixels are refused before memory is allocated; by default at 178,956,970, where Pillow
-///         refuses too.
+///     data: The encoded bytes: bytes, a memoryview, or any other object with a buffer.
+///     truncated: "reject" raises for an image that ends too early. "accept" decodes the part that
+///         is there. The rest is grey, or the coarser scans of a progressive JPEG, or black for
+///         other formats.
+///     sixteen_bit: Handling of 16-bit grey, which does not fit in 8 bits. "reject" raises. "scale"
+///         divides by 257 and rounds. "clip" turns all values above 255 white, as Pillow does.
+///     exif_orientation: Turn the image upright as its EXIF data (for TIFF, its tag) specifies.
+///         Otherwise it stays as stored.
+///     max_pixels: Images with more pixels are refused before memory is allocated. The default is
+///         178,956,970, Pillow's limit.
 ///
 /// Returns:
 ///     uint8 (H, W, 3), which owns its memory.
 ///
 /// Raises:
-///     DecodeError: no image of a known type, damaged, truncated, too large or of an unsupported kind.
+///     DecodeError: the image is of an unknown or unsupported kind, damaged, truncated or too
+///     large.
 #[pyfunction]
 #[pyo3(signature = (data, *, truncated = "reject", sixteen_bit = "reject", exif_orientation = false, max_pixels = None))]
 pub(crate) fn decode_image<'py>(
@@ -66,8 +70,9 @@ pub(crate) fn decode_image<'py>(
     array(py, image.height, image.width, image.pixels)
 }
 
-/// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given; on `threads` threads at the most,
-/// the reader's own number if None.
+/// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given.
+///
+/// Uses at most `threads` threads; None means the reader's own number.
 #[pyfunction]
 #[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), sixteen_bit = "reject", threads = None))]
 pub(crate) fn decode_records<'py>(
@@ -93,18 +98,20 @@ pub(crate) fn decode_records<'py>(
     PyList::new(py, arrays)
 }
 
-/// Return the kind of an image that is known and not decoded here, such as "AVIF"; None if it is decoded, or is none.
+/// Return the kind of an image that is recognized but not decoded here, such as "AVIF". Return None
+/// if it is decoded, or is not an image.
 #[pyfunction]
 pub(crate) fn foreign_kind(data: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(kind_of(&bytes_of(data)?))
 }
 
-/// Resize a part of an image to `size` (width, height) as the loader does it: uint8 (height, width, 3).
+/// Resize a part of an image to `size` (width, height) as the loader does: uint8 (height, width,
+/// 3).
 ///
 /// Args:
 ///     data: The encoded bytes.
 ///     part: x, y, width and height of the part, in pixels of the image.
-///     bounds: The same of the whole pixels that the filter may look at.
+///     bounds: x, y, width and height of the whole pixels that the filter may read.
 ///     size: Width and height of the output.
 #[pyfunction]
 pub(crate) fn crop_image<'py>(
@@ -128,8 +135,9 @@ pub(crate) fn crop_image<'py>(
     array(py, size.1, size.0, pixels.map_err(|error| not_decoded(&error))?)
 }
 
-/// Draw the boxes of a random resized crop at positions 0 to n of epoch 0: int64 (n, 5) of x, y, width, height and whether
-/// the image is flipped.
+/// Draw the boxes of a random resized crop at positions 0 to n of epoch 0.
+///
+/// Returns int64 (n, 5): x, y, width, height, and whether the image is flipped.
 #[pyfunction]
 pub(crate) fn draw_crops(
     py: Python<'_>,

@@ -1,7 +1,8 @@
-//! The private module `fastrecord._core`: argument checks, the GIL and error mapping; no algorithm.
-#![allow(missing_docs)] // what Python sees is documented in the classes
-#![allow(clippy::doc_markdown)] // docstrings are Python's
-#![allow(clippy::needless_pass_by_value)] // arguments arrive from Python as values
+//! The private module `fastrecord._core`: argument checks, the GIL and error conversion. It
+//! contains no algorithm.
+#![allow(missing_docs)] // the classes document what Python sees
+#![allow(clippy::doc_markdown)] // docstrings follow Python's conventions
+#![allow(clippy::needless_pass_by_value)] // Python passes arguments by value
 
 mod build_info;
 mod convert;
@@ -35,14 +36,15 @@ fn permute<'py>(
     Ok(PyArray1::from_vec(py, rows))
 }
 
-/// Return (width, height) of an encoded image by its first bytes, or None if it is no image of a known type.
+/// Return (width, height) of an encoded image from its first bytes, or None if the type is unknown.
 #[pyfunction]
 fn image_size(data: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
     let buffer = pyo3::buffer::PyBuffer::<u8>::get(data)?;
     Ok(fastrecord_core::image_size(&buffer.to_vec(data.py())?).ok())
 }
 
-/// Return how many threads may run at once: the CPUs of the affinity mask, or the quota of the process's group if that is less.
+/// Return the default number of threads: the CPUs of the affinity mask, or the CPU quota of the
+/// control group if it is lower.
 #[pyfunction]
 fn default_threads() -> usize {
     fastrecord_core::default_threads()

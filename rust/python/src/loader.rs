@@ -1,4 +1,4 @@
-//! The loader's threads, for `fastrecord.loader`.
+//! `ImagePlan`, `ArrayPlan`, `Loading` and `Load`: the loader's threads for `fastrecord.loader`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::image::array;
 use crate::logging::{deliver, delivered, follow};
 use crate::read::reader::Reader;
 
-/// Height and width, as Python has them, to width and height.
+/// Converts (height, width), Python's order, to (width, height).
 fn size((height, width): (u32, u32)) -> (u32, u32) {
     (width, height)
 }
@@ -43,7 +43,7 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
     })
 }
 
-/// A reader of each file, and the positions of its fields of these names.
+/// Returns the core reader of each file, and the schema positions of the named fields.
 fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSource>> {
     let source = |(reader, names): (PyRef<'_, Reader>, Vec<String>)| {
         let reader = reader.state()?.reader.clone();
@@ -53,7 +53,7 @@ fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSou
     files.into_iter().map(source).collect()
 }
 
-/// What outlives the iterations over a plan: how much was done, and memory for the batches to come.
+/// State shared by all iterations over a plan: counters, and spare memory for batches.
 struct Kept {
     counters: Arc<LoadCounters>,
     blocks: usize,
@@ -65,9 +65,9 @@ impl Kept {
         Self { counters: Arc::default(), blocks, spares: Mutex::new(Spares::new(blocks)) }
     }
 
-    /// The memory of this process.
+    /// Returns the spare memory of this process.
     fn spares(&self) -> Arc<Spares> {
-        // Held for a moment only, and never without the GIL: no fork finds it locked.
+        // The lock is held briefly and only with the GIL, so no fork finds it locked.
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         if !spares.is_ours() {
             *spares = Spares::new(self.blocks);
@@ -82,22 +82,24 @@ impl Kept {
     }
 }
 
-/// What is done to each record: which of its images become which pixels.
+/// The plan for images: which images of each record become which pixels.
 ///
 /// Args:
-///     files: Readers, each with the names of its fields that hold the images, one for each output.
-///     outputs: The geometry of each output, as `fastrecord.transforms` describe it.
-///     flip: Mirror every other image, on average.
-///     verify: When payloads are checked against their CRC: as of `Reader`.
+///     files: Readers, each with the names of its image fields, one for each output.
+///     outputs: The geometry of each output, as `fastrecord.transforms` describes it.
+///     flip: Mirror half of the images at random.
+///     verify: When to check payloads against their CRCs, as in `Reader`.
 ///     truncated: "reject" or "accept".
 ///     sixteen_bit: "reject", "scale" or "clip".
-///     exif_orientation: Turn images as their EXIF data says.
-///     max_pixels: Larger images are refused; None: where Pillow refuses them.
-///     main: The output whose images may be anything: of the others those that may be masks are refused. None: no one is.
-///     spares: Batches' memory that is kept for later ones.
-///     region: Decode only what a crop needs; False decodes whole images, as a yardstick.
+///     exif_orientation: Turn images upright as their EXIF data specifies.
+///     max_pixels: Larger images are refused. None means Pillow's limit.
+///     main: The output that accepts any image. The other outputs refuse images that may be masks.
+///         None: no output refuses them.
+///     spares: Number of batches whose memory is kept for reuse.
+///     region: Decode only the part that a crop needs. False decodes whole images, as a baseline.
 /// Raises:
-///     KeyError, TypeError: a field that is not there, or holds no bytes. ValueError: a geometry that makes no sense.
+///     KeyError, TypeError: a field does not exist, or does not hold bytes. ValueError: a geometry
+///     is invalid.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ImagePlan {
     plan: Arc<LoadPlan>,
@@ -132,7 +134,7 @@ impl ImagePlan {
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
-    /// Start `threads` threads, at least 1, that make batches until they are closed.
+    /// Start `threads` threads, at least 1, that load batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
         let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
         follow(py)?;
@@ -140,21 +142,22 @@ impl ImagePlan {
         Ok(Loading::new(&self.kept, Threads::Images(threads)))
     }
 
-    /// Return what all threads have done since the plan was made: records, failures, reads, bytes, and nanoseconds of reading,
-    /// decoding and resizing.
+    /// Return totals of all threads since the plan was created.
+    ///
+    /// They are records, failures, reads, bytes, and nanoseconds of reading, decoding and resizing.
     fn counters(&self) -> [u64; 7] {
         self.kept.counts()
     }
 }
 
-/// Values of fixed size to be stacked: scalars, and arrays of a fixed shape.
+/// The plan for stacking values of fixed size: scalars, and arrays of a fixed shape.
 ///
 /// Args:
 ///     files: Readers, each with the names of its fields, one for each output.
-///     verify: When payloads are checked against their CRC: as of `Reader`.
-///     spares: Batches' memory that is kept for later ones.
+///     verify: When to check payloads against their CRCs, as in `Reader`.
+///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
-///     KeyError, TypeError: a field that is not there, or whose values are not of one size.
+///     KeyError, TypeError: a field does not exist, or its values differ in size.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ArrayPlan {
     plan: Arc<StackPlan>,
@@ -170,7 +173,7 @@ impl ArrayPlan {
         Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
     }
 
-    /// Start `threads` threads, at least 1, that make batches until they are closed.
+    /// Start `threads` threads, at least 1, that load batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
         let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
         follow(py)?;
@@ -178,13 +181,13 @@ impl ArrayPlan {
         Ok(Loading::new(&self.kept, Threads::Arrays(threads)))
     }
 
-    /// Return what all threads have done since the plan was made, as of `ImagePlan`.
+    /// Return totals of all threads since the plan was created, as in `ImagePlan`.
     fn counters(&self) -> [u64; 7] {
         self.kept.counts()
     }
 }
 
-/// The core's threads, of either kind.
+/// The core's threads, for images or for arrays.
 enum Threads {
     Images(Loader<LoadPlan>),
     Arrays(Loader<StackPlan>),
@@ -206,7 +209,7 @@ impl Threads {
     }
 }
 
-/// Threads at work. They end when it is closed or dropped.
+/// Running loader threads. They end when it is closed or dropped.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Loading {
     rows: u64,
@@ -229,17 +232,18 @@ impl Loading {
 
 #[pymethods]
 impl Loading {
-    /// Begin a batch and return at once.
+    /// Submit a batch and return at once.
     ///
     /// Args:
-    ///     seed, epoch: Decide the crops, with the positions.
+    ///     seed, epoch: With the positions, they determine the crops.
     ///     rows: Record numbers over all files, int64 (N,).
-    ///     positions: Positions in the epoch order, int64 (N,); None for arrays, in which nothing is random.
-    ///     memory: A writable buffer for each output to be used instead of memory of our own, such as a pinned one; nobody
-    ///         else may use it before the batch is whole.
-    ///     ahead: Record numbers of later batches for which the kernel is asked too, ascending, int64 (N,).
+    ///     positions: Positions in the epoch order, int64 (N,). None for arrays, which use no
+    ///         randomness.
+    ///     memory: A writable buffer for each output, such as pinned memory, to use instead of our
+    ///         own. No other code may use it before the batch is complete.
+    ///     ahead: Record numbers of later batches to prefetch, ascending, int64 (N,).
     #[pyo3(signature = (seed, epoch, rows, positions = None, memory = None, ahead = None))]
-    #[allow(clippy::too_many_arguments)] // those of a batch
+    #[allow(clippy::too_many_arguments)] // the properties of a batch
     fn submit(
         &self,
         py: Python<'_>,
@@ -268,17 +272,19 @@ impl Loading {
         Ok(Load { load, lent: lent.then_some(ReleaseLent) })
     }
 
-    /// Make what the threads make of a record out of images that the caller has; counts it as made, and no longer as failed.
+    /// Process images that the caller supplies as the threads would. Counts the record as loaded
+    /// instead of failed.
     ///
     /// Args:
-    ///     seed, epoch, position: Decide the crops.
-    ///     images: For each output its encoded bytes, or pixels as binary PPM, and what those were made of: "palette", "one" for
-    ///         one channel, "several", or None to look at the bytes.
+    ///     seed, epoch, position: They determine the crops.
+    ///     images: For each output, the encoded bytes or the pixels as binary PPM, and the colours
+    ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
+    ///         bytes.
     /// Returns:
     ///     For each output its pixels, uint8 (height, width, 3).
     /// Raises:
-    ///     DecodeError: an image cannot be decoded, does not fit the other ones, or may be a mask. Its first argument is the
-    ///     message, its second the number of the output.
+    ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
+    ///     mask. Its first argument is the message, the second the number of the output.
     fn make_of<'py>(
         &self,
         py: Python<'py>,
@@ -304,15 +310,16 @@ impl Loading {
         made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
     }
 
-    /// End the threads, after the images under way; to wait for batches that are not whole is an error then. Closing twice
-    /// is allowed.
+    /// End the threads after their current images. Waiting for an incomplete batch then raises.
+    ///
+    /// Closing twice is allowed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(loader));
         deliver(py)
     }
 
-    /// The threads at work.
+    /// The number of running threads.
     #[getter]
     fn threads(&self) -> usize {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -320,10 +327,10 @@ impl Loading {
     }
 }
 
-/// A batch that is being made.
+/// A batch in progress.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Load {
-    // Fields are dropped in order: a batch that was not waited for lets go of lent memory too.
+    // Fields drop in order: dropping an unfinished batch also releases lent memory.
     load: CoreLoad,
     lent: Option<ReleaseLent>,
 }
@@ -336,21 +343,22 @@ impl Drop for ReleaseLent {
     }
 }
 
-/// Memory of each output, and the records that failed.
+/// The memory of each output, and the records that failed.
 type Made = (Vec<BatchMemory>, Vec<(usize, PyErr)>);
 
 #[pymethods]
 impl Load {
-    /// Wait until the batch is whole, once.
+    /// Wait until the batch is complete. Allowed once.
     ///
     /// Returns:
-    ///     Memory for each output, uint8 (N x bytes of a row,), writable, if none was given to `submit`; and the records that failed: (position in
-    ///     the batch, exception), in order. Their places are zeros.
+    ///     Memory for each output, uint8 (N x bytes per row,), writable, unless `submit` received
+    ///     memory. Then the records that failed: (position in the batch, exception), in order.
+    ///     Their slots are zeros.
     /// Raises:
-    ///     KeyboardInterrupt or what else a signal handler raises; the batch may be waited for again then. RuntimeError: the
-    ///     threads are closed, or in another process.
+    ///     KeyboardInterrupt, or another exception of a signal handler: the batch can be waited for
+    ///     again. RuntimeError: the threads are closed, or belong to another process.
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
-        deliver(py)?; // before: an interrupt of a handler must not cost the batch
+        deliver(py)?; // first: an interrupt of a handler must not lose the batch
         let (mut buffers, failures) = without_gil(py, |interrupted| self.load.wait(interrupted))?;
         let failures = failures.into_iter().map(|failure| (failure.place, to_py(failure.error))).collect();
         if self.lent.is_some() {
@@ -360,7 +368,7 @@ impl Load {
         Ok((buffers.into_iter().map(BatchMemory::new).collect(), failures))
     }
 
-    /// Whether waiting would take no time.
+    /// Return whether `wait` would return at once.
     fn is_ready(&self) -> bool {
         self.load.is_ready()
     }

@@ -1,7 +1,8 @@
-//! What the core tells of itself, on its way to Python's `logging`.
+//! The queue between the core's log events and Python's `logging`.
 //!
-//! Whoever has something to tell, on whatever thread, puts it into a queue and goes on: it never waits for the GIL, nor for a
-//! handler. At the end of a call into the core the thread that made it, which has the GIL then, hands on what is waiting.
+//! Any thread can log: it appends the event to a queue and continues. It never waits for the GIL or
+//! for a handler. At the end of a call into the core, the calling thread, which then holds the GIL,
+//! delivers the queued events.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,25 +17,25 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Events that wait at the most; of those that come while so many do, only their number is told.
+/// Queue capacity. When it is full, further events are counted and dropped.
 const MOST: usize = 1024;
-/// Where the core's modules are, as `log` names them.
+/// The `log` target prefix of the core's modules.
 const CORE: &str = "fastrecord_core";
 
 static QUEUE: ArcSwapOption<Queue> = ArcSwapOption::const_empty();
-/// Something is in the queue, perhaps: all that a call has to look at when nothing is.
+/// Whether the queue may hold events. A call checks only this flag when the queue is empty.
 static WAITING: AtomicBool = AtomicBool::new(false);
-/// The interpreter is on its way out.
+/// Whether the interpreter is exiting.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// A handler is at work on this thread: what it does with fastrecord is handed on later.
+    /// Whether a handler runs on this thread. Events that it causes are delivered later.
     static DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Event {
     level: Level,
-    /// Such as `fastrecord_core::writer`.
+    /// For example `fastrecord_core::writer`.
     target: String,
     message: String,
     file: Option<&'static str>,
@@ -44,7 +45,8 @@ struct Event {
     thread_name: Option<String>,
 }
 
-/// Of one process: a forked child has its own, as a thread that it has not may have had the lock of its parent's.
+/// The queue of one process. A forked child gets its own: a thread that does not exist there may
+/// have locked its parent's.
 struct Queue {
     process: u32,
     held: Mutex<Held>,
@@ -65,7 +67,7 @@ impl Queue {
                 return Arc::clone(queue);
             }
             let made = Arc::new(Self { process, held: Mutex::default() });
-            // After a fork the parent's is never dropped: its lock may be held for ever.
+            // Never drop the parent's queue after a fork: its lock may never be released.
             std::mem::forget(before.clone());
             drop(QUEUE.compare_and_swap(&before, Some(made)));
         }
@@ -91,7 +93,7 @@ impl Queue {
         std::mem::take(&mut *self.held())
     }
 
-    /// Puts back what was not handed on.
+    /// Puts back events that were not delivered.
     fn put_back(&self, mut events: VecDeque<Event>) {
         let mut held = self.held();
         events.append(&mut held.events);
@@ -101,7 +103,7 @@ impl Queue {
     }
 }
 
-/// The core's logger. `log` asks its own level first, before anything is formatted.
+/// The core's logger. `log` checks its own level first, before any formatting.
 struct Sender;
 
 impl Log for Sender {
@@ -129,13 +131,15 @@ impl Log for Sender {
     fn flush(&self) {}
 }
 
-/// Has the core tell of itself; nothing before [`follow`] says from which level on.
+/// Installs the core's logger. It logs nothing before [`follow`] sets the level.
 pub(crate) fn install() {
-    // Only this library has this copy of `log`: who was first is this module, in a process that loads it twice.
+    // Only this library uses this copy of `log`. In a process that loads the module twice, an
+    // earlier logger is this one.
     let _ = log::set_logger(&Sender);
 }
 
-/// Takes over the level that Python's loggers have now. Calls that open, begin or end something do this: it is too much for each.
+/// Copies the current level of Python's loggers. Only calls that open, start or end something do
+/// so: it is too slow for every call.
 pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static THRESHOLD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if CLOSED.load(Ordering::Relaxed) {
@@ -153,11 +157,11 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Hands on what is waiting. No lock may be held meanwhile: handlers are Python code.
+/// Delivers the queued events. The caller must hold no lock: handlers are Python code.
 ///
 /// # Errors
-/// `KeyboardInterrupt` and the like out of a handler; other exceptions of handlers are reported as Python does it, and are no
-/// outcome of the call.
+/// `KeyboardInterrupt` and the like from a handler. Other exceptions of handlers are reported by
+/// `logging`, and do not affect the call.
 pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
     if !WAITING.load(Ordering::Acquire) || CLOSED.load(Ordering::Relaxed) || DELIVERING.replace(true) {
         return Ok(());
@@ -168,7 +172,7 @@ pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
     while let Some(event) = events.pop_front() {
         outcome = hand_on(py, &event);
         if queue.process != std::process::id() {
-            break; // a handler has forked: the rest is the parent's to tell
+            break; // a handler has forked: the parent delivers the rest
         }
         if outcome.is_err() {
             queue.put_back(events);
@@ -182,14 +186,14 @@ pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
     outcome
 }
 
-/// An event of this file's own.
+/// Creates an event from this file.
 fn told(level: Level, message: String) -> Event {
     let (thread, created) = (thread::current().id(), SystemTime::now());
     let (file, line) = (Some(file!()), Some(line!()));
     Event { level, target: CORE.to_owned(), message, file, line, created, thread, thread_name: None }
 }
 
-/// Hands on what is waiting, whatever a call came to.
+/// Delivers the queued events, whatever the outcome of the call.
 pub(crate) fn delivered<T>(py: Python<'_>, outcome: PyResult<T>) -> PyResult<T> {
     deliver(py).and(outcome)
 }
@@ -220,20 +224,20 @@ fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     }
 }
 
-/// What is done before the last events are handed on.
+/// The hook that runs before the last events are delivered.
 static AT_EXIT: OnceLock<fn(Python<'_>)> = OnceLock::new();
 
-/// Sets what is done as the interpreter ends, before the last events are handed on.
+/// Sets the hook that runs at interpreter exit, before the last events are delivered.
 pub(crate) fn at_exit(hook: fn(Python<'_>)) {
-    let _ = AT_EXIT.set(hook); // a second import of the module brings the same one
+    let _ = AT_EXIT.set(hook); // a second import of the module sets the same hook
 }
 
-/// Whether the interpreter is on its way out: nothing is handed on any more.
+/// Whether the interpreter is exiting. Nothing is delivered any more.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Hand on what the core has told so far; the last time as the interpreter ends, with `last`.
+/// Deliver the core's queued events. `last` marks the last delivery, at interpreter exit.
 #[pyfunction]
 #[pyo3(signature = (*, last = false))]
 pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {

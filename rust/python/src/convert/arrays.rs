@@ -1,4 +1,4 @@
-//! Arrays and numbers of the core as numpy's and Python's.
+//! Conversion between the core's arrays and numbers and those of numpy, torch and Python.
 
 use crate::convert::numbers::not_wanted;
 use crate::convert::numbers::number_bytes;
@@ -15,11 +15,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyComplex, PyTuple};
 
-/// What is asked of numpy again and again.
+/// Cached numpy functions and dtypes.
 struct Numpy {
     ndarray: Py<PyAny>,
     empty: Py<PyAny>,
-    /// In the order of `DType::ALL`.
+    /// Indexed in the order of `DType::ALL`.
     dtypes: Vec<Py<PyAny>>,
 }
 
@@ -36,18 +36,18 @@ fn numpy(py: Python<'_>) -> PyResult<&Numpy> {
     })
 }
 
-/// numpy has no bfloat16: it sees the bits.
+/// Returns the numpy dtype name. numpy has no bfloat16: it sees the bits.
 pub(crate) fn numpy_name(dtype: DType) -> &'static str {
     if dtype == DType::BFloat16 { "uint16" } else { dtype.name() }
 }
 
-/// The numpy dtype that an element type is seen as.
+/// Returns the numpy dtype that represents an element type.
 pub(crate) fn dtype_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let place = DType::ALL.iter().position(|other| *other == dtype).unwrap_or_default();
     Ok(numpy(py)?.dtypes[place].bind(py).clone())
 }
 
-/// An array over a buffer, which it keeps alive; read-only if that is.
+/// Creates an array over a buffer and keeps the buffer alive; read-only if the buffer is.
 pub(crate) fn array_over<'py>(
     buffer: &Bound<'py, PyAny>,
     offset: u64,
@@ -59,7 +59,7 @@ pub(crate) fn array_over<'py>(
     numpy(py)?.ndarray.bind(py).call1((shape, dtype_of(py, dtype)?, buffer, offset))
 }
 
-/// A read-only array that owns a copy of the bytes.
+/// Creates a read-only array that owns a copy of the bytes.
 pub(crate) fn array_of<'py>(
     py: Python<'py>,
     bytes: &[u8],
@@ -69,18 +69,18 @@ pub(crate) fn array_of<'py>(
     array_over(&PyBytes::new(py, bytes), 0, dtype, shape)
 }
 
-/// A new array whose numbers are of no meaning yet.
+/// Creates an uninitialized array.
 pub(crate) fn new_array<'py>(py: Python<'py>, dtype: DType, shape: &[u64]) -> PyResult<Bound<'py, PyAny>> {
     numpy(py)?.empty.bind(py).call1((PyTuple::new(py, shape)?, dtype_of(py, dtype)?))
 }
 
-/// The shape of N stacked values.
+/// Returns the shape of N stacked values.
 pub(crate) fn stacked(records: usize, array: &ArrayType) -> Vec<u64> {
     let dims = array.shape().iter().map(|dim| dim.unwrap_or_default());
     std::iter::once(records as u64).chain(dims).collect()
 }
 
-/// A number as Python's own type; `bytes` are as many as the type has.
+/// Converts a number to Python's own type. `bytes` has the size of the type.
 pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     fn word<const N: usize>(bytes: &[u8]) -> [u8; N] {
         bytes.get(..N).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
@@ -108,9 +108,12 @@ pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResu
     }
 }
 
-/// The float of 32 bits next to a number towards zero, with its last bit set if it is another number: rounded to 16 bits, it gives what
-/// the number itself would. (The conversions of `half` from 64 bits overlook the low 32.)
-#[allow(clippy::cast_possible_truncation)] // what is cut off is what the last bit stands for
+/// Rounds to a 32-bit float towards zero, and sets the last bit if the result is inexact ("round to
+/// odd").
+///
+/// Rounding that result to 16 bits equals rounding the original number. (The 64-bit conversions of
+/// `half` ignore the low 32 bits.)
+#[allow(clippy::cast_possible_truncation)] // the last bit stands for the bits cut off
 fn to_odd(value: f64) -> f32 {
     let near = value as f32;
     if near.is_infinite() || value.is_nan() || f64::from(near).to_bits() == value.to_bits() {
@@ -120,19 +123,19 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
 }
 
-/// The nearest float of 16 bits; `None` if the number is finite and that float is not.
+/// Rounds to the nearest 16-bit float; `None` if a finite number would become infinite.
 pub(crate) fn to_half(value: f64) -> Option<u16> {
     let near = f16::from_f32(to_odd(value));
     (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }
 
-/// As [`to_half`].
+/// As [`to_half`], for bfloat16.
 pub(crate) fn to_bfloat(value: f64) -> Option<u16> {
     let near = bf16::from_f32(to_odd(value));
     (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }
 
-/// A numpy array over a value's memory, and whether its numbers are bfloat16 although numpy sees integers.
+/// Returns a numpy array over a value's memory, and whether its integers are bfloat16 bits.
 pub(crate) fn array_from<'py>(
     value: &Bound<'py, PyAny>,
     wanted: &ArrayType,
@@ -152,7 +155,7 @@ pub(crate) fn array_from<'py>(
         wanted.shape().is_empty() && (value.hasattr("__float__").map_err(fail)? || value.is_instance_of::<PyComplex>());
     let single = single && !value.hasattr("__array__").map_err(fail)?;
     if single {
-        // A Python number is of no dtype: it is written as a scalar field would.
+        // A Python number has no dtype: it is converted as for a scalar field.
         return number_array(value, wanted.dtype()).map(|array| (array, wanted.dtype() == DType::BFloat16));
     }
     if !value.hasattr("__array__").map_err(fail)? {
@@ -163,7 +166,7 @@ pub(crate) fn array_from<'py>(
     array.cast_into::<PyUntypedArray>().map(|array| (array, false)).map_err(|e| fail(e.into()))
 }
 
-/// The numbers of an array or a tensor of a type, in C order; `None` for anything else.
+/// Converts an array or a tensor to a type, in C order; `None` for any other object.
 pub(crate) fn as_array<'py>(
     value: &Bound<'py, PyAny>,
     dtype: DType,
@@ -185,7 +188,8 @@ pub(crate) fn number_array<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Resu
     array.map_err(|e| wrong(value, "a number", &e))
 }
 
-/// The numpy array over a CPU tensor's memory; of bfloat16 the bits, which is told.
+/// Returns a numpy view of a CPU tensor. bfloat16 is returned as int16 bits, with `true` in the
+/// second element.
 pub(crate) fn tensor_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyUntypedArray>, bool)> {
     let py = tensor.py();
     let device: String = tensor.getattr("device")?.getattr("type")?.extract()?;
@@ -234,14 +238,15 @@ pub(crate) fn in_c_order<'py>(
     copied().map_err(|error| error.value(py).to_string())
 }
 
-/// Whether a numpy dtype is the one of a field, in whatever byte order.
+/// Reports whether a numpy dtype is the dtype of a field, in any byte order.
 pub(crate) fn is_of(dtype: &Bound<'_, PyArrayDescr>, wanted: DType, bfloat: bool) -> bool {
     let kind = match wanted {
         DType::Bool => b'b',
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => b'i',
         DType::Complex64 | DType::Complex128 => b'c',
         DType::Float16 | DType::Float32 | DType::Float64 => b'f',
-        // What numpy sees of them is their bits. (A package that adds bfloat16 to numpy gives it a name.)
+        // numpy sees the bits of bfloat16. (A package that adds bfloat16 to numpy names the dtype
+        // so.)
         DType::BFloat16 => {
             let name = || dtype.getattr("name").is_ok_and(|name| name.eq("bfloat16").unwrap_or(false));
             return bfloat || (dtype.kind() == b'u' && dtype.itemsize() == 2) || name();

@@ -1,4 +1,4 @@
-//! Memory of ours in Python's hands, and Python's in ours: the buffer protocol, both ways.
+//! The buffer protocol: exporting Rust memory to Python, and borrowing Python buffers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use pyo3::types::PyMemoryView;
 
 use crate::convert::arrays::tensor_array;
 
-/// What keeps the bytes alive and in place.
+/// The owner that keeps the bytes alive and in place.
 pub(crate) enum Bytes {
     Mapped(Arc<Mapping>),
     Owned(Arc<Vec<u8>>),
@@ -30,7 +30,7 @@ impl Bytes {
     }
 }
 
-/// Owner of exported bytes: every memoryview and array over them keeps it alive.
+/// Owner of exported bytes. Every memoryview and array over them keeps it alive.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Exporter {
     bytes: Bytes,
@@ -38,15 +38,17 @@ pub(crate) struct Exporter {
 
 #[pymethods]
 impl Exporter {
-    // SAFETY: unsafe because the caller, the interpreter, must give a view to fill; nothing else calls it.
+    // SAFETY: unsafe because the caller must pass a valid view to fill. The interpreter is the only
+    // caller.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let bytes = slf.get().bytes.as_slice();
-        // SAFETY: PyBuffer_FillInfo fills `view`, which the interpreter gives us for that, and takes a reference to the owner,
-        // which keeps the bytes alive. They stay in place: the owner is frozen, and neither a mapping nor the vector behind
-        // an Arc ever moves its bytes. Read-only (1): requests for a writable buffer are refused.
+        // SAFETY: PyBuffer_FillInfo fills `view`, which the interpreter passes for that purpose. It
+        // takes a reference to the owner, which keeps the bytes alive. The bytes stay in place: the
+        // owner is frozen, and neither a mapping nor the vector behind an Arc ever moves its bytes.
+        // Read-only (1): requests for a writable buffer are refused.
         let status = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -61,26 +63,28 @@ impl Exporter {
     }
 }
 
-/// A memoryview of all bytes; slices of it are what users get.
+/// Creates a memoryview of all bytes. Users get slices of it.
 pub(crate) fn export(py: Python<'_>, bytes: Bytes) -> PyResult<Py<PyAny>> {
     let exporter = Bound::new(py, Exporter { bytes })?;
     Ok(PyMemoryView::from(&exporter.into_any())?.into_any().unbind())
 }
 
-/// A slice of a memoryview.
+/// Slices a memoryview.
 #[inline]
 pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> PyResult<Bound<'py, PyAny>> {
     let py = view.py();
     let (start, stop) = (offset.into_pyobject(py)?, (offset + length).into_pyobject(py)?);
-    // SAFETY: PySlice_New takes references of its own to two objects, which live here, and gives a new one, or null and an error.
-    // (`PySlice::new` never lets go of the numbers that it makes: 64 bytes a slice.)
+    // SAFETY: PySlice_New takes its own references to two objects, which live here. It returns a
+    // new reference, or null and an error. (`PySlice::new` leaks the numbers that it creates: 64
+    // bytes per slice.)
     let slice = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PySlice_New(start.as_ptr(), stop.as_ptr(), std::ptr::null_mut()))
     }?;
     view.get_item(slice)
 }
 
-/// Memory of a batch that has become Python's: writable, and given back when the last tensor over it is gone.
+/// Memory of a batch that Python owns: writable, and returned to the pool when the last tensor over
+/// it is gone.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct BatchMemory {
     buffer: BatchBuffer,
@@ -94,14 +98,15 @@ impl BatchMemory {
 
 #[pymethods]
 impl BatchMemory {
-    // SAFETY: unsafe because the caller, the interpreter, must give a view to fill; nothing else calls it.
+    // SAFETY: unsafe because the caller must pass a valid view to fill. The interpreter is the only
+    // caller.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let buffer = &slf.get().buffer;
-        // SAFETY: as for `Exporter`. Writable (0): the core has given the buffer away, whole, and no thread of it writes there
-        // any more; the memory stays until this object is gone.
+        // SAFETY: as for `Exporter`. Writable (0): the core has given up the whole buffer, and none
+        // of its threads writes to it. The memory stays until this object is gone.
         let status = unsafe {
             let start = buffer.as_ptr().cast::<c_void>();
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, buffer.len().cast_signed(), 0, flags)
@@ -110,7 +115,8 @@ impl BatchMemory {
     }
 }
 
-/// Exports that the core's threads are done with. To release one takes the GIL, which they never do: [`release_lent`] does.
+/// Exports that the core's threads no longer use. Releasing one needs the GIL, which those threads
+/// never take. [`release_lent`] releases them.
 static RETURNED: Mutex<Vec<PyBuffer<u8>>> = Mutex::new(Vec::new());
 
 struct Lent(Option<PyBuffer<u8>>);
@@ -121,8 +127,9 @@ impl Drop for Lent {
     }
 }
 
-/// Memory that Python has allocated, for the core to fill. The export keeps it in place; that nobody else uses it before the
-/// batch is whole is the caller's part.
+/// Lends memory that Python has allocated to the core. The export keeps it in place.
+///
+/// The caller must ensure that no other code uses the memory before the batch is complete.
 pub(crate) fn lend(memory: &Bound<'_, PyAny>) -> PyResult<BatchBuffer> {
     let buffer = PyBuffer::<u8>::get(memory)?;
     if buffer.readonly() || !buffer.is_c_contiguous() {
@@ -130,14 +137,14 @@ pub(crate) fn lend(memory: &Bound<'_, PyAny>) -> PyResult<BatchBuffer> {
     }
     let start = NonNull::new(buffer.buf_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
     let length = buffer.len_bytes();
-    // SAFETY: the export keeps `length` bytes at `start` allocated and in place until it is released, which is after `Lent` was
-    // dropped. (A null pointer is that of an empty buffer.)
+    // SAFETY: the export keeps `length` bytes at `start` allocated and in place until it is
+    // released. That happens after `Lent` was dropped. (An empty buffer has a null pointer.)
     Ok(unsafe { BatchBuffer::lent(start, length, Box::new(Lent(Some(buffer)))) })
 }
 
-/// Lets go of the lent memory that the core is done with.
+/// Releases the lent memory that the core no longer uses.
 pub(crate) fn release_lent(_attached: Python<'_>) {
-    // Not `lock`: a thread that fork did not copy may have it for ever.
+    // Do not use `lock`: a thread that fork did not copy may hold it forever.
     let returned = match RETURNED.try_lock() {
         Ok(mut returned) => std::mem::take(&mut *returned),
         Err(TryLockError::Poisoned(mut poisoned)) => std::mem::take(&mut **poisoned.get_mut()),
@@ -146,10 +153,10 @@ pub(crate) fn release_lent(_attached: Python<'_>) {
     drop(returned);
 }
 
-/// Lends the memory of a writable, contiguous Python buffer for the time of a call.
+/// Lends the memory of a writable, contiguous Python buffer for the duration of a call.
 pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u8]) -> PyResult<T>) -> PyResult<T> {
     let buffer = match PyUntypedBuffer::get(out) {
-        // A CPU tensor has no buffer protocol, the array over its memory has.
+        // A CPU tensor has no buffer protocol; the numpy array over its memory has.
         Err(_) if out.hasattr("__torch_function__")? => PyUntypedBuffer::get(&tensor_array(out)?.0)?,
         buffer => buffer?,
     };
@@ -163,19 +170,20 @@ pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u
     let bytes: &mut [u8] = if length == 0 {
         &mut []
     } else {
-        // SAFETY: the buffer is contiguous (asked above) and writable, and stays allocated and in place until `buffer` is
-        // dropped below. That no other Python thread reads or writes it meanwhile is the caller's part, as in `file.readinto`.
+        // SAFETY: the buffer is contiguous (checked above) and writable. It stays allocated and in
+        // place until `buffer` is dropped below. The caller must ensure that no other Python thread
+        // reads or writes it meanwhile, as in `file.readinto`.
         unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), length) }
     };
     let result = work(bytes);
-    drop(buffer); // not before: it is what keeps the memory in place
+    drop(buffer); // not earlier: it keeps the memory in place
     result
 }
 
-/// The bytes of a C-contiguous array.
+/// Returns the bytes of a C-contiguous array.
 ///
 /// # Panics
-/// If it is not contiguous.
+/// If the array is not contiguous.
 pub(crate) fn array_bytes<'a>(py: Python<'_>, array: &'a Py<PyUntypedArray>) -> &'a [u8] {
     let array = array.bind(py);
     assert!(array.is_c_contiguous(), "the array was made contiguous");
@@ -183,8 +191,8 @@ pub(crate) fn array_bytes<'a>(py: Python<'_>, array: &'a Py<PyUntypedArray>) -> 
     if length == 0 {
         return &[];
     }
-    // SAFETY: numpy keeps `length` bytes at `data` as long as the array lives, which the reference does that the result borrows.
-    // An array that is referred to is not resized. That no other thread writes to it meanwhile is the caller's part, as for
-    // every write of a buffer.
+    // SAFETY: numpy keeps `length` bytes at `data` while the array lives. The result borrows the
+    // reference that keeps it alive. numpy does not resize an array with references. The caller
+    // must ensure that no other thread writes to it meanwhile, as for every write of a buffer.
     unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), length) }
 }

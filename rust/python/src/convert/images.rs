@@ -1,4 +1,4 @@
-//! Python's arguments as the core's options of decoding.
+//! Conversion of Python arguments to the core's `DecodeOptions`.
 
 use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::image::SixteenBit;
@@ -6,7 +6,7 @@ use fastrecord_core::image::Truncated;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The core's options from Python's arguments.
+/// Builds the core's options from Python arguments.
 pub(crate) fn options_from(
     truncated: &str,
     sixteen_bit: &str,
@@ -27,7 +27,7 @@ pub(crate) fn options_from(
     Ok(DecodeOptions { truncated, sixteen_bit, orientation: exif_orientation, max_pixels, ..default })
 }
 
-/// What is done with grey of 16 bits.
+/// Parses the handling of 16-bit grey images.
 pub(crate) fn sixteen_bit_from(name: &str) -> Result<SixteenBit, String> {
     match name {
         "reject" => Ok(SixteenBit::Reject),

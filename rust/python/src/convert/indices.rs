@@ -1,4 +1,4 @@
-//! Python values to what the core takes, and back.
+//! Conversion of record numbers, JSON, schemas and paths between Python and the core.
 
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,12 @@ fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))
 }
 
-/// What no i64 holds is out of range in any file.
+/// Reports an integer that does not fit in i64: it is out of range in every file.
 fn out_of_range(number: impl std::fmt::Display) -> PyErr {
     PyIndexError::new_err(format!("record {number} is out of range"))
 }
 
-/// Record numbers from any 1-D sequence or array of integers.
+/// Takes record numbers from any 1-D sequence or array of integers.
 pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(array) = given.extract::<PyReadonlyArray1<'_, i64>>() {
         let Ok(numbers) = array.as_slice() else { return Ok(array.as_array().to_vec()) };
@@ -55,7 +55,7 @@ pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     }
 }
 
-/// One record number; anything with `__index__` but a bool.
+/// Takes one record number: any object with `__index__`, except a bool.
 pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if given.is_instance_of::<PyBool>() || given.is_instance_of::<PyFloat>() {
         return Err(not_indices(&format!("of {}", given.get_type().name()?)));
@@ -69,12 +69,12 @@ pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     })
 }
 
-/// An int64 array that owns its memory.
+/// Creates an int64 array that owns its memory.
 pub(crate) fn int64_array(py: Python<'_>, values: Vec<u64>) -> Bound<'_, PyAny> {
     PyArray1::from_vec(py, values.into_iter().map(u64::cast_signed).collect()).into_any()
 }
 
-/// An int64 array as positions, each at least 0.
+/// Takes an int64 array of positions, each at least 0.
 pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<Vec<u64>> {
     if given.ndim() != 1 {
         return Err(PyValueError::new_err("positions are a 1-D int64 array"));
@@ -86,7 +86,7 @@ pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<V
     given.as_array().iter().map(check).collect()
 }
 
-/// The JSON object of a Python mapping; NaN and what is no JSON are refused.
+/// Converts a Python mapping to a JSON object. Refuses NaN and values that JSON lacks.
 pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<String, serde_json::Value>> {
     let py = value.py();
     let options = PyDict::new(py);
@@ -104,11 +104,12 @@ pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<Stri
     let dict = py.import("builtins")?.call_method1("dict", (value,)).map_err(named)?;
     let text = py.import("json")?.call_method("dumps", (&dict,), Some(&options)).map_err(named)?;
     let map = serde_json::from_str(text.extract()?).map_err(|e| PyValueError::new_err(format!("metadata: {e}")))?;
-    check_kept(&dict)?; // after the parser, which bounds how deep it can go
+    check_kept(&dict)?; // after the parser, which limits the depth
     Ok(map)
 }
 
-/// Refuses what JSON would hand back as something else: keys that become text, integers that become floats.
+/// Refuses values that JSON would return as another type: keys that become text, integers that
+/// become floats.
 fn check_kept(value: &Bound<'_, PyAny>) -> PyResult<()> {
     if let Ok(dict) = value.cast::<PyDict>() {
         for (key, value) in dict {
@@ -127,7 +128,7 @@ fn check_kept(value: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// The JSON text of any Python value that JSON has; NaN and keys that would become text are refused.
+/// Converts a Python value to JSON text. Refuses NaN, and keys that would become text.
 pub(crate) fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = value.py();
     let options = PyDict::new(py);
@@ -135,7 +136,7 @@ pub(crate) fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
     options.set_item("ensure_ascii", false)?;
     options.set_item("separators", (",", ":"))?;
     let text = py.import("json")?.call_method("dumps", (value,), Some(&options))?;
-    check_keys(value)?; // after the writer, which finds circles
+    check_keys(value)?; // after `dumps`, which detects cycles
     Ok(text.cast::<PyString>()?.to_str()?.to_owned())
 }
 
@@ -155,12 +156,13 @@ fn check_keys(value: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// A Python object from JSON text.
+/// Parses JSON text to a Python object.
 pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (text,))
 }
 
-/// The core's schema from a `fastrecord.Schema`, or from a mapping that makes one.
+/// Builds the core's schema from a `fastrecord.Schema`, or from a mapping accepted by its
+/// constructor.
 pub(crate) fn schema_from(given: &Bound<'_, PyAny>) -> PyResult<Schema> {
     let class = given.py().import("fastrecord.schema")?.getattr("Schema")?;
     let schema = if given.is_instance(&class)? { given.clone() } else { class.call1((given,))? };
@@ -168,17 +170,17 @@ pub(crate) fn schema_from(given: &Bound<'_, PyAny>) -> PyResult<Schema> {
     Schema::from_json(&text).map_err(to_py)
 }
 
-/// A `fastrecord.Schema` from the core's.
+/// Builds a `fastrecord.Schema` from the core's schema.
 pub(crate) fn schema_to<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyAny>> {
     py.import("fastrecord.schema")?.getattr("Schema")?.call_method1("_from_json", (schema.to_json(),))
 }
 
-/// The path from the root: it stays right when the process changes its working directory.
+/// Returns the absolute path. It stays valid when the process changes its working directory.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A message about one value of a record, in the core's form.
+/// Builds an error about one value of a record, in the core's message form.
 pub(crate) fn bad_value(path: &Path, record: u64, field: &str, detail: &str) -> PyErr {
     let message = format!("{}: record {record}, field {field}: {detail}", path.display());
     if detail == NO_MEMORY {

@@ -1,4 +1,5 @@
-//! Values between Python and the core: indices, JSON, arrays, numbers, buffers. No class of Python's lives here.
+//! Values between Python and the core: indices, JSON, arrays, numbers, buffers. Defines no public
+//! Python class.
 
 pub(crate) mod arrays;
 pub(crate) mod buffers;

@@ -1,4 +1,4 @@
-//! Python's numbers as the bytes of a field's type.
+//! Conversion of Python numbers to the bytes of a field's type.
 
 use crate::convert::arrays::to_bfloat;
 use crate::convert::arrays::to_half;
@@ -6,7 +6,7 @@ use fastrecord_core::DType;
 use pyo3::prelude::*;
 use pyo3::types::PyComplex;
 
-/// Says what is wanted instead of a value.
+/// Builds the message for a value of the wrong type.
 pub(crate) fn wrong(value: &Bound<'_, PyAny>, wanted: &str, error: &PyErr) -> String {
     format!("{wanted} is wanted, not {} ({})", type_name(value), error.value(value.py()))
 }
@@ -19,7 +19,7 @@ pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
     value.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
-/// A number that an array or a tensor without dimensions holds, or the value itself.
+/// Returns the number in an array or a tensor without dimensions, or else the value itself.
 pub(crate) fn item<'py>(value: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
     let item = || -> PyResult<Bound<'py, PyAny>> {
         if value.getattr("ndim")?.extract::<usize>()? == 0 { value.call_method0("item") } else { Ok(value.clone()) }
@@ -27,10 +27,10 @@ pub(crate) fn item<'py>(value: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
     item().unwrap_or_else(|_| value.clone())
 }
 
-/// The little-endian bytes of a number, as many as its type has: at most 16.
+/// The little-endian bytes of a number, and how many its type has: at most 16.
 pub(crate) type NumberBytes = ([u8; 16], usize);
 
-/// Converts a Python number into the bytes of `dtype`, or says why it does not fit.
+/// Converts a Python number to the bytes of `dtype`, or returns why it does not fit.
 pub(crate) fn number_of(value: &Bound<'_, PyAny>, dtype: DType) -> Result<NumberBytes, String> {
     fn held<const N: usize>(bytes: [u8; N]) -> NumberBytes {
         let mut all = [0; 16];
@@ -47,7 +47,7 @@ pub(crate) fn number_of(value: &Bound<'_, PyAny>, dtype: DType) -> Result<Number
     let float = || value.extract::<f64>().map_err(|e| wrong(value, "a float", &e));
     let unfit = || format!("{} does not fit {dtype}", text(value));
     let single = |number: f64| {
-        #[allow(clippy::cast_possible_truncation)] // to the nearest, which is what is asked for
+        #[allow(clippy::cast_possible_truncation)] // round to the nearest, as intended
         let near = number as f32;
         if near.is_infinite() && number.is_finite() { Err(unfit()) } else { Ok(near) }
     };
@@ -103,7 +103,7 @@ pub(crate) fn complex(value: &Bound<'_, PyAny>) -> Result<(f64, f64), String> {
     }
 }
 
-/// The bytes of a Python number as one of a type.
+/// Returns the bytes of a Python number, converted to a dtype.
 pub(crate) fn number_bytes(value: &Bound<'_, PyAny>, dtype: DType) -> Result<Vec<u8>, String> {
     number_of(value, dtype).map(|(bytes, length)| bytes[..length].to_vec())
 }

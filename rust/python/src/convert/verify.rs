@@ -1,4 +1,4 @@
-//! The argument `verify`: when payloads are compared with their CRCs.
+//! `Check`: the argument `verify`, which sets when payloads are compared with their CRCs.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use pyo3::types::PyString;
 pub(crate) struct Check(pub(crate) Verify);
 
 impl Check {
-    /// As Python has it.
+    /// Returns the setting as a Python object.
     pub(crate) fn object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(match self.0 {
             Verify::Once => PyString::new(py, "once").into_any(),

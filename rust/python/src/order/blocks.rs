@@ -1,4 +1,4 @@
-//! `fastrecord._core.BlockOrder`.
+//! The class `fastrecord._core.BlockOrder`: an epoch order in random blocks.
 
 use fastrecord_core::{self as core, Blocks};
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -30,7 +30,7 @@ impl BlockOrder {
         Ok(PyArray1::from_vec(py, rows))
     }
 
-    /// Return where the window of a position starts and where it ends.
+    /// Return the start and the end of the window that contains a position.
     fn window(&self, position: u64) -> PyResult<(u64, u64)> {
         if position >= self.0.len() {
             let n = self.0.len();

@@ -1,4 +1,4 @@
-//! Draws with replacement.
+//! Functions that draw records with replacement.
 
 use fastrecord_core::{BalancedDraw, WeightedDraw};
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::convert::indices;
 
-/// As many positions as there are numbers for: a draw has no end.
+/// The number of positions in a draw, which has no end: the largest int64.
 const ENDLESS: u64 = i64::MAX.cast_unsigned();
 
 fn not_contiguous(name: &str) -> PyErr {
@@ -16,7 +16,7 @@ fn not_contiguous(name: &str) -> PyErr {
 
 /// Return the records drawn by weight at positions, int64 (N,).
 ///
-/// `cumulative` is float64 (records,): the sum of the weights up to and with each.
+/// `cumulative` is float64 (records,): the sum of the weights up to and including each record.
 #[pyfunction]
 pub(crate) fn draw_weighted<'py>(
     py: Python<'py>,
@@ -35,9 +35,11 @@ pub(crate) fn draw_weighted<'py>(
     Ok(PyArray1::from_vec(py, records))
 }
 
-/// Return the records at positions of turns by class, int64 (N,), as numbers in an order class by class.
+/// Return the records at positions of a balanced draw, which takes the classes in turns, int64
+/// (N,).
 ///
-/// `ends` is uint64 (classes,): the number of records up to and with each class.
+/// Records are numbered class by class. `ends` is uint64 (classes,): the number of records up to
+/// and including each class.
 #[pyfunction]
 pub(crate) fn draw_balanced<'py>(
     py: Python<'py>,

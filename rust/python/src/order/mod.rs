@@ -1,4 +1,4 @@
-//! The epoch order and random draws, as functions of the module.
+//! The epoch order and random draws, as module functions. May import `convert`.
 
 pub(crate) mod blocks;
 pub(crate) mod draw;

@@ -1,14 +1,15 @@
-//! Random numbers for what is done to batches.
+//! Random numbers for transforms of batches.
 
 use fastrecord_core::image;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// More draws for one record than this are a mistake.
+/// The maximum number of draws per record. A larger number is a mistake.
 const MANY: usize = 1 << 16;
 
-/// Return numbers uniform in [0, 1), float64 (B, draws), keyed by seed, epoch, stream and position alone.
+/// Return uniform numbers in [0, 1), float64 (B, draws). They depend only on seed, epoch, stream
+/// and position.
 #[pyfunction]
 pub(crate) fn uniform<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! What `Reader.read_batch` hands over.
+//! The result of `Reader.read_batch`: `Batch`, and its `Payloads`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,15 +16,16 @@ use crate::read::values::State;
 pub(crate) enum Values {
     /// A `Payloads` or a numpy array.
     Ready(Py<PyAny>),
-    /// Texts or what they say as JSON, made when first asked for.
+    /// Texts or parsed JSON, created at first access.
     Texts(usize, OnceLock<Py<PyAny>>),
 }
 
-/// Records read by one call: a mapping of field name to its values.
+/// Records read in one call: a mapping of field name to values.
 ///
-/// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep the mapping alive; scalars are
-/// numpy arrays (N,) and arrays of a fixed shape are stacked (N, *shape), which own their memory; arrays of a variable shape are
-/// `Arrays`; strings are a list of N str, and JSON values a list of N objects.
+/// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep
+/// the mapping alive. Scalars are numpy arrays (N,). Arrays of a fixed shape are stacked (N,
+/// *shape); both own their memory. Arrays of a variable shape are `Arrays`. Strings are a list of N
+/// str, and JSON values a list of N objects.
 #[pyclass(module = "fastrecord", frozen, mapping)]
 pub(crate) struct Batch {
     pub(crate) state: Arc<State>,
@@ -34,7 +35,7 @@ pub(crate) struct Batch {
 
 #[pymethods]
 impl Batch {
-    /// The number of records.
+    /// Return the number of records.
     fn __len__(&self) -> usize {
         self.records.len()
     }
@@ -71,7 +72,7 @@ impl Batch {
         field.cast::<PyString>().is_ok_and(|name| self.fields.iter().any(|(n, _)| name == n.as_str()))
     }
 
-    /// The names of the fields.
+    /// Return the names of the fields.
     fn keys(&self) -> Vec<String> {
         self.fields.iter().map(|(name, _)| name.clone()).collect()
     }
@@ -85,9 +86,11 @@ impl Batch {
     }
 }
 
-/// The payloads of one field of a batch: a sequence of N read-only memoryviews, each made when it is asked for.
+/// The payloads of one field of a batch: a sequence of N read-only memoryviews, each created on
+/// access.
 ///
-/// A missing value is None. A view keeps the mapping (or the buffer that it lies in) alive, also after the reader is closed.
+/// A missing value is None. A view keeps the mapping (or the buffer that holds it) alive, also
+/// after the reader is closed.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Payloads {
     pub(crate) view: Py<PyAny>,
@@ -107,7 +110,7 @@ impl Payloads {
         self.ranges.len()
     }
 
-    /// One memoryview; of a slice, a list of them.
+    /// Return one memoryview, or a list of them for a slice.
     fn __getitem__<'py>(&self, py: Python<'py>, position: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (view, length) = (self.view.bind(py), self.ranges.len().cast_signed());
         if let Ok(slice) = position.cast::<PySlice>() {
@@ -133,14 +136,14 @@ impl Payloads {
         PayloadIterator { view: self.view.clone_ref(py), ranges: Arc::clone(&self.ranges), next: 0 }
     }
 
-    /// All memoryviews as a list.
+    /// Return all memoryviews as a list.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let view = self.view.bind(py);
         let views: Vec<_> = self.ranges.iter().map(|range| payload(view, *range)).collect::<PyResult<_>>()?;
         PyList::new(py, views)
     }
 
-    /// Bytes of each payload, int64 (N,); 0 for a missing value.
+    /// The size of each payload in bytes, int64 (N,); 0 for a missing value.
     #[getter]
     fn lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         int64_array(py, self.ranges.iter().map(|range| range.map_or(0, |(_, length)| length)).collect())

@@ -5,7 +5,9 @@ use fastrecord_core::Compression;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// A dict {"codec", "level", "dictionaries", "bytes", "stored", "ratio"}, of the bytes of a field's values and what is stored of them.
+/// Builds the dict {"codec", "level", "dictionaries", "bytes", "stored", "ratio"} of one field.
+///
+/// `bytes` is the size of the field's values, and `stored` is their stored size.
 pub(crate) fn stored_dict<'py>(
     py: Python<'py>,
     compression: &Compression,
@@ -17,7 +19,7 @@ pub(crate) fn stored_dict<'py>(
     row.set_item("dictionaries", compression.dictionaries())?;
     row.set_item("bytes", bytes)?;
     row.set_item("stored", stored)?;
-    #[allow(clippy::cast_precision_loss)] // of a ratio
+    #[allow(clippy::cast_precision_loss)] // a ratio needs no full precision
     row.set_item("ratio", (stored > 0).then(|| bytes as f64 / stored as f64))?;
     Ok(row)
 }

@@ -1,4 +1,4 @@
-//! Going through the records of a reader one by one.
+//! `RecordIterator`: iterates over the records of a reader.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,4 +1,4 @@
-//! Lists, both ways: their items as Python objects, and payloads of Python's lists.
+//! Conversion of list values: payloads to Python lists and back. It does not read files.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::convert::buffers::{Bytes, export, slice};
 use crate::error::{to_py, without_gil};
 use crate::read::values::State;
 
-/// The list that these bytes are: numbers, text and JSON as Python's objects, bytes as memoryviews, arrays as read-only arrays.
+/// Parses a list payload. Numbers, text and JSON become Python objects; bytes become memoryviews;
+/// arrays become read-only arrays.
 pub(crate) fn list_owned<'py>(
     py: Python<'py>,
     state: &State,
@@ -26,7 +27,7 @@ pub(crate) fn list_owned<'py>(
     Builder { state, field, record, view: &view, offset: 0, bytes: &bytes }.list(item, &items)
 }
 
-/// The lists of many records.
+/// Reads the lists of many records.
 pub(crate) fn lists_of<'py>(
     py: Python<'py>,
     state: &State,
@@ -35,7 +36,8 @@ pub(crate) fn lists_of<'py>(
     records: &[u64],
 ) -> PyResult<Bound<'py, PyList>> {
     let reader = &state.reader;
-    // Copied and checked by the threads, into memory that all of them share: what is taken apart must not change meanwhile.
+    // The threads copy and check the payloads into one shared buffer. The bytes must not change
+    // while they are parsed.
     let read = |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, true, interrupted);
     let (bytes, places) = without_gil(py, read)?;
     let all = Arc::new(bytes);
@@ -54,7 +56,7 @@ struct Builder<'a, 'py> {
     field: usize,
     record: u64,
     view: &'a Bound<'py, PyAny>,
-    /// Where the list begins in the view.
+    /// The offset of the list in the view.
     offset: u64,
     bytes: &'a [u8],
 }

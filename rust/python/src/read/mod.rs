@@ -1,4 +1,4 @@
-//! `Reader`, its batches, arrays and iterators. Imports `convert`; knows nothing of `write`.
+//! `Reader`, its batches, arrays and iterators. May import `convert`; may not import `write`.
 
 pub(crate) mod batch;
 pub(crate) mod compression;

@@ -1,4 +1,4 @@
-//! Arrays and tensors that callers give for batches.
+//! Checks of the output arrays and tensors that callers pass for batches.
 
 use fastrecord_core::{FieldType, shape_text};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::convert::arrays::stacked;
 use crate::convert::arrays::{is_of, tensor_array};
 
-/// Refuses an array that is to hold a batch of fixed arrays, and is of another dtype or shape.
+/// Refuses an output array of the wrong dtype or shape for a batch of fixed arrays.
 pub(crate) fn check_out(out: &Bound<'_, PyAny>, kind: &FieldType, records: usize) -> PyResult<()> {
     let array = match kind {
         FieldType::Array(array) if array.nbytes().is_some() => array,

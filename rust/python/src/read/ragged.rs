@@ -1,4 +1,4 @@
-//! Arrays of different shapes: what a batch has of a field with a variable shape.
+//! `Arrays`: the values of a batch for a field with a variable shape.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,19 +14,21 @@ use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
 use crate::read::values::State;
 
-/// Where the arrays of a batch lie: a buffer, and offset and length in it; None where a value is missing.
+/// The buffer of a batch's arrays, and offset and length of each; `None` for a missing value.
 type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);
 
-/// The arrays of one field of a batch whose shape varies: a sequence of N read-only arrays, each made when it is asked for.
+/// The arrays of a variable-shape field of a batch: a sequence of N read-only arrays, each created
+/// on access.
 ///
-/// A missing value is None. An array keeps the mapping (or the buffer that it lies in) alive, also after the reader is closed.
+/// A missing value is None. An array keeps the mapping (or the buffer that holds it) alive, also
+/// after the reader is closed.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Arrays {
     state: Arc<State>,
     field: usize,
     array: ArrayType,
     records: Vec<u64>,
-    /// All dimensions of each.
+    /// All dimensions of each array.
     shapes: Vec<u64>,
     verify: Verify,
     places: OnceLock<Places>,
@@ -54,7 +56,8 @@ impl Arrays {
         Ok(Self { state, field, array, records, shapes, verify, places })
     }
 
-    /// Where the arrays lie; those that are read by system calls, or decompressed, are read now.
+    /// Returns the locations of the arrays. Values read by system calls, or compressed, are read
+    /// now.
     fn places(&self, py: Python<'_>) -> PyResult<&Places> {
         if let Some(places) = self.places.get() {
             return Ok(places);
@@ -85,7 +88,7 @@ impl Arrays {
     }
 
     fn check(&self) -> Verify {
-        // Views of a mapping were checked when the batch was read.
+        // Views of a mapping were checked by `read_batch`.
         if self.places.get().is_none() { self.verify } else { Verify::Never }
     }
 }
@@ -96,7 +99,7 @@ impl Arrays {
         self.records.len()
     }
 
-    /// One array; of a slice, a list of them.
+    /// Return one array, or a list of them for a slice.
     fn __getitem__<'py>(&self, py: Python<'py>, position: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let length = self.records.len().cast_signed();
         if let Ok(slice) = position.cast::<PySlice>() {
@@ -121,7 +124,7 @@ impl Arrays {
         Ok(self.tolist(py)?.try_iter()?.into_any())
     }
 
-    /// All arrays as a list.
+    /// Return all arrays as a list.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let arrays: Vec<_> = (0..self.records.len()).map(|i| self.get(py, i)).collect::<PyResult<_>>()?;
         PyList::new(py, arrays)
@@ -137,14 +140,14 @@ impl Arrays {
     /// Return all arrays in one, each padded to the largest: (N, *shape), which owns its memory.
     ///
     /// Args:
-    ///     value: What numbers that no array has are set to; must fit the dtype.
+    ///     value: The padding value; must fit the dtype.
     /// Raises:
-    ///     MemoryError: so large an array cannot be made. FastRecordError: a record without a value.
+    ///     MemoryError: the array would be too large. FastRecordError: a record has no value.
     #[pyo3(signature = (value = None))]
     fn padded<'py>(&self, py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let dtype = self.array.dtype();
         let number = match value {
-            // 0 and 1 pad anything.
+            // Bool arrays accept 0 and 1 as padding.
             Some(value) if dtype == DType::Bool && value.extract::<u8>().is_ok_and(|number| number <= 1) => {
                 vec![u8::from(value.is_truthy()?)]
             }
@@ -163,13 +166,14 @@ impl Arrays {
         Ok(out)
     }
 
-    /// Return all arrays, one behind the other along their first axis, and where each begins.
+    /// Return all arrays concatenated along their first axis, and the offset of each.
     ///
     /// Returns:
-    ///     values, (sum of the first dimensions, *rest of the shape), which owns its memory; offsets, int64 (N + 1,): array i is
-    ///     values[offsets[i]:offsets[i + 1]].
+    ///     values, (sum of the first dimensions, *rest of the shape), which owns its memory;
+    ///     offsets, int64 (N + 1,): array i is values[offsets[i]:offsets[i + 1]].
     /// Raises:
-    ///     ValueError: the arrays differ in another dimension than the first. FastRecordError: a record without a value.
+    ///     ValueError: the arrays differ in a dimension other than the first. FastRecordError: a
+    ///     record has no value.
     fn packed<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let dims = self.dims();
         let mut offsets = vec![0_i64];

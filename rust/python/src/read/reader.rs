@@ -1,4 +1,4 @@
-//! `fastrecord.Reader`.
+//! The class `fastrecord.Reader`: argument checks and conversion. It does not parse the format.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,31 +23,35 @@ use crate::read::reopen::reduced;
 use crate::read::values::{State, value, values_of};
 use crate::read::verify_report::report_dict;
 
-/// A file as of its newest commit when it was opened. Appends are invisible to it until `refresh()`.
+/// Read a file as of its newest commit at the time of opening. Later appends are invisible until
+/// `refresh()`.
 ///
 /// Args:
 ///     path: The .frec file.
-///     access: "mmap" maps the file, so that records are views that cost nothing; "pread" maps nothing: every read is a copy, and
-///         every failure of the disk an exception. The index is then read into memory at first use (32 bytes a record and field).
-///     threads: Threads that work on one call at the most. By default the CPUs that the process may run on.
-///     verify: When images, bytes and arrays are compared with their CRCs: "once", when this reader first takes a record's payload
-///         from the mapping, which it remembers in a bit a record and field; True, each time; False, never. What a system call reads
-///         (all of access="pread") may be other bytes each time, so "once" is each time there. Strings, JSON values, lists and what is
-///         compressed are compared each time in any case. It holds for `reader[i]`, iteration, and each call without a `verify` of
-///         its own.
+///     access: "mmap" maps the file and returns records as views without copying. "pread" maps
+///         nothing: every read copies, and every disk failure raises an exception. It reads the
+///         index into memory at first use (32 bytes per record and field).
+///     threads: Maximum number of threads for one call. The default is the number of CPUs that the
+///         process may run on.
+///     verify: When to compare images, bytes and arrays with their CRCs. "once" checks a payload
+///         when this reader first takes it from the mapping, and remembers that in one bit per
+///         record and field. True checks on every read, False never. System calls (all reads with
+///         access="pread") may return different bytes each time, so there "once" checks every time.
+///         Strings, JSON values, lists and compressed values are always checked. This setting
+///         applies to `reader[i]`, iteration, and every call without its own `verify`.
 ///
-/// A reader may be used from several threads, forked, and pickled: a copy in another process opens the very same snapshot, and
-/// refuses a file that was replaced. Views keep the mapping alive after `close()`.
+/// A reader can be shared by threads, forked, and pickled. A copy in another process opens the same
+/// snapshot, and refuses a file that was replaced. Views keep the mapping alive after `close()`.
 ///
 /// Raises:
-///     FileNotFoundError, PermissionError: from the system.
-///     CorruptFileError: no .frec file, damaged or truncated, or one that was never committed to.
-///     UnsupportedVersionError: written by a newer fastrecord.
+///     FileNotFoundError, PermissionError: raised by the system.
+///     CorruptFileError: the file is not a .frec file, is damaged or truncated, or has no commit.
+///     UnsupportedVersionError: a newer fastrecord wrote the file.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Reader {
-    /// As the user gave it.
+    /// The path as the user gave it.
     path: PathBuf,
-    /// Stays right when the process changes its directory.
+    /// The absolute path. It stays valid when the process changes its working directory.
     absolute: PathBuf,
     state: Mutex<Option<Arc<State>>>,
 }
@@ -94,15 +98,16 @@ impl Reader {
         Self::with(py, path, reader, verify.0)
     }
 
-    /// The number of records.
+    /// Return the number of records.
     pub(crate) fn __len__(&self) -> PyResult<usize> {
         Ok(self.state()?.reader.len() as usize)
     }
 
     /// Return one record as a dict of field name to value; negative numbers count from the end.
     ///
-    /// Images and bytes are read-only memoryviews of the mapping, arrays are read-only numpy arrays over it. Payloads are checked against
-    /// their CRCs as the reader's `verify` says, by default when they are first read.
+    /// Images and bytes are read-only memoryviews of the mapping. Arrays are read-only numpy arrays
+    /// over it. The reader's `verify` decides when payloads are checked against their CRCs, by
+    /// default at the first read.
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let reader = &state.reader;
@@ -114,15 +119,16 @@ impl Reader {
         Ok(dict)
     }
 
-    /// Iterate over all records, as `reader[i]` gives them.
+    /// Iterate over all records, in the form of `reader[i]`.
     fn __iter__(slf: Py<Self>) -> RecordIterator {
         RecordIterator::new(slf)
     }
 
-    /// Return one field of one record; a payload is checked against its CRC when `verify` says so, by default as of the reader.
+    /// Return one field of one record.
     ///
-    /// With `copy` images and bytes are `bytes`, and arrays own their memory: nothing is a view of the mapping, and what cannot be
-    /// read is an exception now.
+    /// `verify` decides whether a payload is checked against its CRC; the default is the reader's
+    /// setting. With `copy`, images and bytes are `bytes`, and arrays own their memory. Nothing is
+    /// then a view of the mapping, and a read failure raises here.
     #[pyo3(signature = (record, field, *, verify = None, copy = false))]
     fn get<'py>(
         &self,
@@ -138,11 +144,12 @@ impl Reader {
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
     }
 
-    /// Return all values of a scalar field, shape (N,), or of arrays of at most 64 bytes, (N, *shape); read-only.
-    /// "image.width" and "image.height" are uint32.
+    /// Return all values of a scalar field, shape (N,), or of arrays of at most 64 bytes, (N,
+    /// *shape); read-only.
     ///
-    /// A view of the mapping if the column is one chunk, as it is after a file was written and closed; else, or with `copy`, a copy,
-    /// made once.
+    /// "image.width" and "image.height" are uint32. The result is a view of the mapping if the
+    /// column is one chunk, as it is after a file was written and closed. Otherwise, or with
+    /// `copy`, it is a copy, made once.
     #[pyo3(signature = (name, *, copy = false))]
     fn column<'py>(&self, py: Python<'py>, name: &str, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
@@ -157,8 +164,9 @@ impl Reader {
         array_over(view.bind(py), offset, kind.dtype(), stacked(state.reader.len() as usize, &kind))
     }
 
-    /// Return the bytes of each record's value, int64 (N,), without reading any; all records if no numbers are given. Single
-    /// numbers have no lengths.
+    /// Return the size of each record's value in bytes, int64 (N,), without reading any value.
+    ///
+    /// The default is all records. Scalar fields have no lengths.
     #[pyo3(signature = (field, indices = None))]
     fn lengths<'py>(
         &self,
@@ -177,10 +185,12 @@ impl Reader {
         Ok(int64_array(py, lengths))
     }
 
-    /// Return how the values of each compressed field are stored: field -> dict. Reads their index entries, 32 bytes a record.
+    /// Return how the values of each compressed field are stored: field -> dict. Reads their index
+    /// entries, 32 bytes per record.
     ///
-    /// "codec": "lz4" or "zstd"; "level": zstd's, or None; "dictionaries": ids of those in the file; "bytes": of all values;
-    /// "stored": of what is stored of them; "ratio": the one by the other, or None without any.
+    /// "codec" is "lz4" or "zstd". "level" is the zstd level, or None. "dictionaries" lists the ids
+    /// of the dictionaries in the file. "bytes" is the size of all values, and "stored" is their
+    /// stored size. "ratio" is "bytes" divided by "stored", or None without values.
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let dict = PyDict::new(py);
@@ -192,18 +202,23 @@ impl Reader {
         Ok(dict)
     }
 
-    /// Read many records by one call, without the GIL.
+    /// Read many records in one call, without the GIL.
     ///
     /// Args:
-    ///     indices: Record numbers, any 1-D integer sequence or array; repeats are allowed, negative ones count from the end.
-    ///     fields: Names of the fields wanted; by default all.
-    ///     verify: When payloads are checked against their CRCs: "once", True or False, by default as of the reader.
-    ///     copy: Copy payloads into one new buffer a field, on all threads. A view of the mapping that is read after the file was cut
-    ///         short, or where its disk fails, is a bus error, which ends the process; a copy is an exception.
+    ///     indices: Record numbers: any 1-D integer sequence or array. Repeats are allowed;
+    ///         negative numbers count from the end.
+    ///     fields: Names of the fields to read; all by default.
+    ///     verify: When to check payloads against their CRCs: "once", True or False. The default is
+    ///         the reader's setting.
+    ///     copy: Copy payloads into one new buffer per field, on all threads. Reading a view of the
+    ///         mapping raises a bus error, which ends the process, if the file was truncated or its
+    ///         disk fails. A copy raises an exception instead.
     /// Returns:
-    ///     A Batch. Its payloads are views of the mapping; with `copy`, with access="pread", or if one is compressed, of one new buffer.
+    ///     A Batch. Its payloads are views of the mapping. With `copy`, with access="pread", or if
+    ///     one value is compressed, they are views of one new buffer.
     /// Raises:
-    ///     IndexError: a number is out of range. KeyError: no such field. CorruptFileError: damage, named. OSError: the disk fails.
+    ///     IndexError: a number is out of range. KeyError: the field does not exist.
+    ///     CorruptFileError: damage; names file, record and field. OSError: the disk fails.
     #[pyo3(signature = (indices, fields = None, verify = None, *, copy = false))]
     fn read_batch(
         &self,
@@ -230,19 +245,25 @@ impl Reader {
         Ok(Batch { state, records, fields: values })
     }
 
-    /// Copy the values of many records, one behind the other, into a writable buffer, on all threads and without the GIL.
+    /// Copy the values of many records back to back into a writable buffer, on all threads and
+    /// without the GIL.
     ///
     /// Args:
-    ///     indices: As for `read_batch`.
-    ///     field: A field of any type but single numbers; of a string, a JSON value or a list the bytes that are stored.
-    ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). Nobody else may use it during the call. For
-    ///         arrays of a fixed shape an array or tensor (N, *shape) of their dtype, or flat memory.
-    ///     verify: When payloads are checked against their CRCs: "once", True or False, by default as of the reader.
+    ///     indices: As in `read_batch`.
+    ///     field: A field of any type except scalars. For a string, a JSON value or a list, the
+    ///         stored bytes are copied.
+    ///     out: Any writable contiguous buffer (bytearray, numpy array, CPU tensor). No other
+    ///         thread may use it during the call. For arrays of a fixed shape: an array or tensor
+    ///         (N, *shape) of their dtype, or flat memory.
+    ///     verify: When to check payloads against their CRCs: "once", True or False. The default is
+    ///         the reader's setting.
     /// Returns:
-    ///     Offsets, int64 (N + 1,): payload i lies at out[offsets[i]:offsets[i + 1]].
+    ///     Offsets, int64 (N + 1,): payload i is out[offsets[i]:offsets[i + 1]].
     /// Raises:
-    ///     ValueError: the buffer is too small, or of another dtype or shape; nothing was written. BufferError: it is read-only or not contiguous.
-    ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may have been written.
+    ///     ValueError: the buffer is too small, or has the wrong dtype or shape; nothing was
+    ///     written. BufferError: it is read-only or not contiguous.
+    ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may
+    ///     have been written.
     #[pyo3(signature = (indices, field, out, verify = None))]
     fn read_batch_into<'py>(
         &self,
@@ -265,7 +286,8 @@ impl Reader {
         Ok(int64_array(py, starts))
     }
 
-    /// Ask the kernel to read the payloads of records into the page cache, without waiting; returns their bytes.
+    /// Ask the kernel to read the payloads of records into the page cache, without waiting. Return
+    /// their size in bytes.
     fn prefetch(&self, py: Python<'_>, indices: &Bound<'_, PyAny>, field: &str) -> PyResult<u64> {
         let state = self.state()?;
         let records = state.reader.resolve(&self::indices(indices)?).map_err(to_py)?;
@@ -273,13 +295,15 @@ impl Reader {
         without_gil(py, |interrupted| state.reader.prefetch(field, &records, interrupted))
     }
 
-    /// Go on to the newest commit; True if there is one. Views and batches of before stay as they are.
+    /// Advance to the newest commit; return True if there is one. Earlier views and batches do not
+    /// change.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state()?;
         follow(py)?;
         let newer = py.detach(|| state.reader.refresh()).map_err(to_py);
         let newer = delivered(py, newer)?;
-        // The same commit comes again if something of it could not be read through the mapping.
+        // `refresh` returns the same commit again if part of it could not be read through the
+        // mapping.
         let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
             drop(self.replace(Some(State::new(py, reader, state.verify)?)));
@@ -290,14 +314,16 @@ impl Reader {
     /// Check every checksum in the file, on all threads.
     ///
     /// Args:
-    ///     progress: Called now and then with (bytes done, bytes in all).
-    ///     deep: Look into the values, too: decode every image, all of its pixels, decompress what is compressed, check texts, JSON,
-    ///         lists and bools. Each thread holds one value at a time.
+    ///     progress: Called periodically with (bytes done, total bytes).
+    ///     deep: Check the values too: decode all pixels of every image, decompress values, and
+    ///         check texts, JSON, lists and bools. Each thread holds one value at a time.
     /// Returns:
-    ///     A dict: "ok" (bool), "records", "bytes" (payload bytes read), "errors" (list of str, each naming file, record and field),
-    ///     "damaged" (list of dicts "record", "field", "key", "error": the errors that are about one value; the key is None if there is
-    ///     none to be read), "decoded" (images), "undecoded" (images of kinds that are not decoded here: only their checksums were
-    ///     checked), "tail_bytes" (behind the last commit: one under way, or torn).
+    ///     A dict with these keys. "ok" is a bool. "records" is the number of records, and "bytes"
+    ///     the payload bytes read. "errors" is a list of str, each naming file, record and field.
+    ///     "damaged" lists dicts "record", "field", "key", "error" for the errors about one value;
+    ///     the key is None if it cannot be read. "decoded" counts images. "undecoded" counts images
+    ///     of kinds that are not decoded here; only their checksums were checked. "tail_bytes" is
+    ///     the size of the data after the last commit: a commit in progress, or a torn tail.
     /// Raises:
     ///     OSError: the disk fails. MemoryError: too little memory for a value.
     #[pyo3(signature = (*, progress = None, deep = false))]
@@ -315,7 +341,7 @@ impl Reader {
         report_dict(py, report, reader.tail_bytes())
     }
 
-    /// Let go of the file. The mapping goes with the last view of it. Closing twice is allowed.
+    /// Release the file. The mapping ends with its last view. Closing twice is allowed.
     fn close(&self) {
         drop(self.replace(None));
     }
@@ -344,13 +370,13 @@ impl Reader {
         }
     }
 
-    /// The path that it was opened by.
+    /// The path given to the constructor.
     #[getter]
     fn path(&self) -> OsString {
         self.path.clone().into_os_string()
     }
 
-    /// "mmap" or "pread".
+    /// The access mode: "mmap" or "pread".
     #[getter]
     fn access(&self) -> PyResult<&'static str> {
         Ok(if self.state()?.reader.access() == Access::Mmap { "mmap" } else { "pread" })
@@ -362,31 +388,31 @@ impl Reader {
         self.state().is_err()
     }
 
-    /// The fields of every record, a `fastrecord.Schema`.
+    /// The schema of every record, a `fastrecord.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         schema_to(py, self.state()?.reader.schema())
     }
 
-    /// The file's own key/values, a new dict each time.
+    /// The file's key/value metadata, a new dict each time.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, &serde_json::Value::Object(self.state()?.reader.metadata().clone()).to_string())
     }
 
-    /// False while a bulk import is under way, or if it was stopped.
+    /// False while a bulk import is in progress, or if it was interrupted.
     #[getter]
     fn complete(&self) -> PyResult<bool> {
         Ok(self.state()?.reader.complete())
     }
 
-    /// The file's random id, 32 hexadecimal digits; a copy of a file keeps it.
+    /// The file's random id, 32 hexadecimal digits. A copy of a file keeps the id.
     #[getter]
     fn file_id(&self) -> PyResult<String> {
         Ok(hex(&self.state()?.reader.snapshot().file_id))
     }
 
-    /// The number of the commit that is read, from 1.
+    /// The number of the opened commit, from 1.
     #[getter]
     fn commit(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.snapshot().commit)
@@ -398,13 +424,13 @@ impl Reader {
         Ok(self.state()?.reader.version())
     }
 
-    /// Bytes of the file up to the end of the commit.
+    /// File size in bytes up to the end of the commit.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.bytes())
     }
 
-    /// Bytes behind the commit when the file was opened: a commit under way, or a torn tail.
+    /// Bytes after the commit when the file was opened: a commit in progress, or a torn tail.
     #[getter]
     fn tail_bytes(&self) -> PyResult<u64> {
         Ok(self.state()?.reader.tail_bytes())

@@ -1,4 +1,4 @@
-//! How a reader reaches another process: it opens the very snapshot there.
+//! Pickling of `Reader`: another process opens the same snapshot.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::error::to_py;
 use crate::logging::{delivered, follow};
 use crate::read::reader::{Reader, access_from};
 
-/// What pickle calls in the other process, and with which arguments.
+/// Returns the function and the arguments that pickle calls in the other process.
 pub(crate) fn reduced<'py>(
     py: Python<'py>,
     reader: &CoreReader,
@@ -27,9 +27,9 @@ pub(crate) fn reduced<'py>(
     Ok((open, arguments.into_pyobject(py)?))
 }
 
-/// Open the very snapshot that another process had; what a pickled Reader does.
+/// Open the same snapshot as another process. Used by a pickled Reader.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)] // what pickle hands on
+#[allow(clippy::too_many_arguments)] // the arguments of the pickled reader
 pub(crate) fn open_snapshot(
     py: Python<'_>,
     path: PathBuf,

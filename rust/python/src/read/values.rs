@@ -1,4 +1,4 @@
-//! What a reader's methods work on: the core's reader, and values of it as Python objects.
+//! `State`: the core reader behind a `Reader`, and conversion of its values to Python objects.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,20 +17,20 @@ use crate::read::batch::{Payloads, Values};
 use crate::read::lists::{list_owned, lists_of};
 use crate::read::ragged::Arrays;
 
-/// A core reader with the memoryviews that all views are slices of.
+/// A core reader, and the memoryviews that all views are slices of.
 pub(crate) struct State {
     pub(crate) reader: CoreReader,
-    /// For single records and columns; None if nothing is mapped.
+    /// The view for single records and columns; `None` if nothing is mapped.
     pub(crate) view: Option<Py<PyAny>>,
-    /// For batches in random order.
+    /// The view for batches in random order.
     random: Option<Py<PyAny>>,
-    /// For each field memory that its batches have left behind.
+    /// For each field, the memory of earlier batches, for reuse.
     spares: Vec<OnceLock<Arc<Spares>>>,
-    /// When payloads are checked, unless a call says so itself.
+    /// The default of `verify` for each call.
     pub(crate) verify: Verify,
 }
 
-/// Batches of one field whose memory is kept for later ones: one that is used and one that comes.
+/// Batches per field whose memory is kept for reuse: the batch in use and the next one.
 const SPARES: usize = 2;
 
 impl State {
@@ -41,18 +41,19 @@ impl State {
         Ok(Arc::new(Self { reader, view, random, spares, verify }))
     }
 
-    /// The memoryview that views of batches in random order are slices of; None if nothing is mapped.
+    /// Returns the memoryview for batches in random order; `None` if nothing is mapped.
     pub(crate) fn random(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.random.as_ref().map(|view| view.clone_ref(py))
     }
 
-    /// Memory for batches of a field. (A forked child does not use its parent's: its lock may be held for ever.)
+    /// Returns the memory for batches of a field. A forked child does not use its parent's: that
+    /// lock may never be released.
     fn spares(&self, field: usize) -> Arc<Spares> {
         let spares = self.spares[field].get_or_init(|| Spares::new(SPARES));
         if spares.is_ours() { Arc::clone(spares) } else { Spares::new(0) }
     }
 
-    /// What a record's JSON text says.
+    /// Parses a record's JSON text.
     pub(crate) fn parsed<'py>(
         &self,
         py: Python<'py>,
@@ -61,7 +62,7 @@ impl State {
         text: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, text).map_err(|error| {
-            // Ctrl-C is no matter of the text.
+            // Pass KeyboardInterrupt through; it is not a parse error.
             if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyRecursionError>(py) {
                 return error;
             }
@@ -71,7 +72,7 @@ impl State {
         })
     }
 
-    /// All dimensions of a record's array.
+    /// Returns all dimensions of a record's array.
     fn shape_of(&self, field: usize, array: &ArrayType, record: u64) -> PyResult<Vec<u64>> {
         if array.variable() == 0 {
             return Ok(array.shape().iter().flatten().copied().collect());
@@ -80,7 +81,8 @@ impl State {
     }
 }
 
-/// One value of a record as a Python object; with `copy`, never a view of the mapping, and plain bytes.
+/// Returns one value as a Python object. With `copy`, it is plain bytes, never a view of the
+/// mapping.
 pub(crate) fn value<'py>(
     py: Python<'py>,
     state: &State,
@@ -91,9 +93,10 @@ pub(crate) fn value<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let reader = &state.reader;
     let kind = &reader.schema().fields()[field].kind;
-    // A copy is checked on its way. A list is one, whose payload may be long.
+    // The copy checks the CRC itself. A list is always copied, and its payload may be long.
     let read = || reader.datum(field, record, if copy { Verify::Never } else { verify });
-    // From a mapping it is a few loads; a system call or a checksum may take long.
+    // Reading from a mapping takes a few loads. A system call or a checksum may take long, so they
+    // release the GIL.
     let due = kind.has_payloads() && !copy && !kind.holds_text() && reader.is_due(field, record, verify);
     let quick = state.view.is_some() && !due && !matches!(kind, FieldType::List(_));
     let datum = if quick { read() } else { py.detach(read) };
@@ -146,7 +149,7 @@ pub(crate) fn value<'py>(
     }
 }
 
-/// The values of one field of a batch.
+/// Returns the values of one field of a batch.
 pub(crate) fn values_of(
     py: Python<'_>,
     state: &Arc<State>,
@@ -160,7 +163,8 @@ pub(crate) fn values_of(
     let array = match kind {
         FieldType::String | FieldType::Json => return Ok(Values::Texts(field, OnceLock::new())),
         FieldType::Image | FieldType::Bytes => {
-            // None if nothing is mapped, or if values are compressed: they are read into memory of the batch's own.
+            // `None` if nothing is mapped, or if values are compressed. They are then read into a
+            // new buffer of the batch.
             let mapped = match &state.random {
                 Some(view) if !copy => {
                     let ranges = without_gil(py, |interrupted| reader.view_batch(field, records, verify, interrupted));
@@ -180,7 +184,7 @@ pub(crate) fn values_of(
             let payloads = Payloads { view, ranges: Arc::new(ranges) };
             Bound::new(py, payloads)?.into_any()
         }
-        // Labels and scores of small batches: a vector becomes an array by one call.
+        // For labels and scores of small batches: one call turns the vector into an array.
         FieldType::Scalar(DType::Int64) => {
             let bytes = py.detach(|| reader.values(field, records)).map_err(to_py)?;
             let mut values = room(records.len()).map_err(to_py)?;
@@ -218,7 +222,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> {
     bytes.chunks_exact(8).map(|word| word.try_into().unwrap_or_default())
 }
 
-/// Fixed arrays of records, stacked by the core's threads in memory that later batches use again.
+/// Reads fixed-shape arrays and stacks them, on the core's threads, in memory that later batches
+/// reuse.
 fn stacked_payloads<'py>(
     py: Python<'py>,
     state: &State,

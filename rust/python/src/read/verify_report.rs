@@ -1,10 +1,10 @@
-//! What the check of a whole file found: `Reader.verify`.
+//! Conversion of a verification report to a dict, for `Reader.verify`.
 
 use fastrecord_core::Report;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// A dict of what was read, what is damaged, and the bytes behind the last commit.
+/// Returns a dict of the data read, the damage found, and the bytes after the last commit.
 pub(crate) fn report_dict(py: Python<'_>, report: Report, tail_bytes: u64) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("ok", report.errors.is_empty())?;

@@ -1,4 +1,4 @@
-//! What writers and readers say about how values are compressed: `Writer.compression`, `Reader.compression`.
+//! Conversion of compression facts to a dict, for `Writer.compression`.
 
 use fastrecord_core::{Codec, Packed};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ fn codec_name(packed: &Packed) -> &'static str {
     if packed.undecided && packed.codec == Codec::None { "auto" } else { packed.codec.name() }
 }
 
-/// A dict of field -> {"codec", "level", "dictionary", "ratio", "reason"}.
+/// Builds a dict of field -> {"codec", "level", "dictionary", "ratio", "reason"}.
 pub(crate) fn compression_dict(py: Python<'_>, all: Vec<Packed>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for packed in all {
@@ -16,7 +16,7 @@ pub(crate) fn compression_dict(py: Python<'_>, all: Vec<Packed>) -> PyResult<Bou
         row.set_item("codec", codec_name(&packed))?;
         row.set_item("level", packed.level)?;
         row.set_item("dictionary", packed.dictionary)?;
-        #[allow(clippy::cast_precision_loss)] // of a ratio
+        #[allow(clippy::cast_precision_loss)] // a ratio needs no full precision
         row.set_item("ratio", (packed.stored > 0).then(|| packed.raw as f64 / packed.stored as f64))?;
         row.set_item("reason", packed.why)?;
         dict.set_item(packed.field, row)?;

@@ -1,4 +1,4 @@
-//! `fastrecord.Filler`: the values of a new field.
+//! The class `fastrecord.Filler`: values for a new field of existing records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,14 @@ use crate::logging::{delivered, follow};
 use crate::write::input::{HeldColumn, hold, hold_column};
 use crate::write::writer::Writer;
 
-/// Fewer bytes than this are taken before other threads could be let in.
+/// Values of fewer bytes are taken without releasing the GIL: switching threads would take longer.
 const QUICK: usize = 32 << 10;
 
-/// Takes the values of a new field, in record order; `Writer.add_field` makes it.
+/// Takes the values of a new field, in record order. Created by `Writer.add_field`.
 ///
-/// Leaving a `with` block normally commits the field if every record has a value, and raises if not; an exception drops it.
-/// Whatever is not committed, also in a process that is killed, leaves the file as it was.
+/// At its normal end a `with` block commits the field if every record has a value, and raises if
+/// not. An exception drops the field. Uncommitted values leave the file unchanged, also if the
+/// process is killed.
 #[pyclass(module = "fastrecord", frozen)]
 pub(crate) struct Filler {
     writer: Py<Writer>,
@@ -72,23 +73,25 @@ fn bytes_of(value: &Value<'_>) -> usize {
 
 #[pymethods]
 impl Filler {
-    /// Give the next record its value; returns the record's number.
+    /// Give the next record its value; return the record's number.
     ///
     /// Raises:
-    ///     SchemaError: the value does not fit, or every record has one; names record and field, and nothing was taken.
-    ///     OSError: a write failed (a full disk): the file is good up to its last commit, and its writer goes no further.
+    ///     SchemaError: the value does not fit, or every record has one; names record and field;
+    ///     nothing was taken.
+    ///     OSError: a write failed (a full disk). The file is intact up to its last commit; its
+    ///     writer cannot continue.
     fn append(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u64> {
         let held = hold(value, &self.field.kind).map_err(|detail| self.bad_value(py, 0, &detail))?;
         self.fill(py, &HeldColumn::Values(vec![held]))
     }
 
-    /// Give the next N records their values; returns the number of the first.
+    /// Give the next N records their values; return the number of the first.
     ///
     /// Args:
-    ///     values: N of them, held in memory until this call returns. For scalars and arrays of a fixed shape an array or a
-    ///         tensor (N, *shape) of the field's dtype is quickest.
+    ///     values: N values, held in memory until this call returns. For scalars and arrays of a
+    ///         fixed shape, an array or a tensor (N, *shape) of the field's dtype is fastest.
     /// Raises:
-    ///     As `append`; nothing of the call was taken then.
+    ///     As `append`; nothing of the call was taken.
     fn extend(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<u64> {
         let held = hold_column(values, &self.field.kind)?;
         let held = held.map_err(|(i, detail)| self.bad_value(py, i, &detail))?;
@@ -98,7 +101,7 @@ impl Filler {
     /// Commit the field, durably. Closing twice is allowed.
     ///
     /// Raises:
-    ///     SchemaError: records without a value; says how many. The field is dropped then.
+    ///     SchemaError: some records have no value; reports how many. The field is dropped.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         follow(py)?;
         let owner = self.writer.get();
@@ -113,11 +116,11 @@ impl Filler {
         delivered(py, committed.map(|_| ()).map_err(to_py))
     }
 
-    /// Drop the field and its values: the file stays as it is. Nothing happens if it was committed.
+    /// Drop the field and its values: the file stays unchanged. Does nothing after a commit.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let owner = self.writer.get();
         if owner.is_from_another_process() {
-            return Ok(()); // a forked child that leaves the block: the file is its parent's
+            return Ok(()); // a forked child that leaves the block: the file belongs to its parent
         }
         let mut guard = owner.lock(py)?;
         let writer = &mut *guard;
@@ -134,7 +137,7 @@ impl Filler {
         if failed { self.abort(py) } else { self.close(py) }
     }
 
-    /// Records that have a value so far.
+    /// Return the number of records that have a value so far.
     fn __len__(&self) -> usize {
         self.next() as usize
     }

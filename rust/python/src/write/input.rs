@@ -1,4 +1,4 @@
-//! Values taken from Python records, checked against their fields' types.
+//! Conversion of Python values to field values, with type checks. It does not append.
 
 use crate::convert::arrays::array_from;
 use crate::convert::arrays::as_array;
@@ -34,9 +34,9 @@ pub(crate) enum Held {
     Int(i64),
     Float(f64),
     Number([u8; 16], usize),
-    /// A list's payload.
+    /// The payload of a list.
     List(Vec<u8>),
-    /// Contiguous, little-endian.
+    /// A contiguous, little-endian array, and its shape.
     Array(Py<PyUntypedArray>, Vec<u64>),
 }
 
@@ -55,7 +55,7 @@ impl Held {
     }
 }
 
-/// Takes a value for a field, or says why it does not fit.
+/// Takes a value for a field, or returns why it does not fit.
 pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, String> {
     let py = value.py();
     match kind {
@@ -90,15 +90,15 @@ pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, S
     }
 }
 
-/// Many records' values of one field.
+/// The values of one field for many records.
 pub(crate) enum HeldColumn {
-    /// Numbers or arrays of one shape, in one array.
+    /// Numbers, or arrays of one shape, in one array.
     Block(Py<PyUntypedArray>, Vec<u64>),
     Values(Vec<Held>),
 }
 
 impl HeldColumn {
-    /// How many values it has.
+    /// Returns the number of values.
     pub(crate) fn len(&self, py: Python<'_>) -> usize {
         match self {
             Self::Block(array, _) => array.bind(py).shape().first().copied().unwrap_or_default(),
@@ -114,7 +114,8 @@ impl HeldColumn {
     }
 }
 
-/// Takes a field's values of many records; what does not fit is named by its position, 0 for all of them.
+/// Takes a field's values for many records. The error carries the position of the bad value; 0 if
+/// it is about all of them.
 pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResult<Result<HeldColumn, (u64, String)>> {
     let (wanted, scalar) = match kind {
         FieldType::Scalar(dtype) => (Some(ArrayType::scalar(*dtype)), true),
@@ -127,9 +128,9 @@ pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResu
             return Ok(hold_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
         }
     }
-    // A text is a sequence too, of its characters, and bytes are one of integers.
+    // A str is also a sequence (of characters), and bytes are a sequence of integers.
     let one = values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>();
-    // Sets have no order that would go with the other fields', and a dict is its keys.
+    // A set has no order to match the other fields, and iterating over a dict yields its keys.
     let unordered =
         values.is_instance_of::<PySet>() || values.is_instance_of::<PyFrozenSet>() || values.is_instance_of::<PyDict>();
     let values_of = if one || unordered { None } else { values.try_iter().ok() };
@@ -158,7 +159,8 @@ fn hold_block(values: &Bound<'_, PyAny>, wanted: &ArrayType, scalar: bool) -> Re
     Ok(HeldColumn::Block(array.unbind(), each.to_vec()))
 }
 
-/// Numbers as those of a type that holds every one of them, as single numbers are taken; others as they are.
+/// Converts numbers to a type that holds every one of them, with the rules for single numbers.
+/// Returns other arrays unchanged.
 fn widened<'py>(
     array: Bound<'py, PyUntypedArray>,
     wanted: DType,
@@ -178,7 +180,8 @@ fn widened<'py>(
     cast().map_err(|error| error.value(py).to_string())
 }
 
-/// An array in the machine's byte order and in C order, of the type that a field has; its shape is the core's to check.
+/// Converts to an array of the field's dtype, in native byte order and C order. The core checks its
+/// shape.
 fn hold_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<Held, String> {
     let (array, bfloat) = array_from(value, wanted)?;
     let shape: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
@@ -189,7 +192,7 @@ fn hold_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<Held, Stri
     Ok(Held::Array(array.unbind(), shape))
 }
 
-/// A value that needs nothing of Python.
+/// A value that holds no Python object.
 pub(crate) enum Owned {
     Number(Vec<u8>),
     Array(Vec<u8>, Vec<u64>),
@@ -221,7 +224,7 @@ impl FileColumn {
             Ok(array)
         };
         match kind {
-            // As Python integers: numpy would wrap those that no int64 holds.
+            // Use Python integers: numpy would wrap values outside int64.
             FieldType::Scalar(DType::Int64) => array("int64", "iub")?.call_method0("tolist")?.extract().map(Self::Ints),
             FieldType::Scalar(DType::Float64) => {
                 let values = array("float64", "iubf")?.call_method1("astype", ("float64",))?;
@@ -238,7 +241,7 @@ impl FileColumn {
                     Value::Array { data, shape } => Owned::Array(data.to_vec(), shape.to_vec()),
                     Value::Str(text) => Owned::Text(text.to_owned()),
                     Value::List(bytes) => Owned::List(bytes.to_vec()),
-                    _ => Owned::Number(Vec::new()), // of no other field; the core refuses it
+                    _ => Owned::Number(Vec::new()), // no other type gets here; the core refuses it
                 };
                 let held = values.try_iter()?.map(|item| hold(&item?, other).map_err(PyTypeError::new_err).map(owned));
                 held.collect::<PyResult<_>>().map(Self::Others)
@@ -272,7 +275,7 @@ impl FileColumn {
     }
 }
 
-/// The payload of a list, or what is wrong with it.
+/// Builds the payload of a list, or returns why the value does not fit.
 pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
     let py = value.py();
     let fail = |error: PyErr| error.value(py).to_string();
@@ -284,7 +287,7 @@ pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Ve
             dims => Err(format!("a list of numbers is wanted, not an array of {dims} dimensions")),
         };
     }
-    // Not any sequence: text and bytes are such, too.
+    // Do not accept any sequence: str and bytes are sequences too.
     let tensor = || Ok(value.hasattr("__torch_function__")? && value.hasattr("detach")?);
     let list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     if !list && !value.is_instance_of::<PyUntypedArray>() && !tensor().map_err(fail)? {

@@ -1,4 +1,5 @@
-//! `Writer`, the filler of new fields, and the conversion of Python's values into the core's. Imports `convert`.
+//! `Writer`, `Filler`, and the conversion of Python values to the core's. May import `convert`; may
+//! not import `read`.
 
 pub(crate) mod compression;
 pub(crate) mod field_filler;

@@ -1,4 +1,5 @@
-//! What the keywords of `Writer.append_files` ask for, and what became of the images: `Writer.recoded`.
+//! Conversion of `append_files` options to the core's `Recode`, and of its counts for
+//! `Writer.recoded`.
 
 use fastrecord_core::image::{Markers, SixteenBit};
 use fastrecord_core::{Limit, OnError, Recode, Tally};
@@ -7,7 +8,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::convert::images::sixteen_bit_from;
 
-/// What is done about a file that cannot be read, or is no image.
+/// Parses `on_error`: the handling of a file that cannot be read or is not an image.
 pub(crate) fn on_error_from(name: &str) -> Result<OnError, String> {
     match name {
         "raise" => Ok(OnError::Raise),
@@ -16,7 +17,8 @@ pub(crate) fn on_error_from(name: &str) -> Result<OnError, String> {
     }
 }
 
-/// What the keywords of `append_files` ask for; `None` if images stay as they are.
+/// Builds the `Recode` that the keywords of `append_files` ask for; `None` if images stay
+/// unchanged.
 pub(crate) fn recode_from(
     short_side: Option<i64>,
     max_side: Option<i64>,
@@ -27,7 +29,7 @@ pub(crate) fn recode_from(
 ) -> Result<Option<Recode>, String> {
     let limit = match (short_side, max_side) {
         (Some(_), Some(_)) => return Err("give short_side or max_side, not both".to_owned()),
-        // What is out of range is for `check` to refuse.
+        // `check` refuses values that are out of range.
         (Some(pixels), None) => Some(Limit::ShortSide(pixels.try_into().unwrap_or(0))),
         (None, Some(pixels)) => Some(Limit::LongSide(pixels.try_into().unwrap_or(0))),
         (None, None) => None,
@@ -71,7 +73,7 @@ fn markers(names: &str) -> Result<Markers, String> {
     Ok(markers)
 }
 
-/// A dict of how many images there were, what became of them, and their bytes.
+/// Builds a dict of the number of images, how they were stored, and their bytes.
 pub(crate) fn tally_dict(py: Python<'_>, tally: Tally) -> PyResult<Bound<'_, PyDict>> {
     let Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out } = tally;
     let rows = [

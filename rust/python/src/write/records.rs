@@ -1,4 +1,4 @@
-//! What callers give a writer: mappings from the names of fields to values, of one record or of many.
+//! Input mappings of a writer: field names to values, of one record or of many.
 
 use fastrecord_core::Schema;
 use pyo3::exceptions::PyKeyError;
@@ -11,7 +11,7 @@ use crate::write::input::{FileColumn, Held, HeldColumn, hold, hold_column};
 use crate::write::writer::Writer;
 
 impl Writer {
-    /// The columns of many records, in the order of the fields, and how many records they are of.
+    /// Returns the columns of many records, in schema order, and the number of records.
     pub(crate) fn held_columns(&self, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<HeldColumn>, usize)> {
         let py = columns.py();
         let schema = self.known();
@@ -67,7 +67,8 @@ impl Writer {
     }
 }
 
-/// The position of the field that files are for, and for each other field its values, of as many records as there are files.
+/// Returns the position of the field for the files, and the values of each other field, one per
+/// file.
 pub(crate) fn beside_files(
     schema: &Schema,
     field: &str,
@@ -98,7 +99,7 @@ pub(crate) fn beside_files(
     Ok((position, columns))
 }
 
-/// The first key that names no field, or the one to leave out.
+/// Returns the first key that names no field, or names the field to leave out.
 fn unknown_key(schema: &Schema, given: &Bound<'_, PyMapping>, without: Option<&str>) -> PyResult<Option<String>> {
     for key in given.keys()? {
         let name = key.extract::<String>().ok();
@@ -109,7 +110,8 @@ fn unknown_key(schema: &Schema, given: &Bound<'_, PyMapping>, without: Option<&s
     Ok(None)
 }
 
-/// The value of a key; `None` if the mapping has none. Other errors of the mapping are the caller's to see.
+/// Returns the value of a key; `None` if the mapping lacks it. Other errors of the mapping reach
+/// the caller.
 fn get<'py>(mapping: &Bound<'py, PyMapping>, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     match mapping.get_item(key) {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Writers that were never closed: what they lose is said when they are collected, or as the interpreter ends.
+//! `OpenWriter`: warns about writers that were never closed, on collection or at interpreter exit.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use pyo3::prelude::*;
 use crate::exclusive::Turns;
 use crate::logging::{deliver, follow, is_closed};
 
-/// Where the log has the events of writers: docs/logging.md.
+/// The log target for events of writers: docs/logging.md.
 const LOG: &str = "fastrecord_core::writer";
 
-/// Those that the interpreter's end may find open. Only threads that have the GIL lock it, and none runs Python code meanwhile: no
-/// other thread has it locked while one forks.
+/// Writers that may be open at interpreter exit. Only threads that hold the GIL lock it, and none
+/// runs Python code while it does. Therefore no other thread holds the lock during a fork.
 static OPEN: Mutex<Vec<Weak<OpenWriter>>> = Mutex::new(Vec::new());
 
-/// A core's writer that warns when it is dropped before it was closed.
+/// A core writer that warns if it is dropped before it is closed.
 pub(crate) struct OpenWriter {
     path: PathBuf,
     pub(crate) core: Turns<CoreWriter>,
@@ -48,7 +48,8 @@ impl OpenWriter {
         };
         let path = self.path.display();
         let text = format!("{path}: the writer was never closed: {lost}: use a `with` block, or call close()");
-        // A handler's Ctrl-C, or a warning that a filter makes an error, has no caller to go to.
+        // No caller can receive a handler's KeyboardInterrupt, or a warning that a filter turns
+        // into an error.
         let told = follow(py).and_then(|()| {
             log::warn!(target: LOG, "{text}");
             deliver(py)
@@ -67,7 +68,7 @@ impl Drop for OpenWriter {
             return;
         }
         Python::try_attach(|py| {
-            let pending = PyErr::take(py); // the object may be collected while an exception is on its way
+            let pending = PyErr::take(py); // collection may run while an exception is pending
             self.warn(py);
             if let Some(error) = pending {
                 error.restore(py);
@@ -76,7 +77,8 @@ impl Drop for OpenWriter {
     }
 }
 
-/// Warns of all that are open as the interpreter ends: not each object is collected then.
+/// Warns of all open writers at interpreter exit. The interpreter does not collect every object
+/// then.
 pub(crate) fn warn_of_all(py: Python<'_>) {
     let open: Vec<_> = OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
     for writer in open {

@@ -1,4 +1,4 @@
-//! `fastrecord.Writer`.
+//! The class `fastrecord.Writer`: argument checks and conversion. It does not write bytes itself.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -20,51 +20,62 @@ use crate::write::recode::{on_error_from, recode_from, tally_dict};
 use crate::write::records::beside_files;
 use crate::write::unclosed::OpenWriter;
 
-/// The one writer of a file: append records, commit, close.
+/// The only writer of a file: appends records, commits, closes.
 ///
 /// Args:
 ///     path: The .frec file.
-///     schema: A Schema, or a mapping of name to type. May be None to append; if given then, it must be the file's.
-///     mode: "x" creates the file and refuses an existing one; "a" goes on behind the last commit of an existing one (a torn
-///         tail is cut off); "w" writes under a temporary name beside it and takes its place at close: until then no commit counts, and
-///         the old file is there, and stays if an exception leaves the block. Where there is none, as "x".
-///     metadata: The file's own key/values, JSON-able; with mode "a" they are added to those that the file has, in place of any
-///         of the same name. "classes" (list of class names, position = label) is read by data sets.
-///     complete: False while a bulk import is under way: data sets refuse the file until `writer.complete = True`. By default a
-///         new file is complete, and a file that is appended to stays what it was.
-///     commit_bytes: Commit by itself after so many bytes, so that memory and what a crash can lose stay bounded.
+///     schema: A Schema, or a mapping of name to type. With mode "a" it may be None; if given, it
+///         must equal the file's schema.
+///     mode: "x" creates the file and refuses an existing one. "a" appends after the last commit of
+///         an existing file and cuts off a torn tail. "w" writes under a temporary name in the same
+///         folder and replaces the old file at close. Until then no commit takes effect, and the
+///         old file stays; it also stays if an exception leaves the block. Without an old file, "w"
+///         acts as "x".
+///     metadata: The file's key/value metadata, JSON-serializable. With mode "a" it is merged into
+///         the file's metadata, and new values replace old ones. Data sets read the key "classes"
+///         (list of class names, position = label).
+///     complete: False while a bulk import is in progress: data sets refuse the file until
+///         `writer.complete = True`. By default a new file is complete, and an appended file keeps
+///         its setting.
+///     commit_bytes: Commit automatically after this many bytes. This bounds memory use and the
+///         data that a crash can lose.
 ///
-/// A `with` block commits and closes at its end; if an exception leaves it, what is not committed is dropped, and a new file
-/// without any commit is removed (as is all of one that was to replace another). A writer belongs to the process that opened it.
-/// One that is neither closed nor aborted loses the same, with a ResourceWarning and a line in the log that count the records.
+/// A `with` block commits and closes at its end. If an exception leaves it, uncommitted records are
+/// dropped. A new file without any commit is then removed, and so is a replacement file. A writer
+/// belongs to the process that opened it. A writer that is neither closed nor aborted loses the
+/// same records; a ResourceWarning and a log line count them.
 ///
 /// Raises:
-///     FileExistsError, FileNotFoundError: by mode. LockedError: another writer has it open; names it.
-///     SchemaError: the schema is not allowed, or not the file's. CorruptFileError: the file to append to is damaged.
+///     FileExistsError, FileNotFoundError: depends on the mode. LockedError: another writer has the
+///     file open; names it.
+///     SchemaError: the schema is invalid, or differs from the file's. CorruptFileError: the file
+///     to append to is damaged.
 ///
-/// Calls from several threads come one after the other. A signal handler that uses the writer in the middle of one of its calls
-/// gets a RuntimeError.
+/// Calls from several threads run one after the other. A signal handler that uses the writer during
+/// one of its calls gets a RuntimeError.
 #[pyclass(module = "fastrecord", frozen)]
 pub(crate) struct Writer {
-    /// As the user gave it; the core has the absolute one, which stays right when the process changes its directory.
+    /// The path as the user gave it. The core holds the absolute path, which survives a change of
+    /// the working directory.
     path: PathBuf,
-    /// Fields may be added to it.
+    /// The schema so far; `add_field` extends it.
     schema: RwLock<Arc<Schema>>,
     open: Arc<OpenWriter>,
 }
 
 impl Writer {
-    /// The core's writer for one call. No Python code may run while it is held, but for signal handlers.
+    /// Locks the core's writer for one call. Only signal handlers may run Python code while it is
+    /// held.
     pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
         self.open.core.take(py, &self.path)
     }
 
-    /// The fields of every record.
+    /// Returns the schema.
     pub(crate) fn known(&self) -> Arc<Schema> {
         Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes note of fields that the core's writer has now.
+    /// Copies the current schema of the core's writer.
     pub(crate) fn note_schema(&self, writer: &CoreWriter) {
         *self.schema.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(writer.schema().clone());
     }
@@ -73,14 +84,15 @@ impl Writer {
         self.open.core.is_from_another_process()
     }
 
-    /// The core's writer for a call that begins or ends something, which may have something to tell.
+    /// Locks the core's writer for a call that opens, starts or ends something, and may therefore
+    /// log.
     fn lock_to_tell(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
         follow(py)?;
         self.lock(py)
     }
 }
 
-/// `FileExistsError`, with the ways out.
+/// Builds the `FileExistsError`, with the ways out.
 fn exists_already(path: &Path, source: &io::Error) -> PyErr {
     let text = "File exists: choose mode=\"a\" (add to it), mode=\"w\" (replace it) or another path";
     PyOSError::new_err((source.raw_os_error(), text, path.as_os_str().to_owned()))
@@ -133,8 +145,10 @@ impl Writer {
     /// Append one record, a mapping with a value for each field, and return its number.
     ///
     /// Raises:
-    ///     SchemaError: a value is missing, unknown or does not fit; names record and field, and nothing was appended.
-    ///     OSError: a write failed (a full disk): the file is good up to its last commit, and this writer goes no further.
+    ///     SchemaError: a value is missing, unknown or does not fit; names record and field;
+    ///     nothing was appended.
+    ///     OSError: a write failed (a full disk). The file is intact up to its last commit; this
+    ///     writer cannot continue.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyMapping>) -> PyResult<u64> {
         let held = self.record_values(record)?;
         let mut guard = self.lock(py)?;
@@ -152,15 +166,19 @@ impl Writer {
         delivered(py, number.map_err(to_py))
     }
 
-    /// Append many records by one call, and return the number of the first.
+    /// Append many records in one call, and return the number of the first.
     ///
     /// Args:
-    ///     columns: For each field its values, N of them: for scalars and arrays one array (N, *shape), which is taken without any
-    ///         Python a record, or any sequence of what `append` takes.
+    ///     columns: N values for each field. Scalars and arrays can be one array (N, *shape), which
+    ///         is read without Python code per record. Any sequence of values that `append` accepts
+    ///         also works.
     /// Raises:
-    ///     SchemaError: a value is missing, unknown or does not fit; names record and field, and nothing was appended.
-    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
-    ///     KeyboardInterrupt: Ctrl-C, between two records: those before it have been appended.
+    ///     SchemaError: a value is missing, unknown or does not fit; names record and field;
+    ///     nothing was appended.
+    ///     OSError: a write failed. The file is intact up to its last commit; this writer cannot
+    ///     continue.
+    ///     KeyboardInterrupt: Ctrl-C, between two records. The records before it have been
+    ///     appended.
     fn extend(&self, py: Python<'_>, columns: &Bound<'_, PyMapping>) -> PyResult<u64> {
         let (held, count) = self.held_columns(columns)?;
         let mut guard = self.lock(py)?;
@@ -171,17 +189,19 @@ impl Writer {
         delivered(py, first)
     }
 
-    /// Open a new file whose fields are those of a record: a Writer.
+    /// Create a file whose fields are inferred from a record, and return its Writer.
     ///
     /// Args:
     ///     path: The .frec file.
-    ///     sample: A record. It is looked at, not appended. int, float, bool, complex, str and bytes make fields of type int64,
-    ///         float64, bool, complex128, string and bytes (image, if they begin like one); numpy and torch arrays an array
-    ///         of their dtype and shape, numpy scalars their type, a dict json, and a list of values of one type a list.
+    ///     sample: A record. It is inspected, not appended. int, float, bool, complex, str and
+    ///         bytes become fields of type int64, float64, bool, complex128, string and bytes
+    ///         (image, if they begin like one). numpy and torch arrays become an array of their
+    ///         dtype and shape, and numpy scalars their type. A dict becomes json, and a list of
+    ///         values of one type becomes a list.
     ///     mode: "x" or "w", as for `Writer`.
-    ///     options: What else `Writer` takes.
+    ///     options: Other arguments of `Writer`.
     /// Raises:
-    ///     SchemaError: a value of which no type is known; names the field.
+    ///     SchemaError: the type of a value cannot be inferred; names the field.
     #[classmethod]
     #[pyo3(signature = (path, sample, mode = "x", **options))]
     fn from_sample<'py>(
@@ -195,30 +215,39 @@ impl Writer {
         cls.call((path, schema, mode), options)
     }
 
-    /// Append one record for each file, in order; several threads read ahead and recode, without the GIL.
+    /// Append one record for each file, in order; several threads read ahead and recode, without
+    /// the GIL.
     ///
     /// Args:
-    ///     field: The field of type image or bytes that gets the bytes of the files, as they are but for what follows.
+    ///     field: The field of type image or bytes that receives the bytes of the files, unchanged
+    ///         unless an option below applies.
     ///     paths: The files, N of them.
-    ///     values: For each other field its values, N of them.
-    ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is no image: nothing of it or
-    ///         after it is appended, what was before it is. "skip" leaves such files out.
-    ///     short_side, max_side: Images whose shorter (longer) side is above so many pixels are made smaller, in proportion, with
-    ///         Lanczos' filter, and become JPEGs. Others keep their bytes. Give one of the two, or none.
-    ///     quality: Of these JPEGs, 1 to 100; 90 by default. Their colours are as fine as the source's: 4:2:0 where that is a
-    ///         JPEG with subsampled colours, else 4:4:4. Rows and columns stay as stored; of the metadata EXIF's orientation is
-    ///         kept.
-    ///     raw: Store every image as its pixels, in binary PPM. They are those that are stored: EXIF's orientation is lost.
-    ///     crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which marker segments
-    ///         they keep: "all", "none", or names out of "exif", "icc" and "other" with commas between them. JPEGs of rare
-    ///         kinds, damaged ones, very small ones and other formats keep their bytes.
-    ///     sixteen_bit: Of images that are decoded for that, grey of 16 bits: "reject" is an error and the default, "scale" divides
-    ///         by 257 and rounds, "clip" makes all above 255 white, as Pillow does.
+    ///     values: N values for each other field.
+    ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is
+    ///         not an image. Files before it are appended; that file and later ones are not. "skip"
+    ///         leaves such files out.
+    ///     short_side, max_side: Shrink images whose shorter (longer) side is above this many
+    ///         pixels, in proportion, with a Lanczos filter. They become JPEGs. Other images keep
+    ///         their bytes. Give at most one of the two.
+    ///     quality: Quality of these JPEGs, 1 to 100; 90 by default. Chroma is 4:2:0 if the source
+    ///         is a JPEG with subsampled chroma, else 4:4:4. Rows and columns stay as stored. Of
+    ///         the metadata, only the EXIF orientation is kept.
+    ///     raw: Store every image as pixels, in binary PPM. These are the pixels as stored: the
+    ///         EXIF orientation is lost.
+    ///     crop_ready: Rewrite JPEGs losslessly, so that a crop is decoded without the rest of its
+    ///         image. The value selects the marker segments to keep: "all", "none", or a
+    ///         comma-separated list of "exif", "icc" and "other". Rare kinds of JPEG, damaged or
+    ///         very small ones, and other formats keep their bytes.
+    ///     sixteen_bit: Handling of 16-bit grey images that these options decode. "reject", the
+    ///         default, raises an error. "scale" divides by 257 and rounds. "clip" turns all values
+    ///         above 255 white, as Pillow does.
     /// Returns:
-    ///     The files that were skipped: (position in `paths`, reason). `recoded` tells what became of the others.
+    ///     The skipped files: (position in `paths`, reason). `recoded` counts what happened to the
+    ///     others.
     /// Raises:
-    ///     DecodeError: a file is no image, or has to be decoded and cannot be; OSError: it cannot be read, or a write failed.
-    ///     Both name the file. ValueError: settings that do not fit each other.
+    ///     DecodeError: a file is not an image, or must be decoded and cannot be. OSError: it
+    ///     cannot be read, or a write failed. Both name the file. ValueError: the options
+    ///     contradict each other.
     #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, sixteen_bit = None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn append_files(
@@ -250,16 +279,18 @@ impl Writer {
         delivered(py, skipped)
     }
 
-    /// Start to add a field to the records of the file; those not yet committed are committed first.
+    /// Start to add a field to the records of the file. Uncommitted records are committed first.
     ///
-    /// Give the filler a value for each record, in record order; it commits the field once it is closed, and nothing of it before.
-    /// No record is appended meanwhile; several fields may be filled side by side. Afterwards every record needs the field.
+    /// Give the filler a value for each record, in record order. It commits the field when it is
+    /// closed, and nothing before. Meanwhile records cannot be appended, but several fields can be
+    /// filled at once. Afterwards every record needs the field.
     ///
     /// Args:
-    ///     name: Of the new field. One that the file has is refused: add "label_v2" beside "label".
+    ///     name: Name of the new field. An existing name is refused: add "label_v2" next to
+    ///         "label".
     ///     type: `fastrecord.array("float32", (512,))` or another type.
     /// Raises:
-    ///     SchemaError: the name is taken, or a name or a type is not allowed.
+    ///     SchemaError: the name is taken, or the name or the type is not allowed.
     #[pyo3(signature = (name, r#type))]
     fn add_field(slf: &Bound<'_, Self>, name: &str, r#type: &Bound<'_, PyAny>) -> PyResult<Filler> {
         let py = slf.py();
@@ -275,12 +306,13 @@ impl Writer {
         Ok(Filler::new(slf.clone().unbind(), new, field.clone()))
     }
 
-    /// Remove a field, durably; what is not yet committed is committed with it. Its bytes stay in the file.
+    /// Remove a field, durably. Uncommitted records are committed with it. Its bytes stay in the
+    /// file.
     ///
-    /// Readers that are open keep it until they refresh.
+    /// Open readers keep the field until they refresh.
     ///
     /// Raises:
-    ///     KeyError: no such field. SchemaError: it is the only one.
+    ///     KeyError: the field does not exist. SchemaError: it is the only field.
     fn drop_field(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
@@ -290,11 +322,14 @@ impl Writer {
         delivered(py, dropped.map(|_| ()).map_err(to_py))
     }
 
-    /// Make all records so far durable; returns the number of the commit. Does nothing if there is nothing new.
+    /// Make all appended records durable, and return the number of the commit. Does nothing without
+    /// changes.
     ///
     /// Raises:
-    ///     OSError: a write failed: the file is good up to its last commit, and this writer goes no further.
-    ///     FastRecordError: the file was removed, moved or replaced meanwhile; says where the records are.
+    ///     OSError: a write failed. The file is intact up to its last commit; this writer cannot
+    ///     continue.
+    ///     FastRecordError: the file was removed, moved or replaced meanwhile; names the place of
+    ///     the records.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
@@ -303,7 +338,7 @@ impl Writer {
         delivered(py, committed)
     }
 
-    /// Commit for the last time: `close` then only takes the place of the file that this one replaces.
+    /// Commit for the last time. `close` then only replaces the old file.
     #[pyo3(name = "_finish")]
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock_to_tell(py)?;
@@ -316,21 +351,21 @@ impl Writer {
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
     ///
     /// Raises:
-    ///     SchemaError: a new field has no value for some records: it is left out, the rest is committed. (With mode "w" nothing
-    ///         takes the old file's place then.)
+    ///     SchemaError: a new field lacks values for some records. The field is dropped, and the
+    ///     rest is committed. (With mode "w" the old file is then not replaced.)
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
         let closed = py.detach(|| writer.close()).map_err(to_py);
-        self.note_schema(writer); // with the fields whose fillers were full
+        self.note_schema(writer); // including the fields whose fillers were full
         drop(guard);
         delivered(py, closed)
     }
 
-    /// Drop what is not committed and release the file; a new file without any commit is removed.
+    /// Drop uncommitted records and release the file. A new file without any commit is removed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_from_another_process() {
-            return Ok(()); // a forked child that leaves the block: the file is its parent's
+            return Ok(()); // a forked child that leaves the block: the file belongs to its parent
         }
         let mut guard = self.lock_to_tell(py)?;
         let writer = &mut *guard;
@@ -352,7 +387,7 @@ impl Writer {
         self.close(py)
     }
 
-    /// Records in the file, those not yet committed included.
+    /// Return the number of records in the file, including uncommitted ones.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.lock(py)?.len() as usize)
     }
@@ -361,13 +396,13 @@ impl Writer {
         format!("<fastrecord.Writer '{}': {}>", self.path.display(), self.known().describe())
     }
 
-    /// The path that it was opened by.
+    /// The path given to the constructor.
     #[getter]
     fn path(&self) -> OsString {
         self.path.clone().into_os_string()
     }
 
-    /// The fields of every record, a `fastrecord.Schema`.
+    /// The schema of every record, a `fastrecord.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         schema_to(py, &self.known())
@@ -379,43 +414,50 @@ impl Writer {
         Ok(self.lock(py)?.bytes_written())
     }
 
-    /// What became of the images that `append_files` has appended, a new dict each time.
+    /// What happened to the images appended by `append_files`, a new dict each time.
     ///
-    /// "images": how many; of them "kept": byte for byte; "smaller": by `short_side` or `max_side`; "crop_ready" and "raw": so,
-    /// smaller ones included. "bytes_in" and "bytes_out": of the files, and of what is stored of them.
+    /// "images" is the number of images. "kept" counts those stored byte for byte, and "smaller"
+    /// those shrunk by `short_side` or `max_side`. "crop_ready" and "raw" count images stored that
+    /// way, including shrunk ones. "bytes_in" is the size of the files, and "bytes_out" their
+    /// stored size.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tally = self.lock(py)?.tally();
         tally_dict(py, tally)
     }
 
-    /// Kinds of images that `append_files` has appended and the core does not decode, such as "AVIF", a new dict each time: kind ->
-    /// how many. The loader and data sets decode them by Pillow, if it can.
+    /// Kinds of appended images that the core does not decode, such as "AVIF", a new dict each
+    /// time: kind -> count.
+    ///
+    /// Counts only images from `append_files`. The loader and data sets decode them with Pillow, if
+    /// it can.
     #[getter]
     fn foreign<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let guard = self.lock(py)?;
         guard.foreign().clone().into_py_dict(py)
     }
 
-    /// How the compressed fields' values are stored, a new dict each time: field -> dict.
+    /// How the values of the compressed fields are stored, a new dict each time: field -> dict.
     ///
-    /// "codec": "lz4", "zstd", "none" (as they are), or "auto" while the first values are held back; "level": zstd's, or None;
-    /// "dictionary": the id of the one in use, or None; "ratio": bytes of the values that this writer has appended to what is
-    /// stored of them, or None before any; "reason": why so, with the numbers that "auto" decided by. The choice is logged
-    /// under "fastrecord", too.
+    /// "codec" is "lz4", "zstd", "none" (uncompressed), or "auto" while the first values are held
+    /// back. "level" is the zstd level, or None. "dictionary" is the id of the current dictionary,
+    /// or None. "ratio" is the size of the appended values divided by their stored size, or None
+    /// before any. "reason" explains the choice, with the numbers that "auto" based it on. The
+    /// choice is also logged under "fastrecord".
     #[getter]
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = self.lock(py)?.compression();
         compression_dict(py, all)
     }
 
-    /// Records that are durable.
+    /// Number of durable records.
     #[getter]
     fn committed(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.lock(py)?.committed())
     }
 
-    /// The file's own key/values, a new dict each time; assign a mapping to replace them with the next commit.
+    /// The file's key/value metadata, a new dict each time. Assign a mapping to replace it with the
+    /// next commit.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let text = serde_json::Value::Object(self.lock(py)?.metadata().clone()).to_string();
@@ -428,7 +470,7 @@ impl Writer {
         self.lock(py)?.set_metadata(value).map_err(to_py)
     }
 
-    /// Whether the file says, from the next commit on, that it is complete.
+    /// Whether the file is marked complete from the next commit on.
     #[getter]
     fn complete(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.lock(py)?.complete())
