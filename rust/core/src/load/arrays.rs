@@ -1,4 +1,5 @@
-//! The recipe for arrays: copy the values of a few records at a time, each to its place in the batch.
+//! `StackPlan`: the loader's plan for arrays. It copies the values of a few records at a time into
+//! their slots of the batch.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -12,43 +13,45 @@ use crate::load::sources::{LoadSource, Sources};
 use crate::read::seen::Verify;
 use crate::sys;
 
-/// A thread copies about so many bytes at a time.
+/// Target size of a part in bytes.
 const RUN_BYTES: usize = 128 << 10;
-/// And no more rows than this, however small they are.
+/// Maximum number of rows in a part, however small the rows are.
 const RUN_ROWS: usize = 4096;
 
-/// Values of fixed size, to be stacked row by row: a buffer for each field.
+/// The plan for values of fixed size, stacked row by row into one buffer per field.
 #[derive(Debug)]
 pub struct StackPlan {
     /// Each file with the fields whose values are payloads.
     sources: Sources,
-    /// The buffers that these go to.
+    /// The buffers for payload fields.
     payloads: Vec<usize>,
-    /// The buffers whose values lie in columns.
+    /// The buffers for fields whose values lie in columns.
     values: Vec<usize>,
-    /// Of each file the fields of all buffers.
+    /// For each file, the fields of all buffers.
     fields: Vec<Vec<usize>>,
-    /// Bytes of a row in each buffer.
+    /// Bytes per row of each buffer.
     row_bytes: Vec<usize>,
     verify: Verify,
-    /// Blocks that this process had read from disks when a batch was last looked up.
+    /// Disk blocks read by this process when the last batch was located.
     blocks_seen: AtomicI64,
 }
 
 /// Where the values of a batch lie.
 #[derive(Debug)]
 pub struct Found {
-    /// Of each row the number of its file and that of the record there; None if it failed.
+    /// `(file, record)` for each row; `None` if the lookup failed.
     rows: Vec<Option<(usize, u64)>>,
-    /// Of each field with payloads the extents of the rows; those of failed rows are of no meaning.
+    /// The extents of the rows, for each payload field. Extents of failed rows are meaningless.
     extents: Vec<Vec<Extent>>,
 }
 
 impl StackPlan {
-    /// Plans to stack the values of fields, one buffer for each; all files' records are one run of rows.
+    /// Plans to stack the values of fields, one buffer per field. Rows number the records of all
+    /// files consecutively.
     ///
     /// # Errors
-    /// No file, files with different numbers of fields, or a field whose values are not of one size, in all files.
+    /// There is no file, the files differ in their number of fields, or the values of a field
+    /// differ in size.
     pub fn new(mut sources: Vec<LoadSource>, verify: impl Into<Verify>) -> Result<Self> {
         let verify = verify.into();
         let Some(first) = sources.first() else { return Err(Error::Plan("there must be a file".to_owned())) };
@@ -78,13 +81,15 @@ impl StackPlan {
         Ok(Self { sources, payloads, values, fields, row_bytes, verify, blocks_seen })
     }
 
-    /// Whether anything was read from a disk since this was last asked; yes, the first time.
+    /// Reports whether the process has read from a disk since the last call; always true at the
+    /// first call.
     fn disk_was_read(&self) -> bool {
         let blocks = sys::blocks_read();
         self.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
     }
 
-    /// Copies what lies in columns, a run of records of one file at a time; tells which rows are still to be made.
+    /// Copies column values, one run of records of one file at a time. Returns the rows that still
+    /// need their payloads.
     fn copy_values(&self, making: &mut Making<'_, Found>) -> Vec<usize> {
         let found = making.found;
         let (first, mut good) = (making.part.rows.start, Vec::with_capacity(making.part.rows.len()));
@@ -105,7 +110,7 @@ impl StackPlan {
                 if reader.values_into(field, &records, out).is_ok() {
                     continue;
                 }
-                // One damaged block must not spoil the records of others.
+                // One damaged block must not fail the records of other blocks.
                 for ((&row, &record), out) in run.iter().zip(&records).zip(out.chunks_exact_mut(len)) {
                     if let Err(error) = reader.values_into(field, &[record], out) {
                         failed.push((row, error));
@@ -120,7 +125,8 @@ impl StackPlan {
         good
     }
 
-    /// Copies the payloads of one row, tells their bytes in the file. `mapped` is what [`Source::with`] gives.
+    /// Copies the payloads of one row, and returns their stored bytes. `mapped` comes from
+    /// [`Source::with`].
     ///
     /// [`Source::with`]: crate::read::source::Source::with
     fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
@@ -138,7 +144,7 @@ impl StackPlan {
     }
 }
 
-/// Bytes of each value of a field.
+/// Returns the size of a field's values in bytes.
 fn value_bytes(source: &LoadSource, field: usize) -> Result<usize> {
     let bytes = match &source.reader.field_at(field)?.kind {
         FieldType::Scalar(dtype) => Some(dtype.size()),
@@ -195,7 +201,7 @@ impl Recipe for StackPlan {
                 };
                 let set = match &all {
                     Ok(all) => set(all, i),
-                    // One damaged entry must not spoil the records beside it: each by itself.
+                    // One damaged entry must not fail its neighbours: look up each record alone.
                     Err(_) => source.extents(&[record]).and_then(|all| set(&all, 0)),
                 };
                 match set {
@@ -221,7 +227,7 @@ impl Recipe for StackPlan {
             let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
                 run.iter().map(|&row| self.copy_payloads(making, row, mapped)).collect()
             };
-            // Of a file that is lost, each record says so by itself.
+            // If the whole file is lost, each record reports its own error.
             let copied = random.with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None));
             for (&row, copied) in run.iter().zip(copied) {
                 match copied {

@@ -1,4 +1,4 @@
-//! Whole images: of bytes, and of many records at once.
+//! `Reader::decode_batch`: decodes the images of many records, without a loader.
 
 use crate::image::Pixels;
 use crate::image::decode_image;
@@ -11,11 +11,11 @@ use crate::read::reader::Reader;
 use crate::read::seen::Verify;
 
 impl Reader {
-    /// Reads and decodes the images of records, on up to `threads` threads; the reader's own number if none is given.
+    /// Reads and decodes the images of records, on up to `threads` threads. The default is the
+    /// reader's own number.
     ///
     /// # Errors
-    /// [`Error::Decode`] for what cannot be decoded; damage (with `verify`, of payloads too), a record without a value, a
-    /// field without payloads, failed reads and interrupts.
+    /// [`Error::Decode`] if an image cannot be decoded. Damage (with `verify`, also of payloads), a record without a value, a field without payloads, failed reads and interrupts are errors too.
     pub fn decode_batch(
         &self,
         field: usize,
@@ -26,7 +26,8 @@ impl Reader {
         interrupted: impl FnMut() -> bool,
     ) -> Result<Vec<Pixels>> {
         let (name, verify) = (self.field_at(field)?.name.clone(), verify.into());
-        // The pool's threads may hold the job for an instant after its end: images are taken out of what they share.
+        // The pool's threads may hold the job briefly after its end. Therefore take the images out
+        // of the shared vector.
         let images: Arc<Vec<Mutex<Option<Pixels>>>> = Arc::new(records.iter().map(|_| Mutex::default()).collect());
         let body = {
             let (reader, records, images) = (self.clone(), records.to_vec(), Arc::clone(&images));

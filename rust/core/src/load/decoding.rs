@@ -1,4 +1,4 @@
-//! The recipe for images: read, check, decode, crop and resize one record after the other.
+//! Image decoding for `LoadPlan`: read, check, decode, crop and resize one record after the other.
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
@@ -12,26 +12,26 @@ use crate::read::payload::resized;
 use crate::read::seen::Verify;
 use crate::read::source::Source;
 
-/// Payloads of up to so many bytes leave their memory to the next one.
+/// Payload buffers up to this size are kept for the next image.
 const KEEP: usize = 16 << 20;
-/// How pixels that are stored as they are begin.
+/// The first bytes of images stored as raw pixels.
 const RAW: &[u8] = b"P6";
 
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A thread's decoder, and memory for one encoded image.
-#[allow(missing_debug_implementations)] // nobody has it but a thread
+/// One thread's decoder, and its buffers for an encoded image.
+#[allow(missing_debug_implementations)] // only loader threads hold it
 pub struct ImageTools {
     decoder: Decoder,
     payload: Vec<u8>,
-    /// What becomes of a compressed one.
+    /// The decompressed value, if the payload is compressed.
     value: Vec<u8>,
 }
 
 impl Recipe for LoadPlan {
-    /// None where the record has no image to read.
+    /// `None` if the record has no image to read.
     type Found = Vec<Option<Place>>;
     type Tools = ImageTools;
     const RANDOM: bool = true;
@@ -81,7 +81,8 @@ impl Recipe for LoadPlan {
 }
 
 impl LoadPlan {
-    /// Reads, checks, decodes, crops and resizes the images of one record, each into its part, which is of one row.
+    /// Reads, checks, decodes, crops and resizes the images of one record, each into its one-row
+    /// part.
     fn make_images(
         &self,
         tools: &mut ImageTools,
@@ -115,9 +116,12 @@ impl LoadPlan {
         Ok(())
     }
 
-    /// Reads and checks a payload, and calls `work` with it. By a system call, to the thread's memory: 20 us beside some 1000 us of decoding, without
-    /// page faults, and a file that was cut short is an error and no signal. Pixels that need no decoding are taken from the
-    /// mapping, if there is one: copied twice, they would take half as long again.
+    /// Reads and checks a payload, and calls `work` with it.
+    ///
+    /// A system call reads into the thread's buffer. That takes 20 us, next to some 1000 us of
+    /// decoding. It causes no page faults, and a truncated file is an error instead of a signal.
+    /// Raw pixels need no decoding and come from the mapping, if there is one: a second copy would
+    /// take half as long again.
     fn with_payload<T>(
         &self,
         counters: &LoadCounters,

@@ -1,4 +1,4 @@
-//! What a loader does with each record: which images of it become which pixels.
+//! `LoadPlan`: which images of each record become which pixels. It does not decode.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,19 +11,19 @@ use crate::load::loader::{LoadCounters, add};
 use crate::load::sources::{LoadSource, Sources};
 use crate::read::seen::Verify;
 
-/// What is made of each record.
+/// The plan for images: what the loader computes from each record.
 #[derive(Debug)]
 pub struct LoadPlan {
     pub(crate) sources: Sources,
     pub(crate) outputs: Vec<Geometry>,
-    /// The output whose crop is drawn; the others follow it.
+    /// The output whose crop is drawn. The others follow it.
     pub(crate) leader: usize,
-    /// The output whose image may be anything; those of the others have colours, or are not resized.
+    /// The output that accepts any image. The other outputs accept colour images, or do not resize.
     main: Option<usize>,
     pub(crate) flip: bool,
     pub(crate) decode: DecodeOptions,
     pub(crate) verify: Verify,
-    /// Some payload was pixels as they are: it is worth to look for more of them in the mapping.
+    /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
     pub(crate) raw: AtomicBool,
 }
 
@@ -35,15 +35,16 @@ pub struct Place {
     pub(crate) extents: Vec<Extent>,
 }
 
-/// The crop that the leading image got: its size, the part, and whether it is mirrored.
+/// The crop of the leading image: image size, part, and whether it is mirrored.
 pub(crate) type Lead = ((u32, u32), Crop, bool);
 
 impl LoadPlan {
-    /// Plans to make an image for each of `outputs` of each record; all files' records are one run of rows.
+    /// Plans one image per record for each of `outputs`. Rows number the records of all files
+    /// consecutively.
     ///
     /// # Errors
-    /// No file or output, a file without a field for each output, a field that holds neither images nor bytes, or a
-    /// geometry that makes no sense.
+    /// There is no file or output, a file lacks a field for an output, a field holds neither images
+    /// nor bytes, or a geometry is invalid.
     pub fn new(
         sources: Vec<LoadSource>,
         outputs: Vec<Geometry>,
@@ -69,36 +70,36 @@ impl LoadPlan {
         if let Some(detail) = outputs.iter().find_map(|geometry| geometry.check().err()) {
             return bad(detail);
         }
-        // Whole pixels of the smallest output are whole pixels of the larger ones.
+        // The smallest output leads: its whole pixels are whole pixels of the larger outputs.
         let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
         let (sources, raw) = (Sources::new(sources), AtomicBool::new(false));
         Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, raw })
     }
 
-    /// Refuses images of all outputs but this one that may be masks and would not stay so: those with a palette, and those of one
-    /// channel that would be resized.
+    /// Makes all outputs except `main` refuse images that may be masks and would change. These are
+    /// images with a palette, and images of one channel that would be resized.
     #[must_use]
     pub fn refusing_masks(self, main: usize) -> Self {
         Self { main: Some(main), ..self }
     }
 
-    /// The outputs in the order in which they are made: that one first whose crop is drawn.
+    /// Returns the outputs in processing order: first the one whose crop is drawn.
     pub(crate) fn order(&self) -> impl Iterator<Item = usize> + use<> {
         let leader = self.leader;
         std::iter::once(leader).chain((0..self.outputs.len()).filter(move |&output| output != leader))
     }
 
-    /// Begins a record.
+    /// Starts a record.
     pub(crate) fn crops(&self, seed: u64, epoch: u64, position: u64) -> Crops<'_> {
         Crops { plan: self, random: Random::new(seed, epoch, position), lead: None }
     }
 
-    /// Makes what the threads make of a record out of images that the caller has: one of each output, with what it is made of if
-    /// its headers do not say that any more.
+    /// Processes a record as the threads do, from images that the caller supplies: one for each
+    /// output. Each has the channels of its source, if its headers no longer show them.
     ///
     /// # Errors
-    /// The output, and why its image cannot be made.
+    /// The output, and why its image cannot be processed.
     pub fn make_of(
         &self,
         (seed, epoch, position): (u64, u64, u64),
@@ -116,24 +117,24 @@ impl LoadPlan {
             let timings = timings.map_err(|error| (output, error))?;
             add(&counters.resize_nanos, nanos(timings.resize));
         }
-        // The threads have counted it as one of which nothing could be made.
+        // The threads have counted it as a failure.
         add(&counters.records, 1);
         counters.failures.fetch_sub(1, Ordering::Relaxed);
         Ok(made)
     }
 
-    /// Width and height of each output.
+    /// Returns width and height of each output.
     pub fn sizes(&self) -> Vec<(u32, u32)> {
         self.outputs.iter().map(Geometry::size).collect()
     }
 
-    /// Bytes of one image of each output.
+    /// Returns the bytes of one image of each output.
     pub fn image_bytes(&self) -> Vec<usize> {
         let bytes = |geometry: &Geometry| 3 * geometry.size().0 as usize * geometry.size().1 as usize;
         self.outputs.iter().map(bytes).collect()
     }
 
-    /// Looks up where the images of rows lie, and asks the kernel for them.
+    /// Locates the images of rows, and prefetches them.
     pub(crate) fn places(&self, rows: &[u64]) -> Vec<Result<Place>> {
         let mut places: Vec<Option<Result<Place>>> = rows.iter().map(|_| None).collect();
         for (number, mine, records) in self.sources.split(rows) {
@@ -143,7 +144,7 @@ impl LoadPlan {
                 let record = records[k];
                 let extents = match &found {
                     Ok(all) => source.present(record, all.iter().map(|extents| extents[k]).collect()),
-                    // One damaged entry must not spoil the records beside it: each by itself.
+                    // One damaged entry must not fail its neighbours: look up each record alone.
                     Err(_) => source.extents(&[record]).and_then(|all| {
                         source.ask(&all);
                         source.present(record, all.into_iter().flatten().collect())
@@ -157,7 +158,7 @@ impl LoadPlan {
     }
 }
 
-/// The crops of one record's images: the leading one's is drawn, the others follow it.
+/// The crops of one record's images. The leading crop is drawn, and the others follow it.
 pub(crate) struct Crops<'a> {
     plan: &'a LoadPlan,
     random: Random,
@@ -165,10 +166,12 @@ pub(crate) struct Crops<'a> {
 }
 
 impl Crops<'_> {
-    /// Makes the image of one output of its data and side bytes; those of [`LoadPlan::order`] one after the other.
+    /// Processes the image of one output from its data and side bytes. Call it in the sequence of
+    /// [`LoadPlan::order`].
     ///
     /// # Errors
-    /// It cannot be decoded, does not fit the leading one, or may be a mask that would not stay one.
+    /// The image cannot be decoded, does not fit the leading image, or may be a mask that would
+    /// change.
     pub(crate) fn make(
         &mut self,
         decoder: &mut Decoder,
@@ -212,10 +215,10 @@ impl Crops<'_> {
     }
 }
 
-/// The part of an image that shows what the leading one's crop shows.
+/// Returns the part of an image that shows the same content as the leading crop.
 ///
 /// # Errors
-/// Whole pixels of the one are not whole pixels of the other, where no resizing was asked for.
+/// Without resizing, whole pixels of one image must be whole pixels of the other.
 pub(crate) fn follow(
     lead: &Lead,
     lead_geometry: &Geometry,
@@ -238,7 +241,7 @@ pub(crate) fn follow(
     if matches!(geometry, Geometry::RandomCrop { .. }) && (differ(x) || differ(y)) {
         return unfit("a crop that is not resized needs the same ratio between the images as between the outputs");
     }
-    #[allow(clippy::cast_sign_loss)] // of numbers that are not negative
+    #[allow(clippy::cast_sign_loss)] // the numbers are not negative
     let outward = |from: u32, length: u32, scale: f64, limit: u32| {
         let (start, end) = (f64::from(from) * scale, f64::from(from + length) * scale);
         let start = ((start + 1e-6).floor() as u32).min(limit.saturating_sub(1));

@@ -1,8 +1,9 @@
-//! Batches, made ahead of the consumer by threads that live as long as an iteration.
+//! `Loader`: threads that load batches ahead of the consumer. They live as long as an iteration.
 //!
-//! A [`Recipe`] says of what. Each image of each batch is an item by itself, or each run of a few arrays: a thread that is done
-//! with one takes the next, of the same batch or of the one behind it, so a slow record stalls nobody. The consumer waits for
-//! batches in the order in which it asked for them.
+//! A [`Recipe`] defines the work. Each image of a batch is an item, or each run of a few arrays. A
+//! thread that finishes an item takes the next one, from the same batch or the following one. A
+//! slow record therefore blocks no other thread. The consumer waits for batches in submission
+//! order.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,20 +18,20 @@ use crate::parallel::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::parallel::sync::thread::{self, JoinHandle};
 use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How long the consumer waits before it asks again whether it was interrupted.
+/// How often a waiting consumer checks for interrupts.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long who drops a loader waits for its threads. One that takes longer is in a huge image or a slow read; it has all
-/// that it needs to end by itself after that.
+/// How long `drop` waits for the worker threads. A slower thread is decoding a huge image or
+/// blocked in a read. It owns all that it needs to end later on its own.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Batches are made outside of the locks, so a poisoned lock still guards whole data.
+    // Batches are computed outside of the locks, so the data behind a poisoned lock are intact.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What loaders have done so far; may be read at any time.
+/// Counters of a loader's work; may be read at any time.
 #[derive(Debug, Default)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are enough
 pub struct LoadCounters {
     pub records: AtomicU64,
     pub failures: AtomicU64,
@@ -45,34 +46,35 @@ pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// What a loader makes of the rows of a batch, in two steps: find out where they lie, then make one part after the other.
+/// The work of a loader in two steps: locate the rows of a batch, then fill one part after the
+/// other.
 pub trait Recipe: Debug + Send + Sync + 'static {
     /// Where the values of a batch lie.
     type Found: Debug + Send + Sync;
-    /// What each thread has for itself.
+    /// The scratch state of one thread.
     type Tools;
-    /// Whether what is made depends on seed, epoch and positions.
+    /// Whether the result depends on seed, epoch and positions.
     const RANDOM: bool;
 
-    /// Rows that there are.
+    /// The number of rows.
     fn rows(&self) -> u64;
-    /// What is wrong with a row that is not there.
+    /// The error for a row that does not exist.
     fn no_row(&self, row: u64) -> Error;
-    /// Bytes of a row in each buffer.
+    /// Bytes per row of each buffer.
     fn row_bytes(&self) -> Vec<usize>;
-    /// Rows in a part.
+    /// Rows per part.
     fn run(&self) -> usize;
-    /// The tools of one thread.
+    /// Creates the tools of one thread.
     fn tools(&self) -> Self::Tools;
-    /// Finds out where rows lie, and asks the kernel for them; `fail` is told of those of which nothing can be made.
+    /// Locates rows, and prefetches them. Calls `fail` for each row that cannot be loaded.
     fn look_up(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Self::Found;
-    /// Asks the kernel for ascending rows whose turn comes later, until `stop` says true.
+    /// Prefetches ascending rows of later batches, until `stop` returns true.
     fn ask_ahead(&self, rows: &[u64], stop: &dyn Fn() -> bool);
-    /// Makes a part: each of its rows is filled, with zeros where it fails or has failed before.
+    /// Fills a part. Rows that fail now or failed earlier become zeros.
     fn make(&self, tools: &mut Self::Tools, making: &mut Making<'_, Self::Found>);
 }
 
-/// A part to make.
+/// A part to fill.
 #[allow(missing_debug_implementations)] // lives within a call
 pub struct Making<'a, F> {
     pub(crate) batch: &'a Batch,
@@ -82,40 +84,41 @@ pub struct Making<'a, F> {
 }
 
 impl<F> Making<'_, F> {
-    /// Notes that a row gave nothing, which is zeros then.
+    /// Records the error of a row and fills it with zeros.
     pub(crate) fn fail(&mut self, row: usize, error: Error) {
         self.part.clear(row);
         self.batch.fail(row, error, self.counters);
     }
 }
 
-/// A batch to make.
+/// A batch to load.
 #[derive(Debug)]
 pub struct Workload {
-    /// With the epoch and the position it decides the crop.
+    /// With the epoch and the position, it determines the crop.
     pub seed: u64,
-    /// Of the records' order.
+    /// The epoch of the order.
     pub epoch: u64,
-    /// Numbers of records, counted over all files.
+    /// Record numbers over all files.
     pub rows: Vec<u64>,
-    /// Positions in the epoch order, one for each row; none where nothing is random.
+    /// Positions in the epoch order, one per row; empty if nothing is random.
     pub positions: Vec<u64>,
-    /// Rows of later batches for which the kernel is asked too, behind those of this one; ascending, and there may be none.
+    /// Rows of later batches to prefetch after the rows of this one, in ascending order; may be
+    /// empty.
     pub ahead: Vec<u64>,
-    /// Memory for each output: what is made of the rows, one behind the other.
+    /// The memory of each output: its rows back to back.
     pub buffers: Vec<BatchBuffer>,
 }
 
-/// A record of a batch of which nothing could be made; its place in the buffers is zeros.
+/// A record of a batch that could not be loaded. Its slot in the buffers is zeros.
 #[derive(Debug)]
 pub struct Failure {
-    /// Position in the batch.
+    /// Slot in the batch.
     pub place: usize,
-    /// Which file and record, and why.
+    /// The error, which names file and record.
     pub error: Error,
 }
 
-/// A batch under way.
+/// A batch in progress.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) seed: u64,
@@ -131,7 +134,7 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Job<F> {
     pub(crate) batch: Arc<Batch>,
-    /// None before it was looked up; and if that panicked, which is among the outcomes.
+    /// `None` before the lookup, or if the lookup panicked; the panic is in the outcome.
     pub(crate) found: OnceLock<F>,
 }
 
@@ -149,19 +152,19 @@ impl Batch {
     }
 
     pub(crate) fn announce(&self) {
-        drop(lock(&self.outcome)); // so that a consumer between its check and its wait is not missed
+        drop(lock(&self.outcome)); // so that a consumer between its check and its wait is woken
         self.finished.notify_all();
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Queue<F> {
-    /// Not yet looked up, in the order of their numbers.
+    /// Jobs to locate, in submission order.
     pub(crate) fresh: VecDeque<(u64, Arc<Job<F>>)>,
-    /// Looked up and asked for, in the order of their numbers.
+    /// Jobs located and prefetched, in submission order.
     pub(crate) ready: VecDeque<(u64, Arc<Job<F>>)>,
     pub(crate) next: u64,
-    /// Threads that have not ended.
+    /// Number of running threads.
     pub(crate) alive: usize,
 }
 
@@ -173,11 +176,13 @@ pub(crate) struct Shared<R: Recipe> {
     pub(crate) work: Condvar,
     pub(crate) ended: Condvar,
     pub(crate) closed: Arc<AtomicBool>,
-    /// Batches wait to be asked for: that goes before making others, as it keeps the disk busy meanwhile.
+    /// Batches wait to be located. That comes before filling others, because it keeps the disk
+    /// busy.
     pub(crate) fresh: AtomicBool,
 }
 
-/// Threads that make batches. Dropping it ends them after the parts under way, for which it waits half a second at most.
+/// Threads that load batches. `drop` stops them after their current parts, and waits at most half a
+/// second.
 #[derive(Debug)]
 pub struct Loader<R: Recipe> {
     process: u32,
@@ -185,7 +190,7 @@ pub struct Loader<R: Recipe> {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A batch that is being made.
+/// A batch in progress.
 #[derive(Debug)]
 pub struct Load {
     process: u32,
@@ -197,7 +202,7 @@ impl<R: Recipe> Loader<R> {
     /// Starts `threads` threads.
     ///
     /// # Errors
-    /// [`Error::Threads`] if the system allows not even one.
+    /// [`Error::Threads`] if the system allows not even one thread.
     pub fn start(recipe: Arc<R>, counters: Arc<LoadCounters>, threads: usize) -> Result<Self> {
         let queue = Queue { fresh: VecDeque::new(), ready: VecDeque::new(), next: 0, alive: 0 };
         let shared = Arc::new(Shared {
@@ -215,7 +220,7 @@ impl<R: Recipe> Loader<R> {
             let builder = thread::Builder::new().name(format!("frec-load-{number}"));
             match builder.spawn(move || Worker::new(&alive.0).serve()) {
                 Ok(thread) => loader.threads.push(thread),
-                // A process at its limit of threads works with fewer.
+                // A process at its thread limit works with fewer.
                 Err(error) if number == 0 => return Err(Error::Threads(error)),
                 Err(error) => {
                     log::warn!(target: "fastrecord_core::loader", "{number} of {threads} threads load: no other could be started: {error}");
@@ -227,10 +232,11 @@ impl<R: Recipe> Loader<R> {
         Ok(loader)
     }
 
-    /// Begins a batch, behind those begun before; returns at once.
+    /// Queues a batch after the earlier ones; returns at once.
     ///
     /// # Errors
-    /// Rows, positions and buffers do not fit each other or the recipe; or this is a forked child, where the threads are not.
+    /// Rows, positions and buffers do not match each other or the recipe. In a forked child the
+    /// threads do not exist.
     pub fn submit(&self, load: Workload) -> Result<Load> {
         check_process(self.process)?;
         let Workload { seed, epoch, rows, positions, ahead, buffers } = load;
@@ -259,22 +265,22 @@ impl<R: Recipe> Loader<R> {
         Ok(Load { process: self.process, batch, closed: Arc::clone(&self.shared.closed) })
     }
 
-    /// What it makes of the rows.
+    /// Returns the recipe.
     pub fn recipe(&self) -> &Arc<R> {
         &self.shared.recipe
     }
 
-    /// Rows that there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         self.shared.recipe.rows()
     }
 
-    /// Bytes of a row in each buffer.
+    /// Returns the bytes per row of each buffer.
     pub fn row_bytes(&self) -> Vec<usize> {
         self.shared.recipe.row_bytes()
     }
 
-    /// Threads that make batches.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
@@ -283,13 +289,14 @@ impl<R: Recipe> Loader<R> {
 impl<R: Recipe> Drop for Loader<R> {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // Fork has not copied the threads: there is nobody to wait for, and a lock may be held for ever.
+            // Fork did not copy the threads: there is nothing to wait for, and a lock may never be
+            // released.
             std::mem::forget(std::mem::take(&mut self.threads));
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
         self.shared.closed.store(true, Ordering::Relaxed);
-        let mut queue = lock(&self.shared.queue); // so that a thread between its check and its wait is not missed
+        let mut queue = lock(&self.shared.queue); // so that a thread between its check and its wait is woken
         self.shared.work.notify_all();
         let start = Instant::now();
         while queue.alive > 0 {
@@ -299,7 +306,7 @@ impl<R: Recipe> Drop for Loader<R> {
         }
         drop(queue);
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // panics were caught, and are the batches' own
+            let _ = thread.join(); // panics were caught, and belong to their batches
         }
     }
 }
@@ -310,15 +317,17 @@ fn check_process(owner: u32) -> Result<()> {
 }
 
 impl Load {
-    /// Waits until the batch is whole; gives its buffers and the records that failed, in the order of their places.
+    /// Waits until the batch is complete. Returns its buffers and the failed records, ordered by
+    /// slot.
     ///
-    /// `interrupted` is asked at least every 100 ms; when it says true, the batch may be waited for again.
+    /// Calls `interrupted` at least every 100 ms. If it returns true, the batch may be waited for
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; the loader was dropped before the batch was whole; or this is a forked child.
+    /// [`Error::Interrupted`]; the loader was dropped before the batch was complete; or this is a forked child.
     ///
     /// # Panics
-    /// If a thread panicked over it, which is a bug.
+    /// If a thread panicked during the batch, which is a bug.
     pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(Vec<BatchBuffer>, Vec<Failure>)> {
         check_process(self.process)?;
         let batch = &self.batch;
@@ -343,13 +352,13 @@ impl Load {
         Ok((batch.parts.take(), failures))
     }
 
-    /// Whether waiting would take no time.
+    /// Reports whether `wait` would return at once.
     pub fn is_ready(&self) -> bool {
         self.batch.parts.all_filled()
     }
 }
 
-/// Counts a thread until it has ended.
+/// Counts a running thread until it ends.
 struct Alive<R: Recipe>(Arc<Shared<R>>);
 
 impl<R: Recipe> Alive<R> {

@@ -1,4 +1,5 @@
-//! Batches made ahead of a consumer, by threads of its own. Imports `read`, `image`, `parallel`, `order`.
+//! Batches loaded ahead of a consumer, by threads of their own. May import `read`, `image`,
+//! `parallel`, `order`.
 
 pub(crate) mod arrays;
 pub(crate) mod decode_records;

@@ -1,4 +1,4 @@
-//! Files that a loader reads as one run of rows.
+//! `Sources`: files that a loader reads as one sequence of rows.
 
 use std::ops::Index;
 
@@ -8,20 +8,20 @@ use crate::format::layout::PAGE;
 use crate::read::reader::Reader;
 use crate::sys;
 
-/// A file, and its fields that a loader reads, one for each output.
+/// A file, and the fields of it that a loader reads, one per output.
 #[derive(Debug, Clone)]
 pub struct LoadSource {
     /// The file.
     pub reader: Reader,
-    /// Positions in its schema.
+    /// Field positions in its schema.
     pub fields: Vec<usize>,
 }
 
-/// Files, whose records are one run of rows.
+/// Files whose records form one sequence of rows.
 #[derive(Debug)]
 pub(crate) struct Sources {
     sources: Vec<LoadSource>,
-    /// Records up to the end of each file.
+    /// For each file, the number of rows up to its end.
     ends: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Sources {
         Self { sources, ends }
     }
 
-    /// Rows of all files together.
+    /// Returns the number of rows in all files.
     pub(crate) fn rows(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
@@ -53,14 +53,14 @@ impl Sources {
         Error::Plan(format!("row {row} is out of range: the files have {} records", self.rows()))
     }
 
-    /// The number of the file, and that of the record in it.
+    /// Returns the number of the file, and the record number in it.
     fn locate(&self, row: u64) -> (usize, u64) {
         let source = self.ends.partition_point(|&end| end <= row);
         (source, row - source.checked_sub(1).map_or(0, |before| self.ends[before]))
     }
 
-    /// Sorts rows by file: the number of each file, the places among `rows` of those that it holds, in their order, and their
-    /// record numbers there. Rows that there are not are left out.
+    /// Groups rows by file: the number of each file, the slots of its rows in `rows`, in order, and
+    /// their record numbers. Rows out of range are left out.
     pub(crate) fn split(&self, rows: &[u64]) -> Vec<(usize, Vec<usize>, Vec<u64>)> {
         if self.sources.len() == 1 && rows.iter().all(|&row| row < self.rows()) {
             return vec![(0, (0..rows.len()).collect(), rows.to_vec())];
@@ -78,9 +78,10 @@ impl Sources {
         located.chunk_by(|a, b| a.0 == b.0).map(one).collect()
     }
 
-    /// Asks the kernel for the payloads of ascending rows whose turn comes later, until `stop` says true.
+    /// Prefetches the payloads of ascending rows of later batches, until `stop` returns true.
     ///
-    /// A queue that is full makes it wait. What is wrong with an index entry is said when its record is made.
+    /// A full disk queue makes it wait. It ignores bad index entries: they are reported when their
+    /// record is loaded.
     pub(crate) fn ask_ahead(&self, rows: &[u64], stop: impl Fn() -> bool) {
         const AT_ONCE: usize = 64;
         for run in rows.chunk_by(|&a, &b| self.locate(a).0 == self.locate(b).0) {
@@ -99,7 +100,7 @@ impl Sources {
 }
 
 impl LoadSource {
-    /// For each field the extents of the records.
+    /// Returns the extents of the records, for each field.
     pub(crate) fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
         self.fields.iter().map(|&field| self.reader.extents(field, records)).collect()
     }
@@ -111,7 +112,7 @@ impl LoadSource {
         }
     }
 
-    /// Asks the kernel for payloads, neighbours by one call.
+    /// Prefetches payloads, neighbours in one call.
     pub(crate) fn ask(&self, extents: &[Vec<Extent>]) {
         let mut ranges: Vec<(u64, u64)> =
             extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();

@@ -1,4 +1,5 @@
-//! What a thread of a loader does: look batches up and ask the kernel for them, then make one part after the other.
+//! `Worker`: one thread of a loader. It locates and prefetches batches, then fills one part after
+//! the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -60,7 +61,7 @@ impl<'a, R: Recipe> Worker<'a, R> {
         let mut fail = |place, error| batch.fail(place, error, &self.shared.counters);
         match catch_unwind(AssertUnwindSafe(|| self.shared.recipe.look_up(&batch.rows, &mut fail))) {
             Ok(found) => {
-                let _ = job.found.set(found); // once a job
+                let _ = job.found.set(found); // each job is located once
             }
             Err(panic) => {
                 lock(&batch.outcome).panic.get_or_insert(panic);
@@ -68,7 +69,7 @@ impl<'a, R: Recipe> Worker<'a, R> {
         }
     }
 
-    /// Makes parts of a batch until all are taken, or something more urgent is to do.
+    /// Fills parts of a batch until all are taken, or until a new batch must be located.
     fn work(&mut self, job: &Job<R::Found>) {
         let (shared, batch) = (self.shared, &*job.batch);
         while !self.closed() && !shared.fresh.load(Ordering::Relaxed) {
@@ -77,11 +78,11 @@ impl<'a, R: Recipe> Worker<'a, R> {
                 let mut making = Making { batch, found, part, counters: &shared.counters };
                 let made = catch_unwind(AssertUnwindSafe(|| shared.recipe.make(&mut self.tools, &mut making)));
                 if let Err(panic) = made {
-                    self.tools = shared.recipe.tools(); // the old ones may be in any state
+                    self.tools = shared.recipe.tools(); // the old tools may be in any state
                     lock(&batch.outcome).panic.get_or_insert(panic);
                 }
             } else {
-                drop(part); // the look-up panicked, which the batch's consumer is told
+                drop(part); // the lookup panicked; `wait` reports it
             }
             if batch.parts.all_filled() {
                 batch.announce();
