@@ -1,10 +1,10 @@
-//! What a file and this build are like: for those who look why something is slow.
+//! Build facts for diagnostics: versions of libraries, and CPU instructions in use.
 
 use fast_image_resize::Resizer;
 
 use crate::format::crc;
 
-/// A library that is built in, and its version.
+/// Returns the built-in libraries and their versions.
 pub fn libraries() -> [(&'static str, String); 3] {
     let lz4 = lz4::version();
     [
@@ -14,7 +14,8 @@ pub fn libraries() -> [(&'static str, String); 3] {
     ]
 }
 
-/// What is computed by instructions that only some processors have, and by which ones on this one.
+/// Returns the operations that use CPU-specific instructions, and the instructions chosen on this
+/// CPU.
 pub fn instructions() -> [(&'static str, String); 3] {
     [
         ("jpeg", jpeg_instructions().to_owned()),
@@ -23,7 +24,8 @@ pub fn instructions() -> [(&'static str, String); 3] {
     ]
 }
 
-/// What libjpeg-turbo chooses: it looks at the same bits of the processor, and does not tell.
+/// Returns the instructions that libjpeg-turbo uses. It does not report them, so test the same CPU
+/// features.
 fn jpeg_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {

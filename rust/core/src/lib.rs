@@ -1,4 +1,5 @@
-//! One append-only packed file of training records, read in parallel.
+//! The core of fastrecord: an append-only file of training records, and parallel readers and
+//! writers for it.
 //!
 //! ```
 //! use fastrecord_core::{Access, DType, FieldType, Reader, Schema, Value, Writer, WriterOptions};

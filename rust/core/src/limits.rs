@@ -1,62 +1,71 @@
-//! What is refused because it is too large, and why. Readers hold these against whatever a file says before they allocate or
-//! work for it, writers against what they are given, so that no writer makes a file that a reader refuses.
+//! Limits beyond which a value is refused, and the reason for each.
 //!
-//! What is not here is bounded by the file's size: a list's items, a directory's entries, texts, arrays and bytes.
+//! Readers check these limits before they allocate memory or work for a file's values. Writers
+//! check their input, so no writer creates a file that a reader refuses.
+//!
+//! The file's size bounds everything else: list items, directory entries, texts, arrays and bytes.
 
 use crate::error::{Error, Result};
 use std::path::Path;
 
-/// Records of a file: their numbers are signed 64-bit integers in Python and numpy.
+/// Records in a file: record numbers are signed 64-bit integers in Python and numpy.
 pub const MAX_RECORDS: u64 = i64::MAX as u64;
 
-/// Fields of a schema: enough for any table of features, small enough that a hostile file cannot make opening slow, as names are
-/// compared with each other.
+/// Fields in a schema. This is enough for any table of features. It is small enough that a hostile
+/// file cannot make opening slow, as names are compared with each other.
 pub const MAX_FIELDS: usize = 4096;
 
-/// Bytes of a field's name in UTF-8: names stand in every message, and in every row of a listing.
+/// Bytes of a field's name in UTF-8: every message and every row of a listing contains names.
 pub const MAX_NAME_BYTES: usize = 1024;
 
-/// Bytes of a commit's metadata, the schema included: a byte of JSON may take some forty of memory once it is parsed.
+/// Bytes of a commit's metadata, including the schema: one byte of JSON may take about forty bytes
+/// of memory when parsed.
 pub const MAX_METADATA_BYTES: u64 = 256 << 20;
 
-/// Dimensions of an array: what numpy and torch can both hold.
+/// Dimensions of an array: the maximum that both numpy and torch support.
 pub const MAX_DIMS: usize = 32;
 
-/// Bytes of an image. The coded data of a crop-ready one are named by 32 bits, and libraries that decode images count in C's `int`.
+/// Bytes of an image. A crop-ready image addresses its coded data with 32 bits, and image libraries
+/// count in C's `int`.
 pub const MAX_IMAGE_BYTES: u64 = i32::MAX as u64;
 
-/// Pixels above which an image is refused unless the caller says another number: where Pillow raises `DecompressionBombError`.
+/// Pixels above which an image is refused by default. Pillow raises `DecompressionBombError` at
+/// this number.
 pub const MAX_PIXELS: u64 = 2 * 89_478_485;
 
-/// Pixels above which an image is not made crop-ready: to check a rewritten one takes memory for both.
+/// Pixels above which an image is not made crop-ready: checking the rewritten image needs memory
+/// for both.
 pub const MAX_CROP_READY_PIXELS: u64 = 1 << 26;
 
-/// Pixels of a side of a JPEG that is written: its header has 16 bits, of which libjpeg allows these.
+/// Pixels per side of a JPEG that is written. The header has 16 bits; libjpeg allows at most this
+/// value.
 pub const MAX_JPEG_SIDE: u32 = 65_500;
 
-/// Scans of a progressive JPEG: each takes as long as the whole image, and a few bytes make one. Encoders write ten or so.
+/// Scans of a progressive JPEG. Each scan takes as long as the whole image but only a few bytes of
+/// file. Encoders write about ten.
 pub const MAX_JPEG_SCANS: u32 = 32;
 
-/// Bytes that decoding an image of any other kind may take besides its pixels, of eight bytes at most.
+/// Bytes that decoding an image of another format may use in addition to its pixels, which have at
+/// most eight bytes each.
 pub const MAX_IMAGE_WORKSPACE: u64 = 64 << 20;
 
-/// Bytes behind an image that a decoder may use: their table has entries of 32 bits.
+/// Bytes after an image for a decoder's use: their table has 32-bit entries.
 pub const MAX_SIDE_BYTES: u64 = u32::MAX as u64;
 
-/// Bytes of a dictionary: what one holds beyond some hundred KiB is worth no more.
+/// Bytes of a dictionary: content beyond a few hundred KiB does not help.
 pub const MAX_DICTIONARY_BYTES: u64 = 16 << 20;
 
-/// Bytes of a value that any compressed payload, however short, may become.
+/// Bytes of a value that any compressed payload, however short, may expand to.
 pub const SMALL_VALUE_BYTES: u64 = 1 << 26;
 
-/// Of a larger value there is at least one stored byte for so many: memory is allocated before it shows whether a file tells
-/// the truth.
+/// Maximum expansion of larger values: one stored byte for at most this many bytes of value. Memory
+/// must be allocated before decompression shows whether the file's sizes are true.
 pub const MAX_EXPANSION: u64 = 1024;
 
-/// Bytes of a value that one lz4 block can hold; larger ones are stored as they are.
+/// Bytes of a value that one lz4 block can hold; larger values are stored uncompressed.
 pub const MAX_LZ4_BYTES: usize = 0x7e00_0000;
 
-/// All of them by name, in lower case.
+/// Returns all limits by name, in lower case.
 pub fn limits() -> [(&'static str, u64); 16] {
     [
         ("max_records", MAX_RECORDS),
@@ -78,7 +87,7 @@ pub fn limits() -> [(&'static str, u64); 16] {
     ]
 }
 
-/// Refuses metadata that is too long to be parsed.
+/// Refuses metadata that is too long to parse.
 pub(crate) fn check_metadata(path: &Path, bytes: u64) -> Result<()> {
     if bytes <= MAX_METADATA_BYTES {
         return Ok(());
@@ -91,7 +100,7 @@ pub(crate) fn check_metadata(path: &Path, bytes: u64) -> Result<()> {
 /// Refuses an image that is too long for decoders.
 ///
 /// # Errors
-/// As text.
+/// The reason, as text.
 pub(crate) fn check_image(bytes: u64) -> std::result::Result<(), String> {
     if bytes <= MAX_IMAGE_BYTES {
         return Ok(());

@@ -1,27 +1,30 @@
-//! Memory whose size data decides: where there is too little of it, an error and not the end of the process.
+//! Allocation of memory whose size comes from data. Too little memory is an error; it does not
+//! abort the process.
 
 use std::hint::black_box;
 
 use crate::error::{Error, Result};
 
-/// Left over beside what is asked for: small allocations end the process where they fail.
+/// Memory that must stay free after an allocation: small allocations abort the process when they
+/// fail.
 const HEADROOM: usize = 2 << 20;
-/// What is smaller needs no check of what is left beside it.
+/// Smaller allocations skip the check of the remaining memory.
 const LARGE: usize = 64 << 10;
 
-/// Checks that so many bytes could be allocated now, for work that allocates them itself and ends the process where it cannot.
+/// Checks that `bytes` bytes could be allocated now. For libraries that allocate memory themselves
+/// and abort the process on failure.
 ///
 /// # Errors
 /// [`Error::Memory`].
 pub(crate) fn check(bytes: usize) -> Result<()> {
     let mut probe = Vec::<u8>::new();
     let reserved = probe.try_reserve_exact(bytes.saturating_add(HEADROOM));
-    // Else the compiler leaves out an allocation that nothing uses.
+    // Without this, the compiler removes an unused allocation.
     black_box(&mut probe);
     reserved.map_err(|_| Error::Memory { bytes: bytes as u64 })
 }
 
-/// An empty vector with room for so many items.
+/// Returns an empty vector with capacity for `items` items.
 ///
 /// # Errors
 /// [`Error::Memory`].
@@ -31,7 +34,7 @@ pub fn room<T>(items: usize) -> Result<Vec<T>> {
     Ok(made)
 }
 
-/// Makes room for so many more items.
+/// Reserves capacity for `more` more items.
 ///
 /// # Errors
 /// [`Error::Memory`].
@@ -44,7 +47,7 @@ pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize) -> Result<()> {
     if bytes >= LARGE { check(0).map_err(|_| Error::Memory { bytes: bytes as u64 }) } else { Ok(()) }
 }
 
-/// Zeros.
+/// Returns a vector of zeros.
 ///
 /// # Errors
 /// [`Error::Memory`].
@@ -54,7 +57,7 @@ pub fn zeros(bytes: usize) -> Result<Vec<u8>> {
     Ok(made)
 }
 
-/// A copy.
+/// Copies items into a new vector.
 ///
 /// # Errors
 /// [`Error::Memory`].

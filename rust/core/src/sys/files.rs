@@ -1,4 +1,5 @@
-//! Opening regular files, and telling whether two files are one.
+//! Opening regular files, and checking whether two paths name the same file. It has no knowledge of
+//! .frec.
 
 use crate::error::Error;
 use crate::error::Result;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Opens a file, and nothing else: to open a pipe would wait for its other end.
+/// Opens a regular file and refuses all others: opening a pipe would wait for its other end.
 pub(crate) fn open_regular(path: &Path) -> Result<Arc<File>> {
     let io = |e| Error::io(path, e);
     let file = sys::open(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK), path).map_err(io)?;
@@ -32,10 +33,11 @@ pub(crate) fn same_file(a: &File, b: &File) -> std::io::Result<bool> {
     Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// The file that a link leads to, which is what is replaced, and not the link; `None` if the path is no link.
+/// Returns the target of a symbolic link: a writer replaces the target, not the link. Returns
+/// `None` if the path is not a link.
 ///
 /// # Errors
-/// Those of the system: the link leads nowhere, for one.
+/// System errors; for example, the link is dangling.
 pub(crate) fn resolve_link(path: &Path) -> Result<Option<PathBuf>> {
     match path.symlink_metadata() {
         Ok(meta) if meta.is_symlink() => path.canonicalize().map(Some).map_err(|e| Error::io(path, e)),
@@ -43,14 +45,14 @@ pub(crate) fn resolve_link(path: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What tells an open file from others, whatever path it has.
+/// Device and inode, which identify an open file under any path.
 pub(crate) type Identity = (u64, u64);
 
 pub(crate) fn identity(file: &File) -> io::Result<Identity> {
     file.metadata().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Whether a path leads to that very file, and not to another one or nowhere.
+/// Reports whether a path leads to the given file. A dangling path does not.
 pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
     match path.metadata() {
         Ok(meta) => Ok((meta.dev(), meta.ino()) == identity),

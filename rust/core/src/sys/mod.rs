@@ -1,4 +1,4 @@
-//! The system calls that the standard library has no safe name for.
+//! System calls without a safe wrapper in the standard library. They may not know the .frec format.
 #![allow(unsafe_code)]
 
 pub(crate) mod files;
@@ -13,17 +13,19 @@ use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Opens a file under a descriptor above those of the standard streams. In a process without these a new file gets one of their
-/// numbers, and what any library prints would be written into it.
+/// Opens a file with a descriptor above those of the standard streams. In a process that closed
+/// them, a new file gets one of their numbers. Output printed by any library would then be written
+/// into the file.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
-    // The standard library gives copies numbers from 3 on.
+    // The standard library numbers duplicates from 3.
     if file.as_raw_fd() > libc::STDERR_FILENO { Ok(file) } else { file.try_clone() }
 }
 
-/// Takes the exclusive lock of a file without waiting; false if another open file holds it.
+/// Takes the exclusive lock of a file without waiting; returns false if another open file holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    // SAFETY: flock takes a descriptor and flags, no memory; the descriptor is open as long as `file` lives.
+    // SAFETY: flock takes a descriptor and flags, and no memory. The descriptor is open as long as
+    // `file` lives.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
         return Ok(true);
     }
@@ -31,16 +33,18 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
 }
 
-/// Gives back the lock of a file, whoever else has a copy of the descriptor.
+/// Releases the lock of a file, also if other processes hold copies of the descriptor.
 pub(crate) fn unlock(fd: RawFd) {
-    // SAFETY: as in `try_lock`; a descriptor that is not open is an error that changes nothing.
+    // SAFETY: as in `try_lock`. A descriptor that is not open returns an error and changes nothing.
     unsafe { libc::flock(fd, libc::LOCK_UN) };
 }
 
-/// Says who holds the lock of a file, as far as the system tells: ` (pid 123: python train.py)` or nothing.
+/// Describes the process that holds the lock of a file, if known: ` (pid 123: python train.py)` or
+/// an empty string.
 pub(crate) fn lock_holder(file: &File) -> String {
     let Ok(meta) = file.metadata() else { return String::new() };
-    // A line reads: `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`, the last number of the triple is the inode.
+    // A line looks like `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`. The last number of the
+    // triple is the inode.
     let inode = format!(":{}", meta.ino());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let pid = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|words| {
@@ -54,14 +58,15 @@ pub(crate) fn lock_holder(file: &File) -> String {
     if command.is_empty() { format!(" (pid {pid})") } else { format!(" (pid {pid}: {command})") }
 }
 
-/// The most bytes that one [`will_need`] call may ask for: the kernel silently cuts longer ones to the larger of the disk's
-/// read-ahead and its largest request. 128 KiB, the smallest setting in use, where the system does not tell.
+/// Returns the maximum bytes for one [`will_need`] call. The kernel silently cuts longer requests
+/// to the larger of the disk's read-ahead and its largest request. The default is 128 KiB, the
+/// smallest setting in use, if the system does not report it.
 pub(crate) fn largest_advice(file: &File) -> u64 {
     const SURE: u64 = 128 << 10;
     const ENOUGH: u64 = 4 << 20;
     let Ok(meta) = file.metadata() else { return SURE };
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
-    // A partition has no queue of its own, its disk one level up has.
+    // A partition has no queue of its own. Its disk, one level up, has one.
     let setting = |name: &str| {
         ["queue", "../queue"].iter().find_map(|queue| {
             let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/{name}")).ok()?;
@@ -75,7 +80,8 @@ pub(crate) fn largest_advice(file: &File) -> u64 {
 #[cfg(target_os = "linux")]
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Asks the kernel to read a byte range into the page cache, without waiting for it, `step` bytes at a time.
+/// Asks the kernel to read a byte range into the page cache, `step` bytes at a time, without
+/// waiting.
 pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
     #[cfg(target_os = "linux")]
     {
@@ -83,11 +89,11 @@ pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
         let mut at = offset;
         while at < end {
             let step = step.min(end - at);
-            // SAFETY: posix_fadvise takes a descriptor and numbers, no memory.
+            // SAFETY: posix_fadvise takes a descriptor and numbers, and no memory.
             let refused = unsafe {
                 libc::posix_fadvise(file.as_raw_fd(), at.cast_signed(), step.cast_signed(), libc::POSIX_FADV_WILLNEED)
             };
-            // It is advice: nothing depends on it, and once is enough to say so.
+            // Advice may fail without harm, so log it only once.
             if refused != 0 && !REFUSED.swap(true, Ordering::Relaxed) {
                 let error = io::Error::from_raw_os_error(refused);
                 log::debug!(target: "fastrecord_core::sys", "the kernel does not take advice about what will be read: {error}");
@@ -99,7 +105,7 @@ pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
     let _ = (file, offset, length, step);
 }
 
-/// Tells the kernel that reads from this open file will be random: it then reads what is asked for and no more.
+/// Declares that reads from this open file will be random, so that the kernel does not read ahead.
 pub(crate) fn advise_random(file: &File) {
     #[cfg(target_os = "linux")]
     // SAFETY: as in `will_need`.
@@ -110,20 +116,24 @@ pub(crate) fn advise_random(file: &File) {
     let _ = file;
 }
 
-/// 512-byte blocks that this process has had to read from disks so far; what was in the page cache does not count.
+/// Returns the 512-byte blocks that this process has read from disks so far. Reads from the page
+/// cache do not count.
 pub(crate) fn blocks_read() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: getrusage fills the struct that it is given, which lives on this stack; all-zero bytes are a valid rusage.
+    // SAFETY: getrusage fills the struct that it receives, which lives on this stack. All-zero
+    // bytes are a valid rusage.
     unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init().ru_inblock
     }
 }
 
-/// Starts writing a byte range to the disk, without waiting for it, so that a later sync finds little left to do.
+/// Starts writing a byte range to the disk, without waiting, so that a later sync has little left
+/// to do.
 pub(crate) fn start_writeback(file: &File, offset: u64, length: u64) {
     #[cfg(target_os = "linux")]
-    // SAFETY: sync_file_range takes a descriptor and numbers, no memory. It starts writeback only; errors show at the sync.
+    // SAFETY: sync_file_range takes a descriptor and numbers, and no memory. It only starts
+    // writeback; errors appear at the sync.
     unsafe {
         libc::sync_file_range(
             file.as_raw_fd(),
@@ -136,16 +146,16 @@ pub(crate) fn start_writeback(file: &File, offset: u64, length: u64) {
     let _ = (file, offset, length);
 }
 
-/// Has the kernel copy bytes from one file to another; returns how many it has copied.
+/// Copies bytes from one file to another in the kernel; returns the number of bytes copied.
 ///
 /// # Errors
-/// Those of the system; among them that it does not copy between these files at all.
+/// System errors; for example, the kernel cannot copy between these files.
 pub(crate) fn copy_range(source: &File, from: u64, target: &File, to: u64, length: u64) -> io::Result<u64> {
     #[cfg(target_os = "linux")]
     loop {
         let (mut from, mut to) = (from.cast_signed(), to.cast_signed());
-        // SAFETY: copy_file_range takes descriptors, which are open as long as the files live, and reads and writes the two
-        // offsets, which live on this stack.
+        // SAFETY: copy_file_range takes descriptors, which are open as long as the files live. It
+        // reads and writes the two offsets, which live on this stack.
         let copied = unsafe {
             libc::copy_file_range(
                 source.as_raw_fd(),
@@ -171,14 +181,15 @@ pub(crate) fn copy_range(source: &File, from: u64, target: &File, to: u64, lengt
     }
 }
 
-/// Makes the entry of a new or renamed file durable in its directory.
+/// Makes the directory entry of a new or renamed file durable.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
 }
 
-// A lock lives as long as any copy of the descriptor, and fork copies descriptors: a worker process forked while a
-// writer is open would keep the file locked after the writer's end. So children close these right after fork.
+// A lock lives as long as any copy of the descriptor, and fork copies descriptors. A worker process
+// forked while a writer is open would keep the file locked after the writer closes. So children
+// close these descriptors right after fork.
 const SLOTS: usize = 1024;
 static WRITER_FDS: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
 static AT_FORK: Once = Once::new();
@@ -187,20 +198,22 @@ extern "C" fn close_writers_in_child() {
     for slot in &WRITER_FDS {
         let fd = slot.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            // SAFETY: close is async-signal-safe, and the descriptor is a writer's: its owner checks the process id
-            // before every use and before dropping it, so that nothing in the child uses or closes it again.
+            // SAFETY: close is async-signal-safe. The descriptor belongs to a writer, which checks
+            // the process id before every use and before dropping it. So nothing in the child uses
+            // or closes it again.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// Has a writer's descriptor closed in forked children, until it is [`forget_fd`]-ed.
+/// Closes a writer's descriptor in forked children, until [`forget_fd`] is called.
 pub(crate) fn close_in_children(fd: RawFd) {
     AT_FORK.call_once(|| {
-        // SAFETY: the handler is a plain function that lives as long as the process and only does async-signal-safe things.
+        // SAFETY: the handler is a plain function that lives as long as the process. It only does
+        // async-signal-safe work.
         unsafe { libc::pthread_atfork(None, None, Some(close_writers_in_child)) };
     });
-    // Beyond so many writers at once a descriptor is merely inherited.
+    // When all slots are taken, children merely inherit the descriptor.
     let _ = WRITER_FDS.iter().find(|slot| slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 

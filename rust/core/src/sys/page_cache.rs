@@ -1,4 +1,4 @@
-//! How much of a file lies in the page cache.
+//! `resident_bytes`: how much of a file is in the page cache. It reads none of the file's bytes.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -10,15 +10,16 @@ use memmap2::{Mmap, MmapOptions};
 use crate::error::{Error, Result};
 use crate::sys::files::open_regular;
 
-/// Bytes that are asked about by one call: the answer takes one byte for each page.
+/// Bytes queried per call: the answer takes one byte per page.
 const WINDOW: u64 = 1 << 30;
 
-/// How many bytes of a file lie in the page cache, and how many it has. Nothing of it is read.
+/// Returns how many bytes of a file are in the page cache, and its size. Reads none of its bytes.
 ///
-/// The kernel tells only those who may write to the file or own it; to others all of it seems to be there.
+/// The kernel answers only callers that own the file or can write to it. For others, all bytes seem
+/// to be cached.
 ///
 /// # Errors
-/// The file cannot be opened or is no regular file; the system does not tell.
+/// The file cannot be opened or is not a regular file, or the system does not answer.
 pub fn resident_bytes(path: &Path) -> Result<(u64, u64)> {
     let io = |e| Error::io(path, e);
     let file = open_regular(path)?;
@@ -32,23 +33,25 @@ pub fn resident_bytes(path: &Path) -> Result<(u64, u64)> {
     Ok((resident, length))
 }
 
-/// Bytes of a part of a file that are in the page cache; it begins at a multiple of the page size.
+/// Returns how many bytes of a part of a file are in the page cache. The part begins at a multiple
+/// of the page size.
 #[cfg(target_os = "linux")]
 fn resident_in(file: &File, offset: u64, length: u64) -> io::Result<u64> {
-    // SAFETY: a mapping's bytes must not change while a slice of them is alive; of this one none is ever made, nor is a byte
-    // read through it, so that a file which shrinks meanwhile raises no signal either.
+    // SAFETY: a mapping's bytes must not change while a slice of them is alive. No slice of this
+    // mapping is ever made, and no byte is read through it. So a file that shrinks meanwhile raises
+    // no signal either.
     let map: Mmap = unsafe { MmapOptions::new().offset(offset).len(length as usize).map(file) }?;
     // SAFETY: sysconf takes a number and touches no memory.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(io::Error::other)?;
     let mut pages = vec![0_u8; length.div_ceil(page) as usize];
-    // SAFETY: mincore takes the start and the length of a mapping, which lives until the end of this function, and writes one
-    // byte for each page of it, for which `pages` has room.
+    // SAFETY: mincore takes the start and the length of a mapping, which lives until the end of
+    // this function. It writes one byte for each page, and `pages` has room for all of them.
     let status = unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), length as usize, pages.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
     let whole: u64 = pages.iter().map(|state| u64::from(state & 1) * page).sum();
-    // The last page may be longer than what is left of the file.
+    // The last page may extend beyond the end of the file.
     let beyond = if pages.last().is_some_and(|state| state & 1 == 1) { pages.len() as u64 * page - length } else { 0 };
     Ok(whole - beyond)
 }
@@ -70,7 +73,7 @@ mod tests {
         let mut file = File::create(&path).unwrap();
         file.write_all(&[1; 10_001]).unwrap();
         assert_eq!(resident_bytes(&path).unwrap(), (10_001, 10_001));
-        // More than one window, and nothing but the first bytes was ever there.
+        // The file spans more than one window, and only its first bytes were ever cached.
         file.set_len(WINDOW + 4097).unwrap();
         let (resident, length) = resident_bytes(&path).unwrap();
         assert_eq!(length, WINDOW + 4097);

@@ -1,13 +1,16 @@
-//! What becomes of a SIGBUS: a page of a mapping that the kernel cannot give, as the file was cut short below it, its disk
-//! failed, or its network mount went away.
+//! The SIGBUS handler, which turns a fault in one of our mappings into an error.
 //!
-//! A thread that reads a mapping of ours does so inside of [`guarded`]. If it faults there, the handler puts zero pages in the place
-//! of the whole mapping, says so in the mapping's `lost`, and lets the thread go on; who called looks at `lost` before it uses
-//! anything that was read. Every other SIGBUS goes to the handler that was there before: by default the process ends, as it
-//! would without us.
+//! A SIGBUS means that the kernel cannot provide a page of a mapping. The file was truncated below
+//! it, its disk failed, or its network mount went away.
 //!
-//! The handler runs between any two instructions of its thread, so it takes no lock and allocates nothing: mappings are listed in a
-//! fixed table, and what a thread reads is a list on its own stack.
+//! A thread reads our mappings only inside [`guarded`]. If it faults there, the handler replaces
+//! the whole mapping with zero pages, records that in the mapping's `lost`, and resumes the thread.
+//! The caller must check `lost` before using any byte it read. Every other SIGBUS goes to the
+//! previous handler. By default the process then ends, as it would without this handler.
+//!
+//! The handler may run between any two instructions of its thread, so it takes no lock and
+//! allocates nothing. Mappings are listed in a fixed table, and a thread's reads in a list on its
+//! own stack.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,22 +22,24 @@ use libc::{c_int, c_void, siginfo_t};
 
 /// Mappings that the handler can look up.
 const SLOTS: usize = 4096;
-/// No mapping begins here.
+/// A start address that no mapping has.
 const CLAIMED: usize = usize::MAX;
-/// Handlers of others that are remembered.
+/// Number of foreign handlers that are remembered.
 const OTHERS: usize = 32;
-/// So many of them are tried, one after the other; as many as [`ORDER`] has bytes.
+/// Number of foreign handlers that are tried in turn; as many as [`ORDER`] has bytes.
 const DEPTH: u32 = 8;
-/// A handler of others that leaves the cause of a fault as it was is called so often before the process ends.
+/// Number of calls to a foreign handler that does not remove a fault's cause, before the process
+/// ends.
 const PATIENCE: u32 = 100;
-/// A memory error of which the kernel tells early, to those that asked for it: nobody has touched the page.
+/// A memory error that the kernel reports early, to processes that request it. No thread has
+/// touched the page.
 const BUS_MCEERR_AO: c_int = 5;
 
 struct Slot {
     /// 0 if the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// What is said if the process is about to end by a fault in it.
+    /// The message to print if a fault in the mapping is about to end the process.
     words: AtomicPtr<u8>,
     length: AtomicUsize,
 }
@@ -47,10 +52,11 @@ static MAPPINGS: [Slot; SLOTS] = [const {
         length: AtomicUsize::new(0),
     }
 }; SLOTS];
-/// Mappings that found no slot: as long as there are any, each fault is looked up in its thread's list.
+/// Number of mappings that found no slot. While it is above 0, each fault is looked up in its
+/// thread's list.
 static UNLISTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The entry of a mapping in the handler's table. To be dropped before the memory is unmapped.
+/// The entry of a mapping in the handler's table. Drop it before the memory is unmapped.
 #[derive(Debug)]
 pub(crate) struct Listed {
     slot: Option<usize>,
@@ -58,8 +64,8 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Lists a mapping, and makes sure that the handler is there. `words` are written to standard error if a fault in it is about to
-    /// end the process.
+    /// Lists a mapping, and installs the handler if it is missing. `words` is written to standard
+    /// error if a fault in the mapping is about to end the process.
     pub(crate) fn new(bytes: &[u8], words: &str) -> Self {
         arm();
         let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
@@ -89,7 +95,7 @@ impl Drop for Listed {
     }
 }
 
-/// What a thread is reading; the next one is what it was already reading then.
+/// One mapping that a thread is reading. `next` is the read that encloses this one.
 struct Frame {
     start: usize,
     end: usize,
@@ -98,18 +104,18 @@ struct Frame {
 }
 
 thread_local! {
-    // No destructor and nothing to compute: the handler may look at any time.
+    // No destructor and no lazy initialization: the handler may read it at any time.
     static READING: Cell<*const Frame> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `work`, which may read `bytes` of a mapping. If a page of it cannot be read, `lost` becomes 1 + its offset, and `work` has
-/// seen zeros: what it returns is then of no use.
+/// Runs `work`, which may read `bytes` of a mapping.
 ///
-/// `bytes` is (start, length).
+/// If a page cannot be read, `lost` becomes 1 + its offset, and `work` has seen zeros. Its result
+/// is then meaningless. `bytes` is (start, length).
 ///
 /// # Safety
-/// The range is a whole mapping that stays during the call, and of which nobody but callers of this reads anything: all of its pages
-/// may become zeros. It is listed.
+/// The range is a whole mapping that stays mapped during the call. Only callers of this function
+/// read it, because all of its pages may become zeros. The mapping is listed.
 #[inline]
 pub(crate) unsafe fn guarded<T>(bytes: (usize, usize), lost: &AtomicU64, work: impl FnOnce() -> T) -> T {
     struct Leave<'a>(&'a Cell<*const Frame>, *const Frame);
@@ -123,21 +129,22 @@ pub(crate) unsafe fn guarded<T>(bytes: (usize, usize), lost: &AtomicU64, work: i
         let frame = Frame { start: bytes.0, end: bytes.0 + bytes.1, lost, next: reading.get() };
         let leave = Leave(reading, frame.next); // also if `work` panics
         reading.set(&raw const frame);
-        compiler_fence(Ordering::SeqCst); // no read before the handler can know
+        compiler_fence(Ordering::SeqCst); // no read before the frame is visible to the handler
         let value = work();
         drop(leave);
         value
     })
 }
 
-/// Makes sure that faults come to the handler: others may have put theirs in its place, as torch does in the workers of a
-/// `DataLoader`. One system call, so that it can be made for every batch.
+/// Reinstalls the handler if another library has replaced it, as torch does in the workers of a
+/// `DataLoader`. It costs one system call, so it can run for every batch.
 pub(crate) fn arm() {
     if cfg!(miri) {
-        return; // it knows no signals, and no mappings
+        return; // miri supports neither signals nor mappings
     }
     let mut current: mem::MaybeUninit<libc::sigaction> = mem::MaybeUninit::zeroed();
-    // SAFETY: without a new action sigaction only fills the struct that it is given; all-zero bytes are a valid one.
+    // SAFETY: without a new action, sigaction only fills the struct that it receives. All-zero
+    // bytes are a valid struct.
     let current = unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), current.as_mut_ptr()) != 0 {
             return;
@@ -147,7 +154,7 @@ pub(crate) fn arm() {
     if current.sa_sigaction != handler_address() {
         put_on_top();
     }
-    // A handler of others that has left by longjmp is not at work any more.
+    // A foreign handler that left by longjmp is no longer running.
     let _ = PASSING.compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
@@ -161,11 +168,13 @@ struct Other {
 }
 
 static OTHER: [Other; OTHERS] = [const { Other { action: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; OTHERS];
-/// How many of them there are.
+/// The number of foreign handlers.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
-/// In which order they are tried: 1 + the number of each in `OTHER`, a byte each, the first one lowest; 0 ends it.
+/// The order of calls: 1 + the index of each handler in `OTHER`, one byte each, the first in the
+/// lowest byte; 0 ends the list.
 static ORDER: AtomicU64 = AtomicU64::new(0);
-/// The process that is changing these. (A forked child must not wait for a thread that it does not have.)
+/// The process that is changing these. (A forked child must not wait for a thread that it does not
+/// have.)
 static CHANGING: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -178,17 +187,19 @@ fn put_on_top() {
         }
         std::thread::yield_now();
     }
-    // SAFETY: sigaction reads one struct and fills the other, both of which live on this stack; all-zero bytes are valid ones. The
-    // handler is a function that lives as long as the module, which is never unloaded, and does async-signal-safe things only.
+    // SAFETY: sigaction reads one struct and fills the other. Both live on this stack, and all-zero
+    // bytes are valid for both. The handler is a function of this module, which is never unloaded,
+    // and does only async-signal-safe work.
     unsafe {
         let mut before: libc::sigaction = mem::zeroed();
         let known = libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) == 0;
-        // Remembered first: a fault may come as soon as the handler is there.
+        // Remember it first: a fault may occur as soon as the handler is installed.
         if known && before.sa_sigaction != handler_address() && remember(before.sa_sigaction, before.sa_flags) {
             let mut ours: libc::sigaction = mem::zeroed();
             ours.sa_sigaction = handler_address();
-            // On the alternate stack, if the thread has one: the fault may be one that others handle, of a stack that is full. Not
-            // deferred: what others raise again in their handlers is theirs to see at once.
+            // Use the alternate stack, if the thread has one: the fault may be a full stack, which
+            // other handlers treat. Do not defer the signal: handlers that raise it again must get
+            // it at once.
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
             libc::sigemptyset(&raw mut ours.sa_mask);
             libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut());
@@ -197,7 +208,7 @@ fn put_on_top() {
     CHANGING.store(0, Ordering::Release);
 }
 
-/// Makes a handler of others the first to be tried; false if there is no room for it.
+/// Makes a foreign handler the first to be tried; returns false if the table is full.
 fn remember(action: usize, flags: c_int) -> bool {
     let known = KNOWN.load(Ordering::Relaxed);
     let same =
@@ -220,7 +231,7 @@ fn remember(action: usize, flags: c_int) -> bool {
 }
 
 fn this_thread() -> usize {
-    // SAFETY: pthread_self takes nothing, and always succeeds.
+    // SAFETY: pthread_self takes no argument, and always succeeds.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -229,17 +240,20 @@ fn errno() -> *mut c_int {
     use libc::__errno_location as address;
     #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
     use libc::__error as address;
-    // SAFETY: it returns the address of the calling thread's errno, which is there as long as the thread.
+    // SAFETY: it returns the address of the calling thread's errno, which is valid as long as the
+    // thread lives.
     unsafe { address() }
 }
 
-/// The handler.
+/// The signal handler.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives `info` for the time of the call, and whoever calls us as we call others does so too. errno is this
-    // thread's, whose code goes on as if nothing had been.
+    // SAFETY: `info` is valid during the call, whether the kernel calls us or a foreign handler
+    // that forwards its own arguments. errno belongs to this thread and is restored, so the
+    // interrupted code sees no change.
     unsafe {
         let before = *errno();
-        // A fault of an instruction has a positive code, and only then an address; what processes send has none.
+        // Only a fault of an instruction has a positive code and an address. Signals sent by
+        // processes have neither.
         let fault = !info.is_null() && (*info).si_code > 0 && (*info).si_code != BUS_MCEERR_AO;
         let at = if fault { (*info).si_addr() as usize } else { 0 };
         let listed = if fault { find(at) } else { None };
@@ -258,25 +272,27 @@ fn find(at: usize) -> Option<&'static Slot> {
     })
 }
 
-/// If this thread is reading the mapping that the address lies in, notes that it is lost and makes it readable.
+/// If this thread is reading the mapping that contains the address, marks the mapping as lost and
+/// makes it readable.
 ///
 /// # Safety
-/// Only from the handler.
+/// Call it only from the handler.
 unsafe fn give_zeros(at: usize) -> bool {
     let mut next = READING.with(Cell::get);
-    // SAFETY: frames lie on this thread's stack, below this call, until they are taken from the list. Their mappings stay as long, and
-    // are ours to replace (see `guarded`). mmap is a plain system call.
+    // SAFETY: frames lie on this thread's stack, below this call, until they are removed from the
+    // list. Their mappings live as long, and may be replaced (see `guarded`). mmap is a plain
+    // system call.
     unsafe {
         while let Some(frame) = next.as_ref() {
             if frame.start <= at && at < frame.end {
-                // Before any thread can see the zeros.
+                // Set it before any thread can see the zeros.
                 let _ = (*frame.lost).compare_exchange(
                     0,
                     (at - frame.start) as u64 + 1,
                     Ordering::SeqCst,
                     Ordering::Relaxed,
                 );
-                // All of it, at once: what else is read of it is of no use either.
+                // Replace the whole mapping at once: its other bytes are useless too.
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
                 let length = frame.end - frame.start;
                 return libc::mmap(frame.start as *mut c_void, length, libc::PROT_READ, flags, -1, 0)
@@ -288,18 +304,18 @@ unsafe fn give_zeros(at: usize) -> bool {
     false
 }
 
-/// The thread that is in a handler of others, and which one that is.
+/// The thread that runs a foreign handler, and the handler's position in the order.
 static PASSING: AtomicUsize = AtomicUsize::new(0);
 static LEVEL: AtomicU32 = AtomicU32::new(0);
-/// The last fault that was passed on, its thread, and how often it has come again since.
+/// The last fault that was passed on, its thread, and the number of its repetitions.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 static LAST_THREAD: AtomicUsize = AtomicUsize::new(0);
 static AGAIN: AtomicU32 = AtomicU32::new(0);
 
-/// Gives a signal that is none of ours to who had it before, called as the kernel would.
+/// Passes a foreign signal to the previous handler, called as the kernel would call it.
 ///
 /// # Safety
-/// Only from the handler, with what it was called with.
+/// Call it only from the handler, with the handler's arguments.
 unsafe fn pass_on(
     signal: c_int,
     info: *mut siginfo_t,
@@ -308,7 +324,8 @@ unsafe fn pass_on(
     listed: Option<&'static Slot>,
 ) {
     let me = this_thread();
-    // A handler of others that has done its work passes on to who it thinks was there before: often that is us.
+    // A foreign handler passes the signal on to the handler that it replaced, which often is this
+    // one.
     let nested = PASSING.load(Ordering::Relaxed) == me;
     let level = if nested { LEVEL.load(Ordering::Relaxed) + 1 } else { 0 };
     let mut stuck = false;
@@ -319,8 +336,8 @@ unsafe fn pass_on(
             LAST_THREAD.store(me, Ordering::Relaxed);
             AGAIN.store(0, Ordering::Relaxed);
             if let Some(slot) = listed {
-                // SAFETY: the mapping is listed as long as it lives, and it lives, as this thread is reading it; and write checks
-                // addresses.
+                // SAFETY: the mapping is listed as long as it lives. It lives now, because this
+                // thread is reading it. Also, write checks addresses.
                 unsafe {
                     let words = slot.words.load(Ordering::Relaxed).cast::<c_void>();
                     libc::write(libc::STDERR_FILENO, words, slot.length.load(Ordering::Relaxed));
@@ -334,11 +351,13 @@ unsafe fn pass_on(
     if action == libc::SIG_IGN && fault.is_none() {
         return;
     }
-    // SAFETY: `action` is what sigaction gave as the handler of this signal, with these flags: a function of that type, which stays, as
-    // it did when the kernel called it. sigaction and raise are async-signal-safe.
+    // SAFETY: sigaction returned `action` as the handler of this signal, with these flags. It is a
+    // function of that type, and it stays valid as it did for the kernel. sigaction and raise are
+    // async-signal-safe.
     unsafe {
         if action == libc::SIG_DFL || action == libc::SIG_IGN {
-            // Faults are not ignored. The instruction runs again, and the process ends there, with its status and its core dump.
+            // A fault cannot be ignored. The instruction runs again and ends the process, with its
+            // own status and core dump.
             let mut default: libc::sigaction = mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(signal, &raw const default, ptr::null_mut());
