@@ -1,38 +1,40 @@
-//! How `auto` chooses a codec: a sample of values is compressed by each, and measured.
+//! The choice of a codec for `auto`: compresses a sample of values with each codec, and measures.
+//! It does not write.
 
 use crate::codec;
 use crate::codec::Encoder;
 use std::time::Instant;
 
-/// The level of zstd where none is given: zstd's own.
+/// The default zstd level: zstd's own default.
 pub const DEFAULT_LEVEL: i32 = 3;
 
-/// The first values of a field, from which is decided how to compress all of them.
+/// The first values of a field, which decide how to compress all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// What compressing a sample came to.
+/// The measurements of one codec on a sample.
 pub(crate) struct Measured {
     stored: u64,
-    /// Nanoseconds to decompress all of it.
+    /// Nanoseconds to decompress the whole sample.
     nanos: f64,
 }
 
-/// What is to be done with a field's values from now on, and why.
+/// The decision for a field's values from now on, and its reason.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    /// `None`: stored as they are.
+    /// `None`: stored uncompressed.
     pub(crate) encoder: Option<Encoder>,
     pub(crate) level: i32,
-    /// To be written into the file, and the schema row.
+    /// The dictionary to write into the file and into the field's schema row.
     pub(crate) dictionary: Option<Vec<u8>>,
     pub(crate) why: String,
 }
 
-/// "auto": what takes the least time to read at 200 MB/s a thread and to decompress, of none, lz4 and zstd.
+/// Chooses "auto" from none, lz4 and zstd: the codec with the least time to read at 200 MB/s per
+/// thread and to decompress.
 pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
     let raw = sample.bytes() as u64;
     let plain = Measured { stored: raw, nanos: 0.0 };
@@ -54,7 +56,7 @@ pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
     Ok(Settled { encoder: best, level, dictionary: None, why })
 }
 
-/// A dictionary of at most `bytes` for zstd, if it makes the sample smaller.
+/// Trains a zstd dictionary of at most `bytes`, if it makes the sample smaller.
 pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, String> {
     let settled = |dictionary: Option<Vec<u8>>, why: String| {
         let encoder = match &dictionary {
@@ -64,7 +66,8 @@ pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, 
         Ok(Settled { encoder: Some(encoder), level, dictionary, why })
     };
     let count = sample.len();
-    // Larger than a good part of what it is made from it knows that by heart, and nothing else.
+    // A dictionary that is large relative to its sample memorizes the sample, and helps no other
+    // values.
     let most = bytes.min((sample.bytes() as u64 / 8).max(MIN_DICTIONARY));
     let Some(dictionary) = codec::train(sample.values(), most as usize) else {
         return settled(None, format!("no dictionary: the first {count} values are too few to train one"));
@@ -87,10 +90,11 @@ pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, 
 
 pub(crate) const MIN_DICTIONARY: u64 = 256;
 
-/// Passes over the sample; the quickest counts.
+/// Number of passes over the sample; the fastest counts.
 pub(crate) const PASSES: usize = 3;
 
-/// What a thread gets of a disk or a network file system, in bytes per nanosecond: 200 MB/s.
+/// Assumed throughput per thread of a disk or a network file system, in bytes per nanosecond: 200
+/// MB/s.
 pub(crate) const SUPPLY: f64 = 0.2;
 
 impl Sample {
@@ -114,7 +118,7 @@ impl Sample {
 }
 
 impl Measured {
-    #[allow(clippy::cast_precision_loss)] // of some MiB
+    #[allow(clippy::cast_precision_loss)] // the sample has a few MiB
     fn of(encoder: &Encoder, sample: &Sample) -> Result<Self, String> {
         let (mut scratch, mut kept, mut stored) = (Vec::new(), Vec::new(), 0);
         for value in sample.values() {
@@ -138,7 +142,7 @@ impl Measured {
         Ok(Self { stored, nanos })
     }
 
-    /// Nanoseconds until a thread that reads from a disk has the values.
+    /// Returns the nanoseconds until a thread that reads from a disk has the values.
     #[allow(clippy::cast_precision_loss)]
     fn cost(&self) -> f64 {
         self.stored as f64 / SUPPLY + self.nanos

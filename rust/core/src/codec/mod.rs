@@ -1,4 +1,5 @@
-//! Compressed values: docs/format.md, section 2.
+//! `Codec` and `Encoder`: compression of single values (docs/format.md, section 2). May import
+//! `limits` and `memory`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,24 +8,24 @@ use zstd_safe::{CCtx, CDict, DCtx, DDict};
 
 use crate::limits::{MAX_EXPANSION, MAX_LZ4_BYTES, SMALL_VALUE_BYTES};
 
-/// The levels of zstd that a field may ask for.
+/// The zstd levels that a field may request.
 pub(crate) const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 
 /// How a value is stored: the codec byte of its extent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// As it is.
+    /// Uncompressed.
     #[default]
     None = 0,
-    /// One lz4 block; how long the value is, the extent says.
+    /// One lz4 block. The extent holds the size of the value.
     Lz4 = 1,
     /// One zstd frame, with or without a dictionary.
     Zstd = 2,
 }
 
 impl Codec {
-    /// The codec of a compressed value.
+    /// Returns the codec of a compressed value.
     pub(crate) fn from_byte(byte: u64) -> Option<Self> {
         match byte {
             1 => Some(Self::Lz4),
@@ -33,7 +34,7 @@ impl Codec {
         }
     }
 
-    /// The name that the file and the user know it by.
+    /// Returns the name in the file and in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -43,14 +44,15 @@ impl Codec {
     }
 }
 
-/// Whether so few stored bytes are said to become so many that a reader does not believe it.
+/// Reports whether the stated size is implausibly large for the stored bytes.
 ///
-/// Memory is allocated before it shows whether a file tells the truth, so what it may ask for is bounded.
+/// Memory is allocated before decompression shows whether the stated size is true, so it is
+/// bounded.
 pub(crate) fn is_bomb(stored: u64, raw: u64) -> bool {
     raw > SMALL_VALUE_BYTES && raw.div_ceil(MAX_EXPANSION) > stored
 }
 
-/// What makes stored bytes of values: a codec with its settings. Threads share it.
+/// A codec with its settings, which compresses values. Threads share it.
 pub(crate) enum Encoder {
     Lz4,
     Zstd { level: i32, dictionary: Option<CDict<'static>> },
@@ -69,15 +71,15 @@ impl fmt::Debug for Encoder {
 }
 
 impl Encoder {
-    /// zstd without a dictionary.
+    /// Creates zstd without a dictionary.
     pub(crate) fn zstd(level: i32) -> Self {
         Self::Zstd { level, dictionary: None }
     }
 
-    /// zstd with the bytes of a dictionary: of one that [`train`] has made, or that a file holds.
+    /// Creates zstd with a dictionary: one made by [`train`], or one read from a file.
     ///
     /// # Errors
-    /// zstd does not take it, as text.
+    /// zstd refuses the dictionary, as text.
     pub(crate) fn with_dictionary(level: i32, dictionary: &[u8]) -> Result<Self, String> {
         let prepared = CDict::try_create(dictionary, level).ok_or("zstd does not take it")?;
         Ok(Self::Zstd { level, dictionary: Some(prepared) })
@@ -90,11 +92,11 @@ impl Encoder {
         }
     }
 
-    /// Compresses a value into the front of `scratch`; `None` if it is to be stored as it is: it does not shrink, or shrinks
-    /// more than a reader believes.
+    /// Compresses a value into the front of `scratch`. Returns `None` if the value must be stored
+    /// uncompressed: it does not shrink, or it shrinks more than readers accept.
     ///
     /// # Errors
-    /// No memory, as text.
+    /// Too little memory, as text.
     pub(crate) fn encode<'a>(&self, value: &[u8], scratch: &'a mut Vec<u8>) -> Result<Option<&'a [u8]>, String> {
         let made = match self {
             Self::Lz4 if value.len() > MAX_LZ4_BYTES => return Ok(None),
@@ -130,10 +132,11 @@ fn reserve(scratch: &mut Vec<u8>, bytes: usize) -> Result<(), String> {
     crate::memory::reserve(scratch, more).map_err(|_| format!("no memory to compress: {bytes} bytes are needed"))
 }
 
-/// Decompresses one value into memory of exactly its size. `dictionary` is asked for the one that a zstd frame names.
+/// Decompresses one value into memory of exactly its size. Calls `dictionary` for the id that a
+/// zstd frame names.
 ///
 /// # Errors
-/// What is wrong with the stored bytes, as text; parts of `out` may have been written.
+/// The fault in the stored bytes, as text. Parts of `out` may have been written.
 pub(crate) fn decode<'d>(
     codec: Codec,
     stored: &[u8],
@@ -155,7 +158,7 @@ pub(crate) fn decode<'d>(
         }
         Codec::Zstd => {
             let named = |code| format!("zstd: {}", zstd_safe::get_error_name(code));
-            // Else a second frame behind the first could pass.
+            // Otherwise a second frame after the first would pass.
             if zstd_safe::find_frame_compressed_size(stored).map_err(named)? != stored.len() {
                 return Err("there are bytes behind the zstd frame".to_owned());
             }
@@ -178,7 +181,8 @@ pub(crate) fn decode<'d>(
     }
 }
 
-/// What zstd works with, made once a thread: a fresh one costs more than a small value.
+/// The working memory of zstd, one per thread: creating it costs more than compressing a small
+/// value.
 struct Contexts {
     compressing: Option<CCtx<'static>>,
     decompressing: Option<DCtx<'static>>,
@@ -193,7 +197,8 @@ fn with_contexts<T>(work: impl FnOnce(&mut Contexts) -> Result<T, String>) -> Re
     CONTEXTS.with_borrow_mut(work)
 }
 
-/// Makes a dictionary of at most `bytes` from samples of what is to be compressed; `None` if they are too few or too alike.
+/// Trains a dictionary of at most `bytes` from sample values; `None` if they are too few or too
+/// similar.
 pub(crate) fn train<'a>(samples: impl IntoIterator<Item = &'a [u8]>, bytes: usize) -> Option<Vec<u8>> {
     let (mut all, mut sizes) = (Vec::new(), Vec::new());
     for sample in samples.into_iter().filter(|sample| !sample.is_empty()) {
@@ -206,7 +211,7 @@ pub(crate) fn train<'a>(samples: impl IntoIterator<Item = &'a [u8]>, bytes: usiz
     dictionary_id(&dictionary).map(|_| dictionary)
 }
 
-/// The id that a trained dictionary carries, and with it every frame that needs it.
+/// Returns the id of a trained dictionary. Every frame that needs the dictionary carries it too.
 pub(crate) fn dictionary_id(dictionary: &[u8]) -> Option<u32> {
     zstd_safe::get_dict_id_from_dict(dictionary).map(std::num::NonZero::get)
 }
@@ -224,7 +229,7 @@ mod tests {
         [Encoder::Lz4, Encoder::zstd(1), Encoder::zstd(19)]
     }
 
-    /// Text with some sense in it, as far as a dictionary is concerned.
+    /// Returns text with enough structure for a dictionary.
     fn sentences(count: usize) -> Vec<Vec<u8>> {
         let sentence = |i: usize| format!("{{\"path\": \"train/n0{:04}/{i}.jpg\", \"label\": {}}}", i % 97, i % 1000);
         (0..count).map(|i| sentence(i).into_bytes()).collect()
@@ -264,7 +269,8 @@ mod tests {
         ) {
             for encoder in encoders() {
                 let mut scratch = Vec::new();
-                // What does not shrink is stored as it is, and there is nothing to break.
+                // Values that do not shrink are stored uncompressed, and damage to them cannot be
+                // detected here.
                 let mut stored = encoder.encode(&value, &mut scratch).unwrap().unwrap_or(&value[..]).to_vec();
                 for (at, bit) in &flips {
                     let at = at.index(stored.len());
@@ -326,7 +332,7 @@ mod tests {
             assert_eq!((&out, asked), (value, id));
             assert_eq!(decode(Codec::Zstd, small, &mut out, none), Err(format!("dictionary {id}")));
         }
-        // Its head is right, and what follows makes no sense.
+        // The head is valid, and the rest is garbage.
         let garbage = [&bytes[..8], &[0xFF; 500]].concat();
         assert!(dictionary_id(&garbage) == Some(id) && Encoder::with_dictionary(3, &garbage).is_err());
         let other = train(samples[2000..].iter().map(Vec::as_slice), 2048).unwrap();

@@ -1,8 +1,10 @@
-//! The epoch order of a `blocks` shuffle: neighbouring records stay near each other in time, so that a disk can read ahead.
+//! `BlockOrder`: the epoch order of a `blocks` shuffle. Neighbouring records stay close in time, so
+//! that a disk can read ahead.
 //!
-//! Records are cut into blocks of neighbours, the blocks come in random order, and the records of a *window* of so many
-//! blocks in a row are mixed. Like [`Order`], of which it is made, it holds no permutation: any position is computed alone.
-//! `docs/order.md` writes it out, and it never changes.
+//! Records are split into blocks of neighbours, and the blocks are shuffled. The records of a
+//! *window*, a fixed number of consecutive blocks, are shuffled with each other. The order builds
+//! on [`Order`] and stores no permutation: each position is computed independently. `docs/order.md`
+//! specifies the algorithm, which never changes.
 //!
 //! ```
 //! use fastrecord_core::{BlockOrder, Blocks};
@@ -19,33 +21,35 @@ use std::ops::Range;
 
 use crate::order::permutation::{Order, ROUNDS, below, extended, keys_of};
 
-/// What a key is drawn for: the order of the blocks, the slot of the last block, and from here on the windows.
+/// Purposes of keys: the order of the blocks, the slot of the last block, and from here on the
+/// windows.
 const ORDER_OF_BLOCKS: u64 = 0;
 const SLOT_OF_LAST: u64 = 1;
 const FIRST_WINDOW: u64 = 2;
 
-/// How a `blocks` shuffle groups records.
+/// The block and window sizes of a `blocks` shuffle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {
-    /// Neighbouring records in a block; the last block has what is left.
+    /// Neighbouring records per block; the last block has the remainder.
     pub records: u64,
-    /// Blocks whose records are mixed with each other; the last window has what is left.
+    /// Blocks per window, whose records are shuffled with each other; the last window has the
+    /// remainder.
     pub window: u64,
 }
 
 /// One epoch's permutation of `[0, n)` by blocks.
 ///
-/// The blocks take *slots*. The last block, which may be short, has one that is drawn by itself, and the others are permuted
-/// among the rest: so it is known without a search which window is the short one. Slots `[w * window, (w + 1) * window)` are
-/// window w, whose records are permuted.
+/// The blocks take *slots*. The last block may be short; its slot is drawn separately, and the
+/// other blocks are permuted among the remaining slots. The short window is therefore known without
+/// a search. Slots `[w * window, (w + 1) * window)` form window w, whose records are permuted.
 #[derive(Debug, Clone)]
 pub struct BlockOrder {
     n: u64,
     blocks: Blocks,
-    /// Blocks in all.
+    /// Total number of blocks.
     count: u64,
     last_slot: u64,
-    /// Records of the last block: at least 1, at most as many as the others have.
+    /// Records in the last block: at least 1, at most as many as in the other blocks.
     last_records: u64,
     /// The window that holds the last block.
     short: Window,
@@ -83,20 +87,20 @@ impl BlockOrder {
         Self { n, blocks, count, last_slot, last_records, short, others, keys }
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Whether there is no record.
+    /// Reports whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// The record at a position. Over all positions in `[0, n)` each record comes once.
+    /// Returns the record at a position. Each record appears once over all positions in `[0, n)`.
     ///
     /// # Panics
-    /// If `position` is not below `n`, as indexing a slice does.
+    /// If `position` is not below `n`, as in indexing a slice.
     #[inline]
     pub fn row(&self, position: u64) -> u64 {
         let Window { number, first_slot, positions } = self.window_at(position);
@@ -118,7 +122,8 @@ impl BlockOrder {
         self.others.row(slot - u64::from(slot > self.last_slot)) * size + mixed % size
     }
 
-    /// The positions of the window that a position belongs to: the records there are all those of the window's blocks.
+    /// Returns the positions of the window that contains a position. They hold exactly the records
+    /// of the window's blocks.
     ///
     /// # Panics
     /// If `position` is not below `n`.
@@ -129,7 +134,7 @@ impl BlockOrder {
     #[inline]
     fn window_at(&self, position: u64) -> Window {
         assert!(position < self.n, "position {position} is out of range: the order has {}", self.n);
-        // A product that is too large for a word has all records in one window, the short one.
+        // If the product overflows, all records lie in one window, the short one.
         let whole = self.blocks.records.saturating_mul(self.blocks.window);
         if position < self.short.positions.start {
             let number = position / whole;
@@ -165,7 +170,8 @@ mod tests {
         (0..order.len()).map(|position| order.row(position)).collect()
     }
 
-    /// The blocks of each window, sorted, after checking that the window has all records of each of them and no others.
+    /// Returns the blocks of each window, sorted. Checks that a window has all records of its
+    /// blocks and no others.
     fn windows(order: &BlockOrder) -> Vec<Vec<u64>> {
         let mut windows = Vec::new();
         let mut start = 0;
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     fn each_window_is_mixed_in_its_own_way() {
         let order = order(8_000, 10, 10, 0, 0);
-        // Which of its records, in the order of the file, a window has at each of its positions.
+        // For each position of a window, the rank of its record in file order.
         let ranks: Vec<Vec<usize>> = (0..80)
             .map(|window| {
                 let rows: Vec<u64> = (window * 100..window * 100 + 100).map(|position| order.row(position)).collect();
@@ -288,7 +294,7 @@ mod tests {
             .collect();
         let same = |(a, b): (&Vec<usize>, &Vec<usize>)| a.iter().zip(b).filter(|(a, b)| a == b).count();
         let agree: usize = ranks.iter().zip(&ranks[1..]).map(same).sum();
-        // One of 100 positions by chance.
+        // One of 100 positions agrees by chance.
         assert!((40..130).contains(&agree), "{agree} of 7900");
     }
 
@@ -314,7 +320,8 @@ mod tests {
         for (position, rows) in counts.chunks(26).enumerate() {
             let (whole, short) = rows.split_at(24);
             assert!(deviation(whole) < 4.5, "{position}: {whole:?}");
-            // A window with the short block begins at a multiple of 8 and has 6 records, or is the last one and has 2.
+            // A window with the short block either begins at a multiple of 8 and has 6 records, or
+            // is the last one and has 2.
             if position % 8 < 6 {
                 assert!(deviation(short) < 4.5, "{position}: {short:?}");
             } else {
@@ -343,7 +350,8 @@ mod tests {
                 pairs[(pair[0] / 64 * 64 + pair[1] / 64) as usize] += 1;
             }
         }
-        // A record is never its own neighbour: a pair within one block is rarer by 1 in 64, which is far below the noise.
+        // A record is never its own neighbour. A pair within one block is rarer by 1 in 64, far
+        // below the noise.
         assert!(deviation(&pairs).abs() < 4.0, "{}", deviation(&pairs));
     }
 

@@ -1,18 +1,20 @@
-//! Draws with replacement, by weight or in turns by class: which record comes at a position, as a pure function.
+//! `WeightedDraw` and `BalancedDraw`: draws with replacement, by weight or by class in turns, as
+//! pure functions of the position.
 //!
-//! Like [`Order`], of which the turns are made, a draw depends on (n, seed, epoch, position) alone: no generator is run on,
-//! so that any position is computed by itself. `docs/order.md` writes both out, and they never change.
+//! A draw depends only on (n, seed, epoch, position), as in [`Order`]. No generator state is
+//! advanced, so each position is computed independently. `docs/order.md` specifies both draws,
+//! which never change.
 
 use crate::order::permutation::{GOLDEN, Order, ROUNDS, extended, key_of, keys_of, mix};
 
-/// The key after those of the rounds of an [`Order`].
+/// The key number after those of the rounds of an [`Order`].
 const DRAWS: u64 = ROUNDS as u64 + 1;
 
-/// What a key of the turns is drawn for.
+/// Purposes of the keys for turns.
 const ORDER_OF_CLASSES: u64 = 0;
 const ORDER_OF_RECORDS: u64 = 1;
 
-/// Draws of one epoch, each record as often as its weight says.
+/// The draws of one epoch; a record's frequency follows its weight.
 #[derive(Debug, Clone)]
 pub struct WeightedDraw {
     base: u64,
@@ -24,32 +26,35 @@ impl WeightedDraw {
         Self { base: key_of(DRAWS, &[seed, epoch, n]) }
     }
 
-    /// A number in `[0, 1)` for a position, a multiple of 2^-53.
+    /// Returns a number in `[0, 1)` for a position, a multiple of 2^-53.
     #[inline]
     #[allow(clippy::cast_precision_loss)] // 53 bits
     pub fn unit(&self, position: u64) -> f64 {
-        // Output `position` of SplitMix64 whose state began as the base.
+        // Output number `position` of SplitMix64, with the base as the initial state.
         let word = mix(self.base.wrapping_add(GOLDEN.wrapping_mul(position.wrapping_add(1))));
         (word >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The record drawn at a position: the first whose cumulative weight is above that part of the whole.
+    /// Returns the record drawn at a position: the first whose cumulative weight exceeds
+    /// `unit(position)` times the total.
     ///
-    /// `cumulative` has for each record the sum of the weights up to and with it; a record of weight 0 is never drawn. `None`
-    /// if there is no such record, because the sums are no finite ascending numbers or all zero.
+    /// `cumulative` has for each record the sum of the weights up to and including it. A record of
+    /// weight 0 is never drawn. Returns `None` if the sums are all zero, not finite or not
+    /// ascending.
     #[inline]
     pub fn record(&self, cumulative: &[f64], position: u64) -> Option<u64> {
         let total = cumulative.last().copied().filter(|&total| total > 0.0 && total.is_finite())?;
-        // Below 2^-1022 numbers have fewer bits, and the product may round up to the whole.
+        // Below 2^-1022 floats have fewer bits, and the product may round up to the total.
         let target = (self.unit(position) * total).min(total.next_down());
         let record = cumulative.partition_point(|&sum| sum <= target);
         (record < cumulative.len()).then_some(record as u64)
     }
 }
 
-/// Turns of one epoch: each class once in a round, in random order, and the records of a class in random order.
+/// The turns of one epoch: each class once per round, in random order, and the records of a class
+/// in random order.
 ///
-/// Records are numbered class by class: those of class c are `[ends[c - 1], ends[c])`.
+/// Records are numbered class by class: class c has the records `[ends[c - 1], ends[c])`.
 #[derive(Debug, Clone)]
 pub struct BalancedDraw<'a> {
     ends: &'a [u64],
@@ -57,14 +62,14 @@ pub struct BalancedDraw<'a> {
 }
 
 impl<'a> BalancedDraw<'a> {
-    /// Prepares the turns of one epoch. `None` if there is no class, or one without a record.
+    /// Prepares the turns of one epoch. Returns `None` without classes, or if a class is empty.
     pub fn new(ends: &'a [u64], seed: u64, epoch: u64) -> Option<Self> {
         let n = *ends.last()?;
         let empty = ends[0] == 0 || ends.windows(2).any(|pair| pair[0] >= pair[1]);
         (!empty).then(|| Self { ends, keys: keys_of(&[seed, epoch, n, ends.len() as u64]) })
     }
 
-    /// The record at a position.
+    /// Returns the record at a position.
     #[inline]
     pub fn record(&self, position: u64) -> u64 {
         let classes = self.ends.len() as u64;
@@ -72,7 +77,8 @@ impl<'a> BalancedDraw<'a> {
         let keys = self.keys.map(|key| extended(extended(key, ORDER_OF_CLASSES), round));
         let class = Order::keyed(classes, keys).row(turn);
 
-        // A class comes once in a round, so it is at its record number `round`; when all have been, it begins anew.
+        // A class comes once per round, so this is its record number `round`. After its last
+        // record, a class starts over.
         let start = if class == 0 { 0 } else { self.ends[class as usize - 1] };
         let records = self.ends[class as usize] - start;
         let (pass, number) = (round / records, round % records);
@@ -82,7 +88,7 @@ impl<'a> BalancedDraw<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::cast_sign_loss)] // of numbers that are not negative
+#[allow(clippy::cast_sign_loss)] // the numbers are not negative
 mod tests {
     use std::collections::HashSet;
 

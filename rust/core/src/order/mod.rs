@@ -1,4 +1,4 @@
-//! Pure functions from (seed, epoch, position) to a row or a random number. Imports nothing.
+//! Pure functions from (seed, epoch, position) to a row or a random number. May import nothing.
 
 pub(crate) mod blocks;
 pub(crate) mod draw;

@@ -1,8 +1,9 @@
-//! The epoch order: which record comes at which position, as a pure function of (n, seed, epoch).
+//! `Order`: the epoch order, a pure function of (n, seed, epoch) that maps a position to a record.
 //!
-//! A permutation of `[0, n)` that needs no memory: any position is computed alone, in constant time, by integer
-//! arithmetic that is the same on every platform. `docs/order.md` writes the algorithm out; its results are part of
-//! the promise that an interrupted run continues with the same batches, so they never change.
+//! A permutation of `[0, n)` that needs no memory. Each position is computed independently, in
+//! constant time, by integer arithmetic that is identical on every platform. `docs/order.md`
+//! specifies the algorithm. An interrupted run must continue with the same batches, so its results
+//! never change.
 //!
 //! ```
 //! use fastrecord_core::Order;
@@ -16,7 +17,8 @@
 /// Feistel rounds: half of them change the low digit, half the high one.
 pub(crate) const ROUNDS: usize = 8;
 
-/// Smallest side of the grid is `2^MIN_BITS`. On a smaller grid few rounds do not reach every permutation equally often.
+/// The shortest side of the grid is `2^MIN_BITS`. On a smaller grid, this few rounds do not produce
+/// all permutations equally often.
 const MIN_BITS: u32 = 4;
 
 /// The increment of `SplitMix64`: 2^64 divided by the golden ratio, made odd.
@@ -24,9 +26,10 @@ pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// One epoch's permutation of `[0, n)`.
 ///
-/// A Feistel network over a grid of `2^bits` columns and `high` rows, the smallest that holds `n` cells, with
-/// cycle walking: cells at or above `n` are mapped again until one below `n` comes out. From 256 records on the grid is
-/// larger than `n` by less than one row of cells, so that nearly every position takes one pass.
+/// A Feistel network over a grid of `2^bits` columns and `high` rows, the smallest with at least
+/// `n` cells. It uses cycle walking: cells at or above `n` are mapped again until the result is
+/// below `n`. From 256 records on, the grid exceeds `n` by less than one row of cells, so nearly
+/// every position takes one pass.
 #[derive(Debug, Clone)]
 pub struct Order {
     n: u64,
@@ -36,13 +39,13 @@ pub struct Order {
 }
 
 impl Order {
-    /// Prepares the order of `n` records for one epoch. Every argument matters in every bit: seed 0, epoch 1 is
-    /// unrelated to seed 1, epoch 0.
+    /// Prepares the order of `n` records for one epoch. Every bit of each argument matters: seed 0,
+    /// epoch 1 is unrelated to seed 1, epoch 0.
     pub fn new(n: u64, seed: u64, epoch: u64) -> Self {
         Self::keyed(n, keys_of(&[seed, epoch, n]))
     }
 
-    /// The order of `n` records that belongs to the keys of all rounds.
+    /// Returns the order of `n` records for the given round keys.
     #[inline]
     pub(crate) fn keyed(n: u64, keys: [u64; ROUNDS]) -> Self {
         let width = u64::BITS - n.saturating_sub(1).leading_zeros();
@@ -50,20 +53,21 @@ impl Order {
         Self { n, bits, high: n.div_ceil(1 << bits).max(1 << MIN_BITS), keys }
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Whether there is no record.
+    /// Reports whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// The record at a position. Over all positions in `[0, n)` each record comes once.
+    /// Returns the record at a position. Each record appears once over all positions in `[0, n)`.
     ///
     /// # Panics
-    /// If `position` is not below `n`, as indexing a slice does: walking from such a cell need not end.
+    /// If `position` is not below `n`, as in indexing a slice: cycle walking from such a cell need
+    /// not end.
     #[inline]
     pub fn row(&self, position: u64) -> u64 {
         assert!(position < self.n, "position {position} is out of range: the order has {}", self.n);
@@ -90,23 +94,24 @@ impl Order {
     }
 }
 
-/// One key a round, each drawn from all of the words.
+/// Derives one key per round from all of the words.
 pub(crate) fn keys_of(words: &[u64]) -> [u64; ROUNDS] {
     std::array::from_fn(|round| key_of(round as u64 + 1, words))
 }
 
-/// The key of a number, drawn from all of the words.
+/// Derives a numbered key from all of the words.
 pub(crate) fn key_of(number: u64, words: &[u64]) -> u64 {
     words.iter().fold(mix(GOLDEN.wrapping_mul(number)), |key, &word| extended(key, word))
 }
 
-/// A key that further depends on `word`.
+/// Mixes `word` into a key.
 #[inline]
 pub(crate) fn extended(key: u64, word: u64) -> u64 {
     mix(key.wrapping_add(word))
 }
 
-/// The output function of `SplitMix64` without its last step; its upper bits are as good, and only those may be used.
+/// The output function of `SplitMix64` without its last step. Use only the upper bits, which are as
+/// good.
 #[inline]
 fn stir(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -144,7 +149,8 @@ pub(crate) mod tests {
         sorted.into_iter().eq(0..rows.len() as u64)
     }
 
-    /// Chi-square statistic of counts that should be equal, in standard deviations from its mean.
+    /// Returns the chi-square statistic of counts that should be equal, in standard deviations from
+    /// its mean.
     pub(crate) fn deviation(counts: &[u32]) -> f64 {
         let total: u32 = counts.iter().sum();
         let expected = f64::from(total) / f64::from(counts.len() as u32);
@@ -250,7 +256,8 @@ pub(crate) mod tests {
                     by_epoch[position * size + other as usize] += 1;
                 }
             }
-            // Rows and columns of the table have fixed sums: n - 1 degrees of freedom each, so the statistic is a bit small.
+            // Rows and columns of the table have fixed sums: n - 1 degrees of freedom each. So the
+            // statistic is slightly small.
             assert!(deviation(&by_seed) < 4.0, "n = {n}");
             assert!(deviation(&by_epoch) < 4.0, "n = {n}");
         }

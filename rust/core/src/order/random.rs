@@ -1,20 +1,22 @@
-//! Random numbers as a pure function of what they are for.
+//! `Random`: random numbers as a pure function of seed, epoch and position.
 //!
-//! `Random::new(seed, epoch, position)` is a key of 64 bits: a start value, into which `SplitMix64`'s output function
-//! mixes the seed, the epoch and the position one after the other. Draw `i` (0, 1, ...) is the same function of
-//! `key + (i + 1) * 0x9E3779B97F4A7C15`: `SplitMix64` itself, begun at the key. A real number is the upper 53 bits of a
-//! draw over 2^53; an integer below `n` is the upper half of a draw times `n`.
+//! `Random::new(seed, epoch, position)` is a 64-bit key. `SplitMix64`'s output function mixes the
+//! seed, the epoch and the position into a start value, one after the other. Draw `i` (0, 1, ...)
+//! applies the same function to `key + (i + 1) * 0x9E3779B97F4A7C15`. That is `SplitMix64` itself,
+//! started at the key. A real number is the upper 53 bits of a draw divided by 2^53. An integer
+//! below `n` is the upper half of a draw times `n`.
 //!
-//! What is done to a whole batch has numbers of its own, [`uniform`]: another start value, and a stream as a fourth word.
+//! Transforms of whole batches use their own numbers, [`uniform`], with another start value, and a
+//! stream as a fourth word.
 //!
 //! The results never change, so that an interrupted run continues with the same crops.
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Sets these numbers apart from those of the epoch order, which come from the same seeds: "crop" in ASCII.
+/// Separates these numbers from the epoch order, which uses the same seeds: "crop" in ASCII.
 const PURPOSE: u64 = 0x6372_6F70;
 
-/// Sets what is drawn for batches apart from the crops of the same images: "batch" in ASCII.
+/// Separates numbers for batches from the crops of the same images: "batch" in ASCII.
 const BATCH: u64 = 0x62_6174_6368;
 
 /// The random numbers of one image at one position of one epoch.
@@ -24,7 +26,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// Each argument matters in every bit: seed 0, epoch 1 is unrelated to seed 1, epoch 0.
+    /// Creates the generator. Every bit of each argument matters: seed 0, epoch 1 is unrelated to
+    /// seed 1, epoch 0.
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
         Self::keyed(PURPOSE, &[seed, epoch, position])
     }
@@ -33,34 +36,35 @@ impl Random {
         Self { state: words.iter().fold(mix(purpose), |key, &word| mix(key.wrapping_add(word))) }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
 
-    /// A fair coin.
+    /// Returns true or false with equal probability.
     pub fn coin(&mut self) -> bool {
         self.bits() >> 63 == 1
     }
 
-    /// Uniform in `[low, high)`; `low` if they are equal.
+    /// Returns a uniform number in `[low, high)`; `low` if they are equal.
     #[allow(clippy::cast_precision_loss)] // 53 bits
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         let unit = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         low + (high - low) * unit
     }
 
-    /// Uniform in `[0, limit)`; 0 if `limit` is 0.
+    /// Returns a uniform integer in `[0, limit)`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u32
     }
 }
 
-/// Numbers for what is done to a batch: `draws` of them, uniform in [0, 1), for each position, one position after the other.
+/// Returns `draws` numbers, uniform in [0, 1), for each position, back to back, for a transform of
+/// a batch.
 ///
-/// A position's numbers depend on the seed, the epoch, the position and the stream alone, never on the batch it is in; with
-/// more draws the first ones stay the same.
+/// The numbers depend only on the seed, the epoch, the position and the stream, never on the batch.
+/// With more draws, the first ones stay the same.
 pub fn uniform(seed: u64, epoch: u64, stream: u64, positions: &[u64], draws: usize) -> Vec<f64> {
     let mut numbers = Vec::with_capacity(positions.len() * draws);
     for &position in positions {
@@ -134,7 +138,7 @@ mod tests {
             let mean = draws.iter().sum::<f64>() / n;
             let variance = draws.iter().map(|x| x * x).sum::<f64>() / n;
             let serial = draws.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>() / n;
-            // Five standard deviations of each.
+            // The bounds are five standard deviations each.
             assert!(mean.abs() < 5.0 * (1.0 / 3.0 / n).sqrt(), "{mean}");
             assert!((variance - 1.0 / 3.0).abs() < 5.0 * (4.0 / 45.0 / n).sqrt(), "{variance}");
             assert!(serial.abs() < 5.0 / 3.0 / n.sqrt(), "{serial}");

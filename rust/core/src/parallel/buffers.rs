@@ -1,4 +1,5 @@
-//! Memory of whole batches: filled by many threads, each part by one of them, and used again when nobody has it.
+//! `BatchBuffer` and `Spares`: batch memory, which is filled in parts by many threads and reused by
+//! later batches. It does not know what the bytes mean.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -10,14 +11,14 @@ use crate::error::{Error, Result};
 use crate::parallel::sync::atomic::{AtomicUsize, Ordering};
 use crate::parallel::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A cache line, and what the widest vector instructions like.
+/// A cache line; also suits the widest vector instructions.
 const ALIGN: usize = 64;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of one batch. Nobody else has it as long as it lives; then it goes back to where it came from.
+/// Memory of one batch, used exclusively while this value lives. `drop` returns it to its owner.
 pub struct BatchBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -26,44 +27,46 @@ pub struct BatchBuffer {
 
 enum Owner {
     Spares(Arc<Spares>),
-    /// Somebody else's memory, which lives at least as long as this.
+    /// Foreign memory, which lives at least as long as this value.
     Lent {
         _owner: Box<dyn Any + Send + Sync>,
     },
 }
 
-// SAFETY: the memory belongs to this value alone; only `Parts` and who has taken the buffer from it write there.
+// SAFETY: the memory belongs to this value alone. Only `Parts`, and the owner that took the buffer
+// from it, write to it.
 unsafe impl Send for BatchBuffer {}
-// SAFETY: a shared buffer hands out its address and length, never a reference to its bytes.
+// SAFETY: a shared buffer exposes its address and length, never a reference to its bytes.
 unsafe impl Sync for BatchBuffer {}
 
 impl BatchBuffer {
-    /// Memory of another allocator, such as pinned memory.
+    /// Wraps memory of another allocator, such as pinned memory.
     ///
     /// # Safety
-    /// `start` points to `len` bytes that nobody else reads or writes, and that stay in place, as long as `owner` lives.
+    /// `start` points to `len` bytes that stay in place as long as `owner` lives. No other code
+    /// reads or writes them in that time.
     pub unsafe fn lent(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { start, len, owner: Owner::Lent { _owner: owner } }
     }
 
-    /// Where its bytes begin.
+    /// Returns the start of the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its bytes, as long as it has not been given away.
+    /// Returns the bytes, as long as the buffer has not been given away.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `start` points to `len` bytes, zeroed when they were allocated or somebody's own, that nobody else has as long
-        // as this lives, and it is borrowed meanwhile.
+        // SAFETY: `start` points to `len` bytes, which were zeroed at allocation or came from a
+        // lender. No other code uses them while this value lives, and the slice borrows this value.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Reports whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -83,7 +86,7 @@ impl Drop for BatchBuffer {
     }
 }
 
-/// Memory that batches have left behind, for those that come. Fresh memory costs a page fault every 4 KiB.
+/// Memory of finished batches, kept for reuse. Fresh memory costs a page fault for every 4 KiB.
 #[derive(Debug)]
 pub struct Spares {
     process: u32,
@@ -97,12 +100,12 @@ struct Block {
     len: usize,
 }
 
-// SAFETY: a block is memory that nobody else has.
+// SAFETY: a block is memory with one owner.
 unsafe impl Send for Block {}
 
 impl Block {
     fn layout(len: usize) -> Option<Layout> {
-        // A layout must not be empty for the allocator.
+        // The allocator does not accept an empty layout.
         Layout::from_size_align(len.max(1), ALIGN).ok()
     }
 
@@ -116,24 +119,24 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: `new` allocated it with this layout, and nobody else has it.
+            // SAFETY: `new` allocated it with this layout, and nothing else uses it.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
 }
 
 impl Spares {
-    /// Keeps at most `keep` blocks for later.
+    /// Creates a pool that keeps at most `keep` blocks.
     pub fn new(keep: usize) -> Arc<Self> {
         Arc::new(Self { process: std::process::id(), keep, blocks: Mutex::default() })
     }
 
-    /// Whether it was made by this process: a forked child must not use its parent's.
+    /// Reports whether this process created the pool: a forked child must not use its parent's.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Memory for a batch of `len` bytes; what is in it is of no meaning.
+    /// Returns memory for a batch of `len` bytes. Its contents are arbitrary.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -151,13 +154,14 @@ impl Spares {
 
     fn put(&self, block: Block) {
         if !self.is_ours() {
-            // A thread that fork did not copy may hold the lock for ever: a copy of the parent's memory is let go.
+            // A thread that fork did not copy may hold the lock forever: leak this copy of the
+            // parent's memory.
             std::mem::forget(block);
             return;
         }
         let mut blocks = lock(&self.blocks);
         if blocks.len() >= self.keep && !blocks.is_empty() {
-            // The oldest: its size may be that of another run.
+            // Drop the oldest block: its size may belong to another iteration.
             blocks.remove(0);
         }
         if self.keep > 0 {
@@ -166,33 +170,34 @@ impl Spares {
     }
 }
 
-/// Buffers of equally many rows, of which threads claim and fill parts: runs of a few rows, the same ones of each buffer.
+/// Buffers with the same number of rows, split into parts. A part is a run of the same rows in
+/// every buffer. Threads claim and fill parts.
 #[derive(Debug)]
 pub(crate) struct Parts {
     rows: usize,
-    /// Rows in a part; the last one may have fewer.
+    /// Rows per part; the last part may have fewer.
     run: usize,
     count: usize,
-    /// Of each buffer: where it begins, and the bytes of a row.
+    /// For each buffer, its start and its bytes per row.
     starts: Vec<(Address, usize)>,
     next: AtomicUsize,
     done: AtomicUsize,
-    /// What keeps the memory in place; empty once it was taken.
+    /// The owner of the memory; empty once it was taken.
     buffers: Mutex<Vec<BatchBuffer>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Address(*mut u8);
 
-// SAFETY: an address alone does nothing; `Parts::claim` says why what is made of it is sound.
+// SAFETY: an address alone does nothing. `Parts::claim` explains why its use is sound.
 unsafe impl Send for Address {}
-// SAFETY: likewise.
+// SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// One part of each buffer, of which no other thread has any. Dropping it says that it is filled.
+/// One part of each buffer, claimed by one thread. `drop` marks it as filled.
 pub(crate) struct Part<'a> {
     parts: &'a Parts,
-    /// Places in the batch.
+    /// Slots in the batch.
     pub(crate) rows: Range<usize>,
     /// The bytes of these rows in each buffer.
     pub(crate) bytes: Vec<&'a mut [u8]>,
@@ -202,7 +207,7 @@ impl Parts {
     /// Splits buffers of `rows` rows each into parts of `run` rows.
     ///
     /// # Panics
-    /// If a buffer's length is not a multiple of `rows`, or `rows` or `run` is 0.
+    /// If a buffer's length is not a multiple of `rows`, or if `rows` or `run` is 0.
     pub(crate) fn new(buffers: Vec<BatchBuffer>, rows: usize, run: usize) -> Self {
         assert!(rows > 0 && run > 0 && buffers.iter().all(|b| b.len().is_multiple_of(rows)), "buffers of {rows} rows");
         let starts = buffers.iter().map(|b| (Address(b.as_ptr()), b.len() / rows)).collect();
@@ -210,7 +215,7 @@ impl Parts {
         Self { rows, run, count: rows.div_ceil(run), starts, next, done, buffers: Mutex::new(buffers) }
     }
 
-    /// The next part that nobody has claimed.
+    /// Claims the next part.
     pub(crate) fn claim(&self) -> Option<Part<'_>> {
         if self.all_claimed() {
             return None;
@@ -222,9 +227,9 @@ impl Parts {
         let first = number * self.run;
         let rows = first..self.rows.min(first + self.run);
         let slice = |&(start, len): &(Address, usize)| {
-            // SAFETY: the rows lie within the buffer, which is `rows * len` bytes (see `new`). No two claims get the same
-            // number, and parts do not overlap. The buffer is not given away before all parts are dropped (see `take`), and
-            // lives as long as `self` until then.
+            // SAFETY: the rows lie within the buffer, which has `rows * len` bytes (see `new`). No
+            // two claims get the same number, and parts do not overlap. The buffer stays here until
+            // all parts are dropped (see `take`), and lives as long as `self` until then.
             unsafe { std::slice::from_raw_parts_mut(start.0.add(first * len), rows.len() * len) }
         };
         let bytes = self.starts.iter().map(slice).collect();
@@ -236,18 +241,18 @@ impl Parts {
     }
 
     pub(crate) fn all_filled(&self) -> bool {
-        // Acquire: who sees the last part done also sees what was written.
+        // Acquire: a thread that sees the last part done also sees its bytes.
         self.done.load(Ordering::Acquire) == self.count
     }
 
-    /// The buffers, once all parts are filled; nothing, the second time.
+    /// Returns the buffers once all parts are filled. A second call returns nothing.
     pub(crate) fn take(&self) -> Vec<BatchBuffer> {
         if self.all_filled() { std::mem::take(&mut *lock(&self.buffers)) } else { Vec::new() }
     }
 }
 
 impl Part<'_> {
-    /// Makes the bytes of a row zero, in each buffer.
+    /// Fills a row with zeros, in each buffer.
     pub(crate) fn clear(&mut self, row: usize) {
         let at = row - self.rows.start;
         for (bytes, (_, len)) in self.bytes.iter_mut().zip(&self.parts.starts) {
@@ -286,7 +291,7 @@ mod tests {
         let buffers = parts.take();
         assert_eq!(buffers.len(), 2);
         assert!(parts.take().is_empty() && parts.claim().is_none());
-        // SAFETY: nobody else has the buffer, and all of it was written.
+        // SAFETY: nothing else uses the buffer, and all of it was written.
         let bytes = unsafe { std::slice::from_raw_parts(buffers[0].as_ptr(), buffers[0].len()) };
         assert!(bytes.chunks(7).enumerate().all(|(i, part)| part.iter().all(|&b| usize::from(b) == i)));
     }

@@ -1,4 +1,4 @@
-//! A buffer that the threads of a pool fill in parallel, each its own part.
+//! `fill_parts`: fills disjoint parts of one buffer on the threads of a pool.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -8,9 +8,10 @@ use crate::parallel::pool::Pool;
 
 struct Target(*mut u8);
 
-// SAFETY: the pointer is only used to make slices of disjoint parts, one for each item of a job (see `fill_parts`).
+// SAFETY: the pointer is only used to create slices of disjoint parts, one for each item of a job
+// (see `fill_parts`).
 unsafe impl Send for Target {}
-// SAFETY: likewise.
+// SAFETY: as above.
 unsafe impl Sync for Target {}
 
 impl Target {
@@ -19,16 +20,17 @@ impl Target {
     }
 }
 
-/// Calls `fill` once for each group of parts, in parallel: `fill(group, i, part)` gets the bytes
+/// Calls `fill` once for each part, in parallel: `fill(group, i, part)` gets the bytes
 /// `offsets[i]..offsets[i + 1]` of `out`.
 ///
-/// `groups` are ranges of part numbers that one thread does in a row.
+/// `groups` are ranges of part numbers; one thread fills a group in order.
 ///
 /// # Errors
-/// Those of `fill`, or `Interrupted`; parts may then have been filled or not.
+/// Errors of `fill`, or `Interrupted`. Any of the parts may then have been filled.
 ///
 /// # Panics
-/// If the offsets do not rise or do not lie within `out`, or if groups overlap or name parts that do not exist.
+/// If the offsets are not ascending or exceed `out`, or if groups overlap or name parts that do not
+/// exist.
 pub(crate) fn fill_parts(
     pool: &Pool,
     threads: usize,
@@ -47,9 +49,10 @@ pub(crate) fn fill_parts(
     let body = move |item: usize| {
         for part in groups[item].clone() {
             let (start, end) = (offsets[part] as usize, offsets[part + 1] as usize);
-            // SAFETY: the range lies within `out` and overlaps no other part: offsets rise and end within it (asserted
-            // above), groups do not overlap, and `Pool::run` calls an item once. `out` stays borrowed and alive until
-            // `Pool::run` returns, which waits for every item, on errors, panics and interrupts too.
+            // SAFETY: the range lies within `out` and overlaps no other part. Offsets are ascending
+            // and end within it (asserted above), groups do not overlap, and `Pool::run` calls an
+            // item once. `out` stays borrowed and alive until `Pool::run` returns. That function
+            // waits for every item, also on errors, panics and interrupts.
             let bytes = unsafe { std::slice::from_raw_parts_mut(target.pointer().add(start), end - start) };
             fill(item, part, bytes)?;
         }

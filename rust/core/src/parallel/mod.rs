@@ -1,4 +1,5 @@
-//! The thread pool, and memory that threads fill in disjoint parts. Imports `error`.
+//! The thread pool, and memory that threads fill in disjoint parts. May import `error` and
+//! `memory`.
 
 pub(crate) mod buffers;
 pub(crate) mod disjoint;

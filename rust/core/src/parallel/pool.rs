@@ -1,5 +1,5 @@
-//! The thread pool: one per process id, so that a forked child gets its own instead of waiting for threads that fork
-//! did not copy.
+//! `Pool`: the thread pool. Each process id has its own, so a forked child does not wait for
+//! threads that fork did not copy.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError, spin_loop, thread};
 
-/// How long the calling thread waits before it asks again whether it was interrupted.
+/// How often the waiting calling thread checks for interrupts.
 const SLICE: Duration = Duration::from_millis(100);
-/// Waking a sleeping thread takes about this long; for less it is cheaper to spin.
+/// Waking a sleeping thread takes about this long. For shorter waits, spinning is cheaper.
 const SPIN: Duration = Duration::from_micros(60);
 
 static CURRENT: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
 
 type Body = dyn Fn(usize) -> Result<()> + Send + Sync;
 
-/// Threads that share out the items of a call. The calling thread works too.
+/// Threads that share the items of a call. The calling thread works too.
 #[derive(Debug)]
 pub struct Pool {
     process: u32,
@@ -54,13 +54,14 @@ impl std::fmt::Debug for Job {
 
 #[derive(Default)]
 struct Outcome {
-    // The failed item with the lowest number: the same error whatever the timing, as far as both were tried.
+    // The failed item with the lowest number. This makes the error independent of timing, as far as
+    // both items were tried.
     error: Option<(usize, Error)>,
     panic: Option<Box<dyn Any + Send>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Bodies run outside of the locks, so a poisoned lock still guards whole data.
+    // Bodies run outside of the locks, so the data behind a poisoned lock are intact.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -88,9 +89,9 @@ impl Job {
                     }
                 }
             }
-            // Release: whoever sees the last item done also sees what the bodies wrote.
+            // Release: a thread that sees the last item done also sees what the bodies wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.items {
-                drop(lock(&self.outcome)); // so that a waiter between its check and its wait is not missed
+                drop(lock(&self.outcome)); // so that a waiter between its check and its wait is woken
                 self.finished.notify_all();
             }
             between();
@@ -103,7 +104,8 @@ impl Job {
 }
 
 impl Pool {
-    /// The pool of this process, made on first use with a thread for each CPU that the process may run on.
+    /// Returns the pool of this process. The first call creates it, with one thread per CPU that
+    /// the process may run on.
     pub fn current() -> Arc<Self> {
         let process = std::process::id();
         if let Some(pool) = &*CURRENT.load()
@@ -114,12 +116,13 @@ impl Pool {
         let made = Arc::new(Self::new(default_threads()));
         let before = CURRENT.load_full();
         if let Some(pool) = before.as_ref().filter(|pool| pool.process == process) {
-            return Arc::clone(pool); // another thread was quicker
+            return Arc::clone(pool); // another thread was faster
         }
         let found = CURRENT.compare_and_swap(&before, Some(Arc::clone(&made)));
         let found = arc_swap::Guard::into_inner(found);
         let quicker = found.clone().filter(|pool| pool.process == process);
-        // After a fork: the threads that held the locks of the parent's pool are not here to release them.
+        // After a fork, the threads that held the locks of the parent's pool do not exist here and
+        // cannot release them.
         std::mem::forget((before, found));
         quicker.unwrap_or(made)
     }
@@ -129,7 +132,8 @@ impl Pool {
         for number in 1..threads {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("fastrecord-{number}"));
-            // A process at its limit of threads works with fewer: the calling thread does all items that nobody else takes.
+            // A process at its thread limit works with fewer: the calling thread processes all
+            // remaining items.
             if let Err(error) = builder.spawn(move || serve(&shared)) {
                 log::warn!(target: "fastrecord_core::pool", "{number} of {threads} threads work: no other could be started: {error}");
                 break;
@@ -139,12 +143,15 @@ impl Pool {
         Self { process: std::process::id(), threads, shared }
     }
 
-    /// Calls `body` once for each item in `0..items`, on up to `threads` threads, and waits for all of them.
+    /// Calls `body` once for each item in `0..items`, on up to `threads` threads, and waits for all
+    /// of them.
     ///
-    /// `interrupted` is asked on the calling thread at least every 100 ms; when it says true, items not yet begun are left out.
+    /// Calls `interrupted` on the calling thread at least every 100 ms. If it returns true, items
+    /// not yet started are skipped.
     ///
     /// # Errors
-    /// The error of a failed item (the first one, if several failed), or [`Error::Interrupted`].
+    /// The error of a failed item (the lowest-numbered one, if several failed), or
+    /// [`Error::Interrupted`].
     pub fn run(
         &self,
         items: usize,
@@ -173,7 +180,8 @@ impl Pool {
         }
         let mut stopped = false;
         let mut ask = |job: &Job| {
-            // Items may be writing into what the caller lent: nothing may unwind past the wait for them.
+            // Items may be writing into memory that the caller lent: nothing may unwind before they
+            // finish.
             if !stopped && catch_unwind(AssertUnwindSafe(&mut interrupted)).unwrap_or(true) {
                 stopped = true;
                 job.stop.store(true, Ordering::Relaxed);
@@ -215,7 +223,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.shared.closed.store(true, Ordering::Relaxed);
-            drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is not missed
+            drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is woken
             self.shared.wake.notify_all();
         }
     }
@@ -223,7 +231,8 @@ impl Drop for Pool {
 
 fn serve(shared: &Shared) {
     let mut queue = lock(&shared.queue);
-    // Asked again after each job: it may have been closed meanwhile, and nobody wakes a thread twice.
+    // Check again after each job: the pool may have been closed meanwhile, and a thread is woken
+    // only once.
     while !shared.closed.load(Ordering::Relaxed) {
         if let Some(job) = queue.pop_front() {
             drop(queue);
@@ -236,7 +245,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// CPUs that this process may run on (its affinity mask and its cgroup's quota).
+/// Returns the CPUs that this process may use (its affinity mask and its cgroup's quota).
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

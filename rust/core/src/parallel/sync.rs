@@ -1,5 +1,5 @@
-//! What threads share and wait by: the standard library's, under one name, so that rust/model can compile the same sources with
-//! primitives that try out schedules.
+//! Synchronization primitives of the standard library, under one name. rust/model compiles the same
+//! sources with primitives that explore schedules.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic};
