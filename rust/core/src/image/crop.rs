@@ -1,11 +1,12 @@
-//! Which part of an image becomes the output: torchvision's geometry, as pure functions.
+//! `Crop` and `Geometry`: the part of an image that becomes the output, as pure functions with
+//! torchvision's geometry. It reads no pixels.
 
 use super::{DecodeError, Orientation, Random};
 
-/// Tries of a random crop before the central one is taken, as in torchvision.
+/// Attempts at a random crop before the central one is used, as in torchvision.
 const TRIES: usize = 10;
 
-/// Whole pixels of an image.
+/// A rectangle of whole pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the usual names
 pub struct Rect {
@@ -16,7 +17,7 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// All of an image.
+    /// Returns the rectangle of a whole image.
     pub const fn whole(width: u32, height: u32) -> Self {
         Self { x: 0, y: 0, width, height }
     }
@@ -25,7 +26,7 @@ impl Rect {
         self.width == 0 || self.height == 0
     }
 
-    /// First column and row beyond it.
+    /// Returns the first column and row after the rectangle.
     pub(super) fn end(self) -> (u64, u64) {
         (u64::from(self.x) + u64::from(self.width), u64::from(self.y) + u64::from(self.height))
     }
@@ -36,21 +37,22 @@ impl Rect {
     }
 }
 
-/// A part of an image, and how it becomes the output. Pixel `(0, 0)` covers `[0, 1)` in both directions.
+/// A part of an image, and its place in the output. Pixel `(0, 0)` covers `[0, 1)` in both
+/// directions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crop {
     /// Left edge of the part that fills the target.
     pub x: f64,
-    /// Top edge.
+    /// Top edge of the part.
     pub y: f64,
-    /// Its width.
+    /// Width of the part.
     pub width: f64,
-    /// Its height.
+    /// Height of the part.
     pub height: f64,
-    /// What the resizing filter may look at: the part itself where an image is cropped and then resized; all of the
-    /// image where it is resized and then cropped.
+    /// The pixels that the resizing filter may read. This is the part itself if the image is
+    /// cropped and then resized, and the whole image if it is resized and then cropped.
     pub bounds: Rect,
-    /// Where in the output it goes; the rest is black.
+    /// The target area in the output. The rest of the output is black.
     pub target: Rect,
 }
 
@@ -67,11 +69,11 @@ impl Crop {
         }
     }
 
-    /// Whether it is a part of an image, and fits the output; sizes are width, height.
+    /// Checks that the crop lies within the image and fits the output; sizes are width, height.
     pub(super) fn check(&self, image: (u32, u32), size: (u32, u32)) -> Result<(), DecodeError> {
         let whole = Rect::whole(image.0, image.1);
         let numbers = [self.x, self.y, self.width, self.height].into_iter().all(f64::is_finite);
-        // A last bit of a sum of fractions may lie outside.
+        // A sum of fractions may exceed the edge by one unit in the last place.
         let inside = |at: f64, length: f64, low: u32, extent: u32| {
             let (low, extent) = (f64::from(low), f64::from(extent));
             length > 0.0 && at >= low - 1e-6 && at + length <= low + extent + 1e-6
@@ -87,8 +89,8 @@ impl Crop {
         Err(DecodeError::Crop { detail: format!("{self:?}"), width: image.0, height: image.1 })
     }
 
-    /// The same part of the image as stored, and the same target of the output before it is turned; sizes are those of
-    /// the shown image and of the output.
+    /// Returns the same crop in the coordinates of the stored image, and its target in the output
+    /// before it is turned. The given sizes are those of the shown image and of the output.
     pub(super) fn stored(&self, orientation: Orientation, image: (u32, u32), size: (u32, u32)) -> Self {
         let Orientation { transpose, mirror_x, mirror_y } = orientation;
         let mirrored = |rect: Rect, (width, height): (u32, u32)| Rect {
@@ -112,41 +114,42 @@ impl Crop {
     }
 }
 
-/// What is done to each image; sizes are width, height in pixels.
+/// The transform of each image; sizes are width, height in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Geometry {
     /// A random part, of random area and aspect ratio, resized to `size`.
     RandomResizedCrop {
-        /// Of the output.
+        /// Size of the output.
         size: (u32, u32),
-        /// Share of the image's area, from and to.
+        /// Share of the image's area: minimum, maximum.
         scale: (f64, f64),
-        /// Width over height, from and to.
+        /// Width over height: minimum, maximum.
         ratio: (f64, f64),
     },
-    /// Resized so that the shorter side is `resize` pixels, if given; then the middle of it.
+    /// The central part, after resizing the shorter side to `resize` pixels, if given.
     CenterCrop {
-        /// Of the output.
+        /// Size of the output.
         size: (u32, u32),
-        /// Of the shorter side.
+        /// Length of the shorter side.
         resize: Option<u32>,
     },
-    /// The whole image, whatever its aspect ratio.
+    /// The whole image, resized to any aspect ratio.
     Resize {
-        /// Of the output.
+        /// Size of the output.
         size: (u32, u32),
     },
-    /// A part of just that size at a random place, after a black border of `padding` pixels was added on all sides.
+    /// A part of exactly that size at a random place, after adding a black border of `padding`
+    /// pixels on all sides.
     RandomCrop {
-        /// Of the output.
+        /// Size of the output.
         size: (u32, u32),
-        /// On each side, in pixels.
+        /// Border on each side, in pixels.
         padding: u32,
     },
 }
 
 impl Geometry {
-    /// Size of the output.
+    /// Returns the size of the output.
     pub const fn size(&self) -> (u32, u32) {
         match *self {
             Self::RandomResizedCrop { size, .. }
@@ -156,16 +159,16 @@ impl Geometry {
         }
     }
 
-    /// Whether it may make images of another size than the part that they show.
+    /// Reports whether the output may have another size than the part that it shows.
     pub const fn resizes(&self) -> bool {
         !matches!(self, Self::RandomCrop { .. } | Self::CenterCrop { resize: None, .. })
     }
 
-    /// What of this geometry makes no sense, if something does.
+    /// Checks that the geometry is valid.
     ///
     /// # Errors
-    /// As text: a side of 0, a scale or ratio that is not positive, finite and in order, a crop that is larger than
-    /// what it is cut from.
+    /// The reason as text: a side of 0, a scale or ratio that is not positive, finite and
+    /// ascending, or a crop that is larger than its source.
     pub fn check(&self) -> Result<(), String> {
         let (width, height) = self.size();
         if !(1..=65_535).contains(&width) || !(1..=65_535).contains(&height) {
@@ -191,14 +194,15 @@ impl Geometry {
         }
     }
 
-    /// The crop of an image of `width` times `height` pixels, and whether it is mirrored, which takes a coin if `flip`.
-    /// The coin is tossed in any case, so that crops are the same with and without it.
+    /// Draws the crop of an image of `width` times `height` pixels, and whether it is mirrored.
+    /// Mirroring needs `flip` and a coin toss. The coin is always tossed, so `flip` does not change
+    /// the crops.
     pub fn draw(&self, width: u32, height: u32, flip: bool, mut random: Random) -> (Crop, bool) {
         let coin = random.coin();
         (self.crop(width, height, &mut random), flip && coin)
     }
 
-    /// The crop of an image of `width` times `height` pixels.
+    /// Draws the crop of an image of `width` times `height` pixels.
     pub fn crop(&self, width: u32, height: u32, random: &mut Random) -> Crop {
         let whole = Rect::whole(width, height);
         match *self {
@@ -226,10 +230,12 @@ impl Geometry {
     }
 }
 
-/// The part of an image that torchvision's `RandomResizedCrop.get_params` would take: up to ten draws of an area,
-/// uniform in `scale`, and of an aspect ratio, uniform in its logarithm; the first that fits is put at a uniform place.
-/// If none fits, the largest central part with a ratio that is allowed.
-#[allow(clippy::cast_sign_loss)] // of numbers that are not negative
+/// Draws the part that torchvision's `RandomResizedCrop.get_params` would choose.
+///
+/// It draws an area, uniform in `scale`, and an aspect ratio, uniform in its logarithm, up to ten
+/// times. The first that fits is placed uniformly. If none fits, the result is the largest central
+/// part with an allowed ratio.
+#[allow(clippy::cast_sign_loss)] // the numbers are not negative
 fn random_resized(width: u32, height: u32, scale: (f64, f64), ratio: (f64, f64), random: &mut Random) -> Rect {
     let area = f64::from(width) * f64::from(height);
     let (low, high) = (ratio.0.ln(), ratio.1.ln());
@@ -255,7 +261,8 @@ fn random_resized(width: u32, height: u32, scale: (f64, f64), ratio: (f64, f64),
     Rect { x: (width - w) / 2, y: (height - h) / 2, width: w, height: h }
 }
 
-/// The central part of the image resized to a shorter side of `short`, in the image's own pixels.
+/// Returns the central part after resizing the shorter side to `short`, in pixels of the original
+/// image.
 fn center_of_resized(whole: Rect, size: (u32, u32), short: u32) -> Crop {
     let (width, height) = resized(whole.width, whole.height, short);
     let (sx, sy) = (f64::from(whole.width) / f64::from(width), f64::from(whole.height) / f64::from(height));
@@ -269,8 +276,8 @@ fn center_of_resized(whole: Rect, size: (u32, u32), short: u32) -> Crop {
     }
 }
 
-/// The size of an image after its shorter side was resized to `short` pixels, the longer one in proportion, rounded
-/// down, as torchvision's `Resize` does.
+/// Returns the size after resizing the shorter side to `short` pixels. The longer side is in
+/// proportion and rounded down, as in torchvision's `Resize`.
 pub fn resized(width: u32, height: u32, short: u32) -> (u32, u32) {
     let long = |side: u32, other: u32| {
         u32::try_from(u64::from(side) * u64::from(short) / u64::from(other.max(1))).unwrap_or(u32::MAX)
@@ -278,14 +285,15 @@ pub fn resized(width: u32, height: u32, short: u32) -> (u32, u32) {
     if width <= height { (short, long(height, width)) } else { (long(width, height), short) }
 }
 
-/// Half of what `side` has more than `wanted`, a half rounded to the even neighbour as Python's `round` does.
+/// Returns half of `side - wanted`, rounded half to even as Python's `round` does.
 fn middle(side: u32, wanted: u32) -> u32 {
     let rest = side.saturating_sub(wanted);
     let half = rest / 2;
     half + (rest % 2) * (half % 2)
 }
 
-/// A part of just the output's size at `(x, y)`, which may lie partly outside of the image: black there.
+/// Returns a part of exactly the output's size at `(x, y)`. It may lie partly outside the image and
+/// is black there.
 fn cut(whole: Rect, size: (u32, u32), x: i64, y: i64) -> Crop {
     let axis = |at: i64, side: u32, wanted: u32| {
         let (start, end) = (at.max(0), (at + i64::from(wanted)).min(side.into()));
@@ -337,7 +345,7 @@ mod tests {
 
     #[test]
     fn an_image_that_no_try_fits_gives_its_largest_central_part() {
-        // 1000 x 10: at least 8 % of the area with a ratio of at most 4/3 is higher than 10.
+        // 1000 x 10: at least 8 % of the area with a ratio of at most 4/3 needs a height above 10.
         assert_eq!(part(&IMAGENET, 1000, 10, 0), Rect { x: 493, y: 0, width: 13, height: 10 });
         assert_eq!(part(&IMAGENET, 10, 1000, 0), Rect { x: 0, y: 493, width: 10, height: 13 });
     }
@@ -352,7 +360,7 @@ mod tests {
         assert_eq!((c.x, c.width), (58.0 * scale, 224.0 * scale));
         assert_eq!((c.y, c.height), (16.0 * (375.0 / 256.0), 224.0 * (375.0 / 256.0)));
         assert_eq!(c.bounds, Rect::whole(500, 375));
-        // Smaller than the crop: in the middle, black around it.
+        // The image is smaller than the crop: it is centred, with black around it.
         let c = crop(Geometry::CenterCrop { size: (10, 10), resize: None }, 5, 20);
         assert_eq!(c.bounds, Rect { x: 0, y: 5, width: 5, height: 10 });
         assert_eq!(c.target, Rect { x: 2, y: 0, width: 5, height: 10 });

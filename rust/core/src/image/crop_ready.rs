@@ -1,4 +1,5 @@
-//! JPEGs of which a part can be decoded by itself: rewritten without loss, with restart markers and a table of rows.
+//! `rewrite`: lossless conversion of JPEGs to crop-ready ones. Restart markers and a table of rows
+//! allow partial decoding.
 
 use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
@@ -6,40 +7,43 @@ use super::segments::{mcus, scan_data, segments};
 use super::{DecodeError, Rect};
 use crate::limits::MAX_CROP_READY_PIXELS;
 
-/// MCUs between two restart markers that are aimed at: libjpeg decodes more slowly around each of them, and each takes 3 to 4 bytes.
+/// Target number of MCUs between restart markers. Each marker slows libjpeg down and takes 3 to 4
+/// bytes.
 const INTERVAL: u32 = 6;
-/// Images with fewer pixels stay as they are: they are decoded in less time than their parts are picked.
+/// Images with fewer pixels stay unchanged: decoding them is faster than selecting their parts.
 const MIN_PIXELS: u64 = 96 * 96;
-/// A sequential image may grow by its length divided by this. Those of few bits per pixel would grow most and gain least.
+/// A sequential image may grow by its length divided by this. Images with few bits per pixel would
+/// grow most and gain least.
 const GROWTH: usize = 8;
-/// A progressive one grows by nature, and gains more: its scans are decoded one after the other.
+/// A progressive image always grows, and gains more: its scans are decoded one after the other.
 const PROGRESSIVE_GROWTH: usize = 3;
 
-/// First byte of the side bytes: their kind.
+/// The first of the side bytes: their kind.
 pub(super) const KIND: u8 = 1;
 
-/// Which of a JPEG's marker segments a rewritten one keeps. Those that its pixels depend on are always kept: tables, JFIF and
-/// Adobe segments.
+/// The marker segments that a rewritten JPEG keeps. Segments that affect the pixels are always
+/// kept: tables, JFIF and Adobe segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Markers {
-    /// EXIF, with the orientation.
+    /// EXIF, including the orientation.
     pub exif: bool,
-    /// Colour profiles.
+    /// ICC colour profiles.
     pub icc: bool,
-    /// Comments, XMP, thumbnails and whatever else programs leave there.
+    /// Comments, XMP, thumbnails and all other segments.
     pub other: bool,
 }
 
 impl Markers {
-    /// All of them.
+    /// Keeps all segments.
     pub const ALL: Self = Self { exif: true, icc: true, other: true };
-    /// None but those that the pixels depend on. Without EXIF an image that asks to be turned is no longer.
+    /// Keeps only the segments that affect the pixels. Without EXIF, an image loses its
+    /// orientation.
     pub const NONE: Self = Self { exif: false, icc: false, other: false };
 
     fn keeps(self, marker: u8, segment: &[u8]) -> bool {
         match marker {
             0xE1 if segment.starts_with(b"Exif\0") => self.exif,
-            // Says where in the file further images lie, which are not kept.
+            // It holds the positions of further images, which are not kept.
             0xE2 if segment.starts_with(b"MPF\0") => false,
             0xE2 if segment.starts_with(b"ICC_PROFILE\0") => self.icc,
             0xE0 if segment.starts_with(b"JFIF\0") => true,
@@ -59,21 +63,24 @@ impl Default for Markers {
 /// A rewritten JPEG.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CropReady {
-    /// The JPEG: any decoder reads it, and gives the original's pixels.
+    /// The JPEG. Any decoder can read it, and gets the original's pixels.
     pub bytes: Vec<u8>,
-    /// Where its rows are, for [`Decoder::crop_resize_side`](super::Decoder::crop_resize_side); docs/format.md has
+    /// The positions of its rows, for
+    /// [`Decoder::crop_resize_side`](super::Decoder::crop_resize_side). docs/format.md specifies
     /// the bytes.
     pub side: Vec<u8>,
 }
 
-/// Rewrites a JPEG without loss: the same quantised coefficients, as one sequential scan with optimised Huffman tables and a
-/// restart marker every few MCUs. Both are decoded and compared.
+/// Rewrites a JPEG losslessly: the same quantised coefficients, as one sequential scan. It has
+/// optimised Huffman tables and a restart marker every few MCUs. Both versions are decoded and
+/// compared.
 ///
-/// `None` where it is better left as it is: no JPEG, one of a rare kind (arithmetic, lossless, 12 bits, unusual subsampling),
-/// damaged, truncated or incomplete, too small to gain from it, too large to be checked, or one that would grow too much.
+/// Returns `None` if the image should stay unchanged. It is then not a JPEG, or of a rare kind
+/// (arithmetic, lossless, 12 bits, unusual subsampling). Or it is damaged, truncated or incomplete.
+/// Or it is too small to gain, too large to check, or would grow too much.
 ///
 /// # Errors
-/// [`DecodeError::Internal`] if the codec gives what it should not.
+/// [`DecodeError::Internal`] if the codec returns an unexpected result.
 pub fn rewrite(data: &[u8], keep: Markers) -> Result<Option<CropReady>, DecodeError> {
     let Some((info, original)) = rewritable(data) else { return Ok(None) };
     let Ok(interval) = u16::try_from(interval(mcus(&info).0)) else { return Ok(None) };
@@ -83,7 +90,8 @@ pub fn rewrite(data: &[u8], keep: Markers) -> Result<Option<CropReady>, DecodeEr
     if bytes.len() > data.len() + data.len() / growth || u32::try_from(bytes.len()).is_err() {
         return Ok(None);
     }
-    // Of a progressive file that lacks its finest scans libjpeg smooths the blocks, of a sequential one not.
+    // libjpeg smooths the blocks of a progressive file that lacks its finest scans, but not of a
+    // sequential one.
     if pixels(&bytes)? != original {
         return Ok(None);
     }
@@ -91,7 +99,7 @@ pub fn rewrite(data: &[u8], keep: Markers) -> Result<Option<CropReady>, DecodeEr
     Ok(Some(CropReady { bytes, side }))
 }
 
-/// What the headers say and the pixels, if it is worth it and possible.
+/// Returns the headers and the pixels, if rewriting is possible and worthwhile.
 fn rewritable(data: &[u8]) -> Option<(JpegInfo, Vec<u8>)> {
     if probe::Format::sniff(data) != Some(probe::Format::Jpeg) {
         return None;
@@ -107,7 +115,7 @@ fn rewritable(data: &[u8]) -> Option<(JpegInfo, Vec<u8>)> {
     Some((info, pixels(data).ok()?))
 }
 
-/// Its pixels, if it can be decoded in parts and has no damage.
+/// Returns the pixels, if the image can be decoded in parts and is not damaged.
 fn pixels(data: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut jpeg = ffi::Jpeg::open(data).map_err(|detail| internal(&detail))?;
     if !jpeg.regions {
@@ -128,13 +136,13 @@ fn internal(detail: &str) -> DecodeError {
     DecodeError::Internal { detail: format!("crop-ready JPEG: {detail}") }
 }
 
-/// The divisor of the MCUs in a row, above 1 if there are as many, that is nearest to what is aimed at: each row of MCUs
-/// begins with a restart.
+/// Returns the divisor of the MCUs per row that is nearest to the target. It is above 1, unless
+/// there is only one MCU. Each row of MCUs begins with a restart.
 fn interval(columns: u32) -> u32 {
     (2..=columns).filter(|k| columns.is_multiple_of(*k)).min_by_key(|k| k.abs_diff(INTERVAL)).unwrap_or(1)
 }
 
-/// Removes what is not to be kept.
+/// Removes the segments that are not kept.
 fn drop_segments(bytes: &mut Vec<u8>, keep: Markers) -> Option<()> {
     let scan_start = jpeg_info(bytes).ok()?.scan_start;
     let mut kept = bytes.get(..2)?.to_vec();
@@ -148,7 +156,7 @@ fn drop_segments(bytes: &mut Vec<u8>, keep: Markers) -> Option<()> {
     Some(())
 }
 
-/// The table of rows of a rewritten JPEG, if it is one.
+/// Returns the table of rows of a rewritten JPEG, or `None` for other JPEGs.
 fn side_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
     let info = jpeg_info(bytes).ok()?;
     let ((columns, rows), interval) = (mcus(&info), u32::from(info.restart_interval));
@@ -174,7 +182,7 @@ fn side_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
     (start == bytes.len()).then_some(side)
 }
 
-/// The next marker in coded data, and where it is.
+/// Returns the next marker in coded data, and its position.
 fn next_marker(data: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += memchr::memchr(0xFF, data.get(at..)?)?;

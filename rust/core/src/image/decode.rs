@@ -1,4 +1,4 @@
-//! From encoded bytes to pixels, and to the output of a crop.
+//! `Decoder`: decodes encoded images to pixels, and crops and resizes them. It does not read files.
 
 use crate::memory;
 use std::cell::RefCell;
@@ -12,10 +12,10 @@ use super::row::copy_row;
 use super::segments::Rows;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
-/// Buffers of up to so many bytes are kept from one image to the next; larger ones go with the image that needed them.
+/// Buffers up to this size are kept for the next image. Larger ones are freed after their image.
 const KEEP: usize = 64 << 20;
 
-/// Where the time of one image went.
+/// The time spent on one image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Reading headers and decoding.
@@ -27,35 +27,36 @@ pub struct Timings {
 /// A decoded image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image<'a> {
-    /// In pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// RGB, a byte each, row after row without padding.
+    /// RGB, one byte per channel, row after row without padding.
     pub pixels: &'a [u8],
 }
 
-/// Decodes images one after the other in one thread, and keeps its buffers from image to image.
+/// Decodes images in one thread, one after the other. It reuses its buffers.
 #[derive(Debug)]
 pub struct Decoder {
     pub(super) options: DecodeOptions,
     resizer: Resizer,
     pub(super) pixels: Vec<u8>,
     pub(super) scratch: Vec<u8>,
-    /// A JPEG made of a part of another.
+    /// A JPEG built from a part of another.
     pub(super) cut: Vec<u8>,
 }
 
 impl Decoder {
-    /// Prepares to decode; no image's memory is allocated yet.
+    /// Creates a decoder. Memory for images is allocated later.
     pub fn new(options: DecodeOptions) -> Self {
         Self { options, resizer: Resizer::new(), pixels: Vec::new(), scratch: Vec::new(), cut: Vec::new() }
     }
 
-    /// Width and height in pixels that decoding would give, from the headers alone.
+    /// Returns width and height in pixels after decoding, from the headers alone.
     ///
     /// # Errors
-    /// The bytes are of no known format, their headers are damaged or cut, or say more pixels than allowed.
+    /// The format is unknown, the headers are damaged or truncated, or the image has too many
+    /// pixels.
     pub fn size(&self, data: &[u8]) -> Result<(u32, u32), DecodeError> {
         let (width, height, orientation) = match probe::sniff(data)? {
             Format::Jpeg => {
@@ -68,7 +69,7 @@ impl Decoder {
         Ok(orientation.size(width, height))
     }
 
-    /// How the image asks to be turned, whatever the options say; from the headers alone.
+    /// Returns the image's own orientation, whatever the options; from the headers alone.
     ///
     /// # Errors
     /// As [`Decoder::size`].
@@ -85,7 +86,8 @@ impl Decoder {
     /// Decodes the whole image into the decoder's own buffer.
     ///
     /// # Errors
-    /// The bytes are no image, or one that is damaged, cut, too large, or of an unsupported kind.
+    /// The bytes are not an image, or the image is damaged, truncated, too large, or of an
+    /// unsupported kind.
     pub fn decode(&mut self, data: &[u8]) -> Result<Image<'_>, DecodeError> {
         self.trim();
         let (width, height, orientation) = match probe::sniff(data)? {
@@ -108,11 +110,13 @@ impl Decoder {
         Ok(Image { width, height, pixels })
     }
 
-    /// Decodes the part of an image that `crop` names, and resizes it into `out`, `size` (width, height) in pixels of
-    /// RGB, row after row; with `flip` the output is mirrored left to right.
+    /// Decodes the part of an image that `crop` selects, and resizes it into `out`.
+    ///
+    /// The output has `size` (width, height) in pixels of RGB, row after row. With `flip` it is
+    /// mirrored left to right.
     ///
     /// # Errors
-    /// As [`Decoder::decode`]; or the crop does not fit the image, or `out` not `size`.
+    /// As [`Decoder::decode`]; or the crop does not fit the image; or `out` does not match `size`.
     pub fn crop_resize(
         &mut self,
         data: &[u8],
@@ -124,8 +128,8 @@ impl Decoder {
         self.crop_resize_with(data, size, out, |_, _| (*crop, flip))
     }
 
-    /// As [`Decoder::crop_resize`], with the crop and the flip of an image whose size is known only now: `plan` gets
-    /// its width and height.
+    /// As [`Decoder::crop_resize`], for a crop and a flip that depend on the image's size. `plan`
+    /// gets its width and height.
     ///
     /// # Errors
     /// As [`Decoder::crop_resize`].
@@ -139,9 +143,11 @@ impl Decoder {
         self.crop_resize_side(data, &[], size, out, plan)
     }
 
-    /// As [`Decoder::crop_resize_with`], of an image that may have side bytes, as [`rewrite`](super::rewrite) makes them: then
-    /// only those bytes of it are decoded that its crop touches. The output is the same; side bytes that do not fit the image
-    /// change nothing.
+    /// As [`Decoder::crop_resize_with`], for an image that may have side bytes from
+    /// [`rewrite`](super::rewrite).
+    ///
+    /// With side bytes, only the parts of the data that the crop touches are decoded. The output is
+    /// the same. Side bytes that do not match the image have no effect.
     ///
     /// # Errors
     /// As [`Decoder::crop_resize`].
@@ -201,10 +207,10 @@ impl Decoder {
         Ok(Timings { decode: decoded, resize: start.elapsed().saturating_sub(decoded) })
     }
 
-    /// As [`Decoder::crop_resize`], of pixels that are decoded already.
+    /// As [`Decoder::crop_resize`], for decoded pixels.
     ///
     /// # Errors
-    /// The crop does not fit the image, or the pixels or `out` not their sizes.
+    /// The crop does not fit the image; or the pixels or `out` do not match their sizes.
     pub fn crop_resize_pixels(
         &mut self,
         image: Image<'_>,
@@ -242,7 +248,8 @@ impl Decoder {
     }
 }
 
-/// What of the image reduced by `reduction` the filter looks at, and the crop's part (left, top, width, height) in it.
+/// Returns the area of the reduced image that the filter reads, and the crop's part (left, top,
+/// width, height) in it.
 fn needed(crop: &Crop, reduction: u32, support: f64) -> (Rect, [f64; 4]) {
     let n = f64::from(reduction);
     let part = [crop.x / n, crop.y / n, crop.width / n, crop.height / n];
@@ -268,11 +275,11 @@ fn check_output(pixels: &[u8], (width, height): (u32, u32)) -> Result<(), Decode
     Ok(())
 }
 
-/// Where a crop goes.
+/// The output of a crop.
 struct Output<'a> {
     pixels: &'a mut [u8],
     size: (u32, u32),
-    /// Part of the output before it is turned.
+    /// The target area in the output before it is turned.
     target: Rect,
     turned: Orientation,
 }
@@ -309,7 +316,8 @@ fn render(
     Ok(())
 }
 
-/// Copies whole pixels to the target, or to where it is once the output, rows of `out_width`, was mirrored.
+/// Copies whole pixels to the target, or to its mirrored place. Rows of the output have `out_width`
+/// pixels.
 fn copy_pixels(source: &Source<'_>, part: Rect, out: &mut [u8], out_width: u32, target: Rect, mirror: bool) {
     let left = if mirror { out_width - target.x - target.width } else { target.x };
     let (from_pitch, to_pitch) = (3 * source.width as usize, 3 * out_width as usize);
@@ -328,15 +336,15 @@ thread_local! {
 /// A decoded image that owns its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pixels {
-    /// In pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// RGB, a byte each, row after row without padding.
+    /// RGB, one byte per channel, row after row without padding.
     pub pixels: Vec<u8>,
 }
 
-/// Decodes a whole image, by a decoder that each thread makes once.
+/// Decodes a whole image, with one decoder per thread.
 ///
 /// # Errors
 /// As [`Decoder::decode`].
@@ -348,7 +356,7 @@ pub fn decode_image(data: &[u8], options: DecodeOptions) -> std::result::Result<
     })?
 }
 
-/// Decodes a whole image, of which `take` takes what it wants, by a decoder that each thread makes once.
+/// Decodes a whole image with one decoder per thread, and passes it to `take`.
 pub(crate) fn with_decoded<T>(
     data: &[u8],
     options: DecodeOptions,

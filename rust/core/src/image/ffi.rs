@@ -1,8 +1,10 @@
-//! `TurboJPEG`, behind a safe door: all `unsafe` of decoding and encoding images is in this file.
+//! `Jpeg` and `encode_jpeg`: a safe interface to `TurboJPEG`. All `unsafe` code for decoding and
+//! encoding is in this file.
 //!
-//! A C error ends in `longjmp` inside `TurboJPEG` itself, which catches it before it returns: none crosses a Rust frame.
-//! Regions are decoded with one skip that begins at row 0, and one read. `jpeg_skip_scanlines` of this libjpeg-turbo
-//! (3.1.0) returns wrong rows when a skip begins inside a row group (libjpeg-turbo issue 915): never skip twice.
+//! A C error causes a `longjmp` inside `TurboJPEG`, which catches it before it returns. None
+//! crosses a Rust frame. A region is decoded with one skip that begins at row 0, and one read.
+//! Never skip twice: `jpeg_skip_scanlines` of this libjpeg-turbo (3.1.0) returns wrong rows when a
+//! skip begins inside a row group (libjpeg-turbo issue 915).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -13,7 +15,8 @@ use turbojpeg_sys as tj;
 use super::Rect;
 use crate::limits::MAX_JPEG_SCANS;
 
-/// What libjpeg says of an image that it decodes all the same; any other message is of an error that stopped it.
+/// libjpeg's messages about images that it still decodes. Any other message is an error that
+/// stopped it.
 const WARNINGS: [&str; 6] = [
     PREMATURE_END,
     "Corrupt JPEG data",
@@ -24,7 +27,7 @@ const WARNINGS: [&str; 6] = [
 ];
 const PREMATURE_END: &str = "Premature end of JPEG file";
 
-/// How the pixels of a JPEG lie in memory.
+/// The memory layout of a JPEG's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Rgb,
@@ -47,18 +50,19 @@ impl Format {
     }
 }
 
-/// How a decode ended that gave pixels.
+/// The result of a decode that produced pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Clean,
-    /// Damage inside the data; what could not be decoded is grey.
+    /// Damage inside the data. The undecoded part is grey.
     Damaged,
-    /// The data ended before the image did; the rest is grey.
+    /// The data ended too early. The rest of the image is grey.
     Truncated,
 }
 
-/// A JPEG with a decompressor of its own, which takes 0.2 us to make: kept for the next image, it would lend it this
-/// one's tables, and after an error in a header go on inside of it.
+/// A JPEG with its own decompressor, which takes 0.2 us to create. A reused decompressor would lend
+/// this image's tables to the next one. After an error in a header, it would also continue inside
+/// that header.
 pub(super) struct Jpeg<'a> {
     handle: Decompressor,
     data: &'a [u8],
@@ -74,10 +78,11 @@ impl<'a> Jpeg<'a> {
     /// Reads the headers.
     pub(super) fn open(data: &'a [u8]) -> Result<Self, String> {
         let handle = Decompressor(handle(tj::TJINIT_TJINIT_DECOMPRESS)?);
-        // ICC profiles are not copied out of the headers.
+        // Do not copy ICC profiles out of the headers.
         set(handle.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
         set(handle.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_JPEG_SCANS.cast_signed())?;
-        // SAFETY: the handle is live until `drop`; TurboJPEG reads `data.len()` bytes from the pointer, within the call.
+        // SAFETY: the handle is live until `drop`. TurboJPEG reads `data.len()` bytes from the
+        // pointer, within the call.
         let status = unsafe { tj::tj3DecompressHeader(handle.0.as_ptr(), data.as_ptr(), data.len() as u64) };
         handle.outcome(status)?;
         let positive = |parameter| u32::try_from(handle.get(parameter)).ok().filter(|&n| n > 0);
@@ -88,8 +93,9 @@ impl<'a> Jpeg<'a> {
         Ok(Self { handle, data, width, height, regions })
     }
 
-    /// Decodes a region of the image scaled by `1 / denominator` (1, 2, 4 or 8), of which sides are rounded up, into the
-    /// start of `out`, its rows without padding. The region's `x` is a multiple of the scaled iMCU's width.
+    /// Decodes a region of the image scaled by `1 / denominator` (1, 2, 4 or 8), with sides rounded
+    /// up. The rows go to the start of `out`, without padding. The region's `x` is a multiple of
+    /// the scaled iMCU's width.
     pub(super) fn decode(
         &mut self,
         region: Rect,
@@ -119,10 +125,11 @@ impl<'a> Jpeg<'a> {
         if unsafe { tj::tj3SetScalingFactor(handle, factor) != 0 || tj::tj3SetCroppingRegion(handle, crop) != 0 } {
             return Err(message(self.handle.0));
         }
-        // SAFETY: the handle is live. TurboJPEG reads the data's length from the first pointer, and writes, from the
-        // second one, the region's rows, `pitch` bytes apart: `out` is at least that long (checked above). Only where
-        // no region can be set does the size come from the header, which `open` read from the same bytes: the core
-        // never changes the bytes of a committed record, nor a buffer while it is decoded.
+        // SAFETY: the handle is live. TurboJPEG reads the data's length from the first pointer. It
+        // writes the region's rows to the second one, `pitch` bytes apart; `out` is at least that
+        // long (checked above). Only if no region can be set does the size come from the header.
+        // `open` read that header from the same bytes, and they do not change: the core never
+        // changes a committed record, nor a buffer while it is decoded.
         let status = unsafe {
             tj::tj3Decompress8(
                 handle,
@@ -143,8 +150,9 @@ impl Decompressor {
         unsafe { tj::tj3Get(self.0.as_ptr(), parameter.cast_signed()) }
     }
 
-    /// `TurboJPEG` returns -1 after a warning too, and still calls it a warning when an error came after it: its text,
-    /// that of the first warning or of the error, tells them apart.
+    /// Classifies the result. `TurboJPEG` also returns -1 after a warning, and still reports a
+    /// warning if an error followed it. The text is that of the first warning or of the error, and
+    /// distinguishes them.
     fn outcome(&self, status: c_int) -> Result<Outcome, String> {
         if status == 0 {
             return Ok(Outcome::Clean);
@@ -164,12 +172,12 @@ impl Decompressor {
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: the handle came from `tj3Init`, and nobody has it after this.
+        // SAFETY: the handle came from `tj3Init`, and is not used after this.
         unsafe { tj::tj3Destroy(self.0.as_ptr()) }
     }
 }
 
-/// How finely the colours of a JPEG are stored, against its brightness.
+/// The resolution of a JPEG's chroma relative to its luma.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the usual names
 pub enum Subsampling {
@@ -182,16 +190,16 @@ pub enum Subsampling {
     Grey,
 }
 
-/// How to encode a JPEG.
+/// Options for encoding a JPEG.
 #[derive(Debug, Clone, Copy)]
 pub struct JpegOptions {
-    /// 1 to 100.
+    /// Quality, 1 to 100.
     pub quality: u8,
-    /// Of the colours, against the brightness.
+    /// Chroma subsampling.
     pub subsampling: Subsampling,
-    /// In several scans, from coarse to fine; as one scan otherwise.
+    /// Several scans, from coarse to fine; otherwise one scan.
     pub progressive: bool,
-    /// A restart marker after every so many MCUs; 0 for none.
+    /// MCUs between restart markers; 0 for none.
     pub restart_every: u16,
 }
 
@@ -201,11 +209,11 @@ impl Default for JpegOptions {
     }
 }
 
-/// Encodes `width` times `height` pixels, their rows without padding, RGB if there are 3 bytes for each of them, CMYK
-/// (inverted, as Adobe does, and stored as YCCK) if there are 4.
+/// Encodes `width` times `height` pixels, with rows without padding. With 3 bytes per pixel they
+/// are RGB, with 4 CMYK (inverted, as in Adobe files, and stored as YCCK).
 ///
 /// # Errors
-/// The number of bytes fits neither, or an option is out of range; as text.
+/// The number of bytes matches neither, or an option is out of range; as text.
 pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions) -> Result<Vec<u8>, String> {
     let count = width as usize * height as usize;
     let format = match pixels.len() {
@@ -229,8 +237,9 @@ pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions
     set(compressor.0, tj::TJPARAM_TJPARAM_PROGRESSIVE, options.progressive.into())?;
     set(compressor.0, tj::TJPARAM_TJPARAM_RESTARTBLOCKS, options.restart_every.into())?;
     let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the handle is live. TurboJPEG reads `height` rows of `width` pixels of the format, without padding
-    // (pitch 0), which is all of `pixels`. The buffer is null: TurboJPEG allocates it and says its size.
+    // SAFETY: the handle is live. TurboJPEG reads `height` rows of `width` pixels of the format,
+    // without padding (pitch 0), which is all of `pixels`. The buffer is null: TurboJPEG allocates
+    // it and returns its size.
     let status = unsafe {
         tj::tj3Compress8(
             compressor.0.as_ptr(),
@@ -243,15 +252,15 @@ pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions
             &raw mut size,
         )
     };
-    // SAFETY: as TurboJPEG left them.
+    // SAFETY: `buffer` and `size` are as TurboJPEG left them.
     unsafe { take(compressor.0, status, buffer, size) }
 }
 
-/// The same quantised coefficients as one sequential scan with optimised Huffman tables and a restart marker after every
-/// `restart_every` MCUs, with all of the original's marker segments.
+/// Rewrites the same quantised coefficients as one sequential scan, and keeps all marker segments.
+/// The scan has optimised Huffman tables and a restart marker after every `restart_every` MCUs.
 ///
 /// # Errors
-/// The data hold no JPEG that can be transformed, or are damaged in any way; as text.
+/// The data are not a JPEG that can be transformed, or are damaged in any way; as text.
 pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, String> {
     let transformer = Compressor(handle(tj::TJINIT_TJINIT_TRANSFORM)?);
     set(transformer.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 2)?;
@@ -266,8 +275,9 @@ pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, Stri
         customFilter: None,
     };
     let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the handle is live. TurboJPEG reads `data.len()` bytes from the first pointer, and one of each of the other
-    // three. The buffer is null: TurboJPEG allocates it and says its size.
+    // SAFETY: the handle is live. TurboJPEG reads `data.len()` bytes from the first pointer, and
+    // one element from each of the other three. The buffer is null: TurboJPEG allocates it and
+    // returns its size.
     let status = unsafe {
         tj::tj3Transform(
             transformer.0.as_ptr(),
@@ -279,22 +289,23 @@ pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, Stri
             &raw const options,
         )
     };
-    // SAFETY: as TurboJPEG left them.
+    // SAFETY: `buffer` and `size` are as TurboJPEG left them.
     unsafe { take(transformer.0, status, buffer, size) }
 }
 
-/// Copies what `TurboJPEG` wrote, and frees it.
+/// Copies the output of `TurboJPEG`, and frees it.
 ///
 /// # Safety
-/// `buffer` is null or `TurboJPEG`'s own, with `size` bytes written to it if `status` is 0; nobody uses it after this.
+/// `buffer` is null or allocated by `TurboJPEG`, with `size` bytes written to it if `status` is 0.
+/// It is not used after this.
 unsafe fn take(handle: NonNull<c_void>, status: c_int, buffer: *mut u8, size: u64) -> Result<Vec<u8>, String> {
     let written = if status == 0 && !buffer.is_null() {
-        // SAFETY: TurboJPEG wrote `size` bytes there, and nobody changes them before they are copied.
+        // SAFETY: TurboJPEG wrote `size` bytes there, and they do not change before the copy.
         Ok(unsafe { std::slice::from_raw_parts(buffer, size as usize) }.to_vec())
     } else {
         Err(message(handle))
     };
-    // SAFETY: the buffer is TurboJPEG's, or null, which it allows; the slice over it is gone.
+    // SAFETY: the buffer is TurboJPEG's, or null, which is allowed. The slice over it is gone.
     unsafe { tj::tj3Free(buffer.cast()) };
     written
 }
@@ -303,25 +314,25 @@ struct Compressor(NonNull<c_void>);
 
 impl Drop for Compressor {
     fn drop(&mut self) {
-        // SAFETY: the handle came from `tj3Init`, and nobody has it after this.
+        // SAFETY: the handle came from `tj3Init`, and is not used after this.
         unsafe { tj::tj3Destroy(self.0.as_ptr()) }
     }
 }
 
 fn handle(kind: tj::TJINIT) -> Result<NonNull<c_void>, String> {
-    // SAFETY: takes a number, and returns a handle of its own or null.
+    // SAFETY: it takes a number, and returns a new handle or null.
     NonNull::new(unsafe { tj::tj3Init(kind.cast_signed()) }).ok_or_else(|| "no memory for a JPEG codec".to_owned())
 }
 
 fn set(handle: NonNull<c_void>, parameter: tj::TJPARAM, value: c_int) -> Result<(), String> {
-    // SAFETY: the callers' handle is live; the call writes a number to it, after checking it.
+    // SAFETY: the callers' handle is live; the call checks a number and stores it there.
     let status = unsafe { tj::tj3Set(handle.as_ptr(), parameter.cast_signed(), value) };
     if status == 0 { Ok(()) } else { Err(message(handle)) }
 }
 
 fn message(handle: NonNull<c_void>) -> String {
-    // SAFETY: TurboJPEG returns a text that ends in a zero, in the handle or in the thread's own memory, and valid until
-    // the next call; it is copied before.
+    // SAFETY: TurboJPEG returns a text with a final zero, in memory of the handle or of the thread.
+    // It is valid until the next call, and is copied before that.
     let text = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(handle.as_ptr())) }.to_string_lossy();
     text.lines().collect::<Vec<_>>().join(" ")
 }

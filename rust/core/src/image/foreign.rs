@@ -1,4 +1,5 @@
-//! What the first bytes of an image say that its pixels do not: whether this crate decodes it, and how many channels it has.
+//! `foreign_kind` and `Channels`: facts from image headers. They tell whether this crate decodes an
+//! image, and how many channels it has.
 
 use std::fmt;
 
@@ -8,11 +9,12 @@ use super::formats;
 use super::probe::{Format, jpeg_info};
 use super::tiff::entries;
 
-/// What is decoded: none, fax, LZW, JPEG, Deflate, `PackBits`, Deflate's old number.
+/// The compressions that are decoded: none, fax, LZW, JPEG, Deflate, `PackBits`, Deflate's old
+/// number.
 const TIFF_COMPRESSIONS: [u16; 7] = [1, 4, 5, 7, 8, 32_773, 32_946];
 
-/// The kind of an image that is known and not decoded here, such as `AVIF`, by its headers; `None` if it is decoded, or is no
-/// image that is known.
+/// Returns the kind of an image that is recognized but not decoded here, such as `AVIF`, from its
+/// headers. Returns `None` if it is decoded, or is not recognized.
 pub fn foreign_kind(data: &[u8]) -> Option<String> {
     let Some(format) = Format::sniff(data) else { return other_kind(data) };
     match format {
@@ -34,7 +36,7 @@ pub fn foreign_kind(data: &[u8]) -> Option<String> {
     }
 }
 
-/// How the pixels of a TIFF file are compressed, as a number.
+/// Returns the number of a TIFF file's compression.
 fn compression(tiff: &[u8]) -> Option<u16> {
     entries(tiff).find(|entry| entry.tag == 259).map(|entry| entry.value)
 }
@@ -48,7 +50,7 @@ fn other_kind(data: &[u8]) -> Option<String> {
         ImageType::Heif(Compression::Hevc) => "HEIC".to_owned(),
         ImageType::Heif(_) => "HEIF".to_owned(),
         ImageType::Jxl => "JPEG XL".to_owned(),
-        // Of these the sniffing above asks for more than the first bytes.
+        // For these formats, the check above needs more than the first bytes.
         ImageType::Jpeg | ImageType::Png | ImageType::Webp | ImageType::Gif | ImageType::Bmp | ImageType::Pnm => {
             return None;
         }
@@ -59,11 +61,11 @@ fn other_kind(data: &[u8]) -> Option<String> {
     })
 }
 
-/// Width and height of a JPEG 2000: of a file of boxes, or of a bare codestream.
+/// Returns width and height of a JPEG 2000 image: a file of boxes, or a bare codestream.
 pub(crate) fn jpeg2000_size(data: &[u8]) -> Option<(u32, u32)> {
     let number = |at: usize| Some(u32::from_be_bytes(*data.get(at..at.checked_add(4)?)?.first_chunk()?));
     if data.starts_with(b"\0\0\0\x0cjP  \r\n\x87\n") {
-        // The header box comes soon, and its first box has the size: height, width.
+        // The header box comes early, and its first box holds the size: height, width.
         let at = memchr::memmem::find(data.get(..4096.min(data.len()))?, b"ihdr")? + 4;
         return Some((number(at + 4)?, number(at)?));
     }
@@ -72,19 +74,19 @@ pub(crate) fn jpeg2000_size(data: &[u8]) -> Option<(u32, u32)> {
     Some((number(8)?.checked_sub(number(16)?)?, number(12)?.checked_sub(number(20)?)?))
 }
 
-/// What the pixels of an image are, where that matters.
+/// The channels of an image's pixels, as far as they matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
-    /// Numbers of colours.
+    /// Palette indices.
     Palette,
-    /// One value each, with or without alpha.
+    /// One value per pixel, with or without alpha.
     One,
     /// Colours.
     Several,
 }
 
 impl Channels {
-    /// By the headers; several where they do not say.
+    /// Reads the headers. The default is several.
     pub fn of(data: &[u8]) -> Self {
         let palette = |is: bool| if is { Self::Palette } else { Self::Several };
         match Format::sniff(data) {
@@ -96,7 +98,7 @@ impl Channels {
             },
             Some(Format::Gif) => Self::Palette,
             Some(Format::Bmp) => {
-                // The bits of a pixel stand elsewhere behind the oldest of its headers.
+                // After the oldest of its headers, the bits per pixel are at another offset.
                 let at = if data.get(14) == Some(&12) { 24 } else { 28 };
                 palette(data.get(at).is_some_and(|&bits| (1..=8).contains(&bits)))
             }

@@ -1,5 +1,6 @@
-//! Formats other than JPEG, by the crate `image`, as the pixels that Pillow's `convert("RGB")` gives: alpha is dropped
-//! and not blended, colours of 16 bits lose their lower half. Grey of 16 bits is an error unless the options allow it.
+//! Decoding of formats other than JPEG, with the crate `image`. The pixels equal those of Pillow's
+//! `convert("RGB")`: alpha is dropped and not blended, and 16-bit colours lose their lower half.
+//! 16-bit grey is an error unless the options allow it.
 
 use std::io::{Cursor, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,7 @@ use crate::limits::MAX_IMAGE_WORKSPACE;
 
 type Boxed<'a> = Box<dyn ImageDecoder + 'a>;
 
-/// Size as stored, and orientation if the options ask for it.
+/// Returns the size as stored, and the orientation if the options request it.
 pub(super) fn size(
     format: Format,
     data: &[u8],
@@ -27,7 +28,7 @@ pub(super) fn size(
     })
 }
 
-/// Why an image is of a kind that is not decoded, by its headers.
+/// Returns why an image is of a kind that is not decoded, from its headers.
 pub(super) fn unsupported(format: Format, data: &[u8]) -> Option<String> {
     let reason = guarded(format, || {
         let decoder = open(format, data, &DecodeOptions::default())?;
@@ -39,7 +40,7 @@ pub(super) fn unsupported(format: Format, data: &[u8]) -> Option<String> {
     }
 }
 
-/// Decodes the whole image to RGB at the start of `pixels`; gives its size as stored.
+/// Decodes the whole image to RGB at the start of `pixels`; returns its size as stored.
 pub(super) fn decode(
     format: Format,
     data: &[u8],
@@ -55,7 +56,7 @@ pub(super) fn decode(
         if color == ColorType::L16 && options.sixteen_bit == SixteenBit::Reject {
             return Err(DecodeError::SixteenBit { format: format.name() });
         }
-        // What a decoder of this crate keeps beside the pixels: at most as much again.
+        // A decoder of this crate allocates at most as much again as the pixels.
         check_memory(count * usize::from(color.bytes_per_pixel()))?;
         let rgb = reserve(pixels, 3 * count)?;
         if color == ColorType::Rgb8 {
@@ -69,13 +70,13 @@ pub(super) fn decode(
     })
 }
 
-/// Decoders of hostile bytes are other people's code: should one of them panic, it is this image's error.
+/// Third-party decoders process hostile bytes: a panic in one becomes an error of this image.
 fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder failed on it".to_owned())))
 }
 
 fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> Result<Boxed<'a>, DecodeError> {
-    // The crate reads tags before it can be told of a limit, and makes room for as many values as they say.
+    // The crate reads tags before it accepts a limit, and allocates as many values as they claim.
     if format == Format::Tiff
         && let Some(entry) = entries(data).find(|entry| entry.count as usize > data.len())
     {
@@ -111,7 +112,7 @@ fn header(
     options.check_size(width, height)?;
     let orientation = match format {
         _ if !options.orientation => None,
-        // EXIF data are laid out as TIFF files are, which have the same tag.
+        // EXIF data have the layout of TIFF files, which use the same tag.
         Format::Tiff => Some(Orientation::from_exif(data)),
         _ => decoder.exif_metadata().ok().flatten().map(|tiff| Orientation::from_exif(&tiff)),
     };
@@ -121,7 +122,7 @@ fn header(
 fn read(format: Format, decoder: Boxed<'_>, out: &mut [u8], options: &DecodeOptions) -> Result<(), DecodeError> {
     let accept = options.truncated == Truncated::Accept;
     if accept {
-        // What is not decoded stays black.
+        // Undecoded pixels stay black.
         out.fill(0);
     }
     match decoder.read_image_boxed(out).map_err(|e| translate(format, e)) {
@@ -137,10 +138,10 @@ fn convert(
     raw: &[u8],
     rgb: &mut [u8],
 ) -> Result<(), DecodeError> {
-    // The crate gives 16 bits in the machine's own order.
+    // The crate returns 16-bit samples in native byte order.
     #[allow(clippy::host_endian_bytes)]
     let wide = |bytes: [u8; 2]| u16::from_ne_bytes(bytes);
-    // PNM files of 16 bits are scaled in Pillow, all others lose their lower half.
+    // Pillow scales 16-bit PNM files. All other formats lose their lower half.
     let narrow = |bytes: [u8; 2]| match format {
         Format::Pnm => ((u32::from(wide(bytes)) * 255 + 32_767) / 65_535) as u8,
         _ => (wide(bytes) >> 8) as u8,

@@ -1,4 +1,4 @@
-//! What of a JPEG is decoded, and at which size.
+//! JPEG decoding for `Decoder`: the choice of the region and of the reduction.
 
 use super::ffi::{self, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
@@ -7,14 +7,14 @@ use super::segments::Rows;
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
-/// Where colours are stored more coarsely, libjpeg interpolates them from neighbours that are less than so many pixels away.
+/// libjpeg interpolates subsampled chroma from neighbours less than this many pixels away.
 const SMOOTHED: u32 = 2;
 
 /// The end marker.
 const END: [u8; 2] = [0xFF, 0xD9];
 
 impl Decoder {
-    /// Reads the headers, and refuses what need not be tried.
+    /// Reads the headers, and refuses images that cannot be decoded.
     pub(super) fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
         let info = jpeg_info(data)?;
         self.options.check_size(info.width, info.height)?;
@@ -28,12 +28,13 @@ impl Decoder {
         }
         if self.options.truncated == Truncated::Reject {
             let scans = data.len() - info.scan_start;
-            // The codec notices data that are missing within a scan, but no scan that is, nor what arithmetic coding lacks.
+            // The codec notices missing data within a scan. It does not notice a missing scan, nor
+            // missing data of arithmetic coding.
             let unnoticed = info.arithmetic || found.is_some_and(|found| !found.complete);
             if unnoticed && self.lacks_end(data, &info) {
                 return Err(cut("it has no end marker"));
             }
-            // Of the file's kind with the shortest codes each block takes a bit at least.
+            // Even with the shortest codes for the file's kind, each block takes at least one bit.
             if !info.arithmetic && !info.lossless && info.blocks() > 8 * scans as u64 {
                 return Err(cut(&format!("its {scans} bytes of scans are too few for its size")));
             }
@@ -41,15 +42,17 @@ impl Decoder {
         Ok(info)
     }
 
-    /// Whether it has no end marker, and has to be whole all the same.
+    /// Reports whether the end marker is missing although the image must be complete.
     fn lacks_end(&self, data: &[u8], info: &JpegInfo) -> bool {
         self.options.truncated == Truncated::Reject && !probe::jpeg_has_end(data, info.scan_start)
     }
 
-    /// Largest n of 8, 4 and 2 by which a JPEG may be reduced while it is decoded, else 1.
+    /// Returns the largest factor of 8, 4 and 2 by which a JPEG may be reduced during decoding,
+    /// else 1.
     pub(super) fn reduction(&self, info: &JpegInfo, crop: &Crop) -> u32 {
         let mcu = info.mcu();
-        // Where colours are subsampled alike on both axes libjpeg reduces them less by as much; else they lose more.
+        // If chroma is subsampled equally on both axes, libjpeg reduces it less by the same factor.
+        // Otherwise chroma loses more.
         let (coarse_x, coarse_y) = if mcu.0 == mcu.1 { (1, 1) } else { (mcu.0 / 8, mcu.1 / 8) };
         let fits = |n: u32, coarse: u32, length: f64, target: u32| {
             length >= f64::from(n * coarse) * self.options.min_reduced * f64::from(target)
@@ -60,7 +63,8 @@ impl Decoder {
         [8, 4, 2].into_iter().find(both).unwrap_or(1)
     }
 
-    /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`; gives what was decoded.
+    /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`;
+    /// returns the decoded area.
     pub(super) fn decode_jpeg(
         &mut self,
         data: &[u8],
@@ -68,7 +72,7 @@ impl Decoder {
         reduction: u32,
         need: Rect,
     ) -> Result<Rect, DecodeError> {
-        // Without an end marker the whole image shows whether its data are all there.
+        // Without an end marker, only decoding the whole image shows whether its data are complete.
         let ended = self.lacks_end(data, info).then(|| [data, &END].concat());
         let mut jpeg = open(ended.as_deref().unwrap_or(data), info)?;
         let whole = reduced(info, reduction);
@@ -83,12 +87,14 @@ impl Decoder {
             if outcome == Outcome::Clean || region == whole {
                 return Ok(region);
             }
-            // How libjpeg conceals damage may depend on the region: as in the whole image, then.
+            // libjpeg may conceal damage in a way that depends on the region. Decode the whole
+            // image for the same result.
             region = whole;
         }
     }
 
-    /// As [`Decoder::decode_jpeg`], of the pieces of a crop-ready JPEG that are needed; `None` if it has to be decoded whole.
+    /// As [`Decoder::decode_jpeg`], for the needed pieces of a crop-ready JPEG. Returns `None` if
+    /// it must be decoded whole.
     pub(super) fn decode_cut(&mut self, rows: &Rows<'_>, info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
         let region = jpeg_region(info, reduction, need, reduced(info, reduction));
         let margin = if info.mcu().1 > 8 { SMOOTHED } else { 0 };
@@ -103,7 +109,7 @@ impl Decoder {
         decoded
     }
 
-    /// Decodes just the region of the image reduced by `reduction` to the start of `pixels`.
+    /// Decodes only the region of the reduced image to the start of `pixels`.
     fn decode_region(
         &mut self,
         jpeg: &mut ffi::Jpeg<'_>,
@@ -135,27 +141,29 @@ fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeErro
     Ok(jpeg)
 }
 
-/// All of the image reduced by `reduction`.
+/// Returns the size of the image reduced by `reduction`.
 fn reduced(info: &JpegInfo, reduction: u32) -> Rect {
     Rect::whole(info.width.div_ceil(reduction), info.height.div_ceil(reduction))
 }
 
-/// The region to decode so that `need` comes out as in the whole image: from a column of whole MCUs, and with the
-/// neighbours that the smoothing of colours looks at.
+/// Returns the region to decode so that `need` equals the same pixels of the whole image. It starts
+/// at a column of whole MCUs, and includes the neighbours that chroma smoothing reads.
 fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect {
     let mcu = info.mcu().0;
     let align = (mcu / reduction).max(1);
     let subsampled = if mcu > 8 { SMOOTHED } else { 0 };
-    // Of a progressive file that lacks its finer scans, libjpeg smooths blocks by two neighbours on each side.
+    // In a progressive file that lacks its finer scans, libjpeg smooths blocks with two neighbours
+    // on each side.
     let smoothed = if info.progressive { 2 * align } else { 0 };
     let margin = subsampled + smoothed;
     let x = need.x.saturating_sub(margin) / align * align;
-    // Of less than 3 samples in a row, libjpeg chooses another way to interpolate.
+    // With less than 3 samples in a row, libjpeg chooses another interpolation.
     let end = (need.x + need.width + margin).max(x + 4 * mcu / 8).min(whole.width);
     Rect { x, y: need.y, width: end - x, height: need.height }
 }
 
-/// Pillow's way: all JPEGs of four components are taken for inverted ones, as Adobe writes them.
+/// Converts as Pillow does: all JPEGs with four components are treated as inverted, as Adobe writes
+/// them.
 fn inverted_cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; 3] {
     [c, m, y].map(|ink| {
         let product = u32::from(255 - ink) * u32::from(k) + 128;
@@ -164,7 +172,7 @@ fn inverted_cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; 3] {
 }
 
 fn damaged(detail: String) -> DecodeError {
-    // As libjpeg and TurboJPEG say it.
+    // These are the messages of libjpeg and TurboJPEG.
     if ["Insufficient memory", "Memory allocation failure"].iter().any(|text| detail.contains(text)) {
         return DecodeError::Memory { bytes: 0 };
     }

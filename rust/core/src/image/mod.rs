@@ -1,7 +1,9 @@
-//! Images: what they are, their pixels, and the part of them that a training step wants.
+//! Images: formats, decoding, cropping and resizing of the part that a training step needs. May
+//! import `error`, `limits`, `memory`, `order`.
 //!
-//! A [`Decoder`] belongs to one thread and keeps its buffers from image to image. Only the region that a crop needs is
-//! decoded of a JPEG, and at a half, a quarter or an eighth of the size where that is still as large as the output.
+//! A [`Decoder`] belongs to one thread and reuses its buffers. For a JPEG it decodes only the
+//! region that a crop needs. It decodes at a half, a quarter or an eighth of the size if that is
+//! still as large as the output.
 
 mod crop;
 mod crop_ready;
@@ -37,47 +39,50 @@ pub use resize::Filter;
 use crate::limits::MAX_PIXELS;
 use crate::memory;
 
-/// What to do with an image that ends too early.
+/// The handling of an image that ends too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncated {
-    /// It is an error.
+    /// Raises an error.
     #[default]
     Reject,
-    /// What is there is decoded; the rest of a JPEG is grey or what its coarser scans held, of other formats black.
+    /// Decodes the part that is there. The rest of a JPEG is grey or shows its coarser scans; other
+    /// formats are black.
     Accept,
 }
 
-/// What to do with an image of one channel of 16 bits. Those of three lose their lower half in any case, as in Pillow.
+/// The handling of a 16-bit image with one channel. Images with three channels always lose their
+/// lower half, as in Pillow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SixteenBit {
-    /// It is an error.
+    /// Raises an error.
     #[default]
     Reject,
-    /// Values are divided by 257 and rounded: 65535 becomes 255.
+    /// Divides values by 257 and rounds: 65535 becomes 255.
     Scale,
-    /// Values above 255 become 255, as in Pillow.
+    /// Sets values above 255 to 255, as in Pillow.
     Clip,
 }
 
-/// How images are decoded.
+/// Options for decoding images.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodeOptions {
-    /// What to do with an image that ends too early.
+    /// The handling of an image that ends too early.
     pub truncated: Truncated,
-    /// What to do with grey of 16 bits.
+    /// The handling of 16-bit grey.
     pub sixteen_bit: SixteenBit,
-    /// Turn images as their EXIF data says; otherwise they stay as stored, as in torchvision.
+    /// Turn images as their EXIF data specifies. Otherwise they stay as stored, as in torchvision.
     pub orientation: bool,
-    /// Images with more pixels are refused before anything is allocated for them.
+    /// Images with more pixels are refused before memory is allocated for them.
     pub max_pixels: u64,
-    /// The filter of a resize.
+    /// The filter for resizing.
     pub filter: Filter,
-    /// JPEGs are decoded at `1 / n` of their size, `n` being 2, 4 or 8, where the crop then is still at least
-    /// `min_reduced` times as large as the output on both axes; never if this is infinite. At 2.5 the result differs
-    /// from Pillow's by less than 1.0 of 255 on average of each image; at 1.0 by up to 2.6, as it then lacks some of the
-    /// filter's smoothing.
+    /// Minimum size of a reduced crop relative to the output, on both axes. JPEGs are decoded at `1
+    /// / n` of their size (`n` is 2, 4 or 8) if the crop stays that large. Infinity turns this off.
+    /// At 2.5 the result differs from Pillow's by less than 1.0 of 255 on average over each image.
+    /// At 1.0 it differs by up to 2.6, because it lacks some of the filter's smoothing.
     pub min_reduced: f64,
-    /// Decode only what a crop needs; otherwise all of the image, at its full size, as a yardstick.
+    /// Decode only the region that a crop needs. Otherwise the whole image is decoded at full size,
+    /// as a baseline.
     pub region: bool,
 }
 
@@ -107,17 +112,18 @@ impl DecodeOptions {
     }
 }
 
-/// The first `len` bytes of a buffer that grows and is never cleared.
+/// Returns the first `len` bytes of a buffer that grows and is never cleared.
 fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<&mut [u8], DecodeError> {
     if buffer.len() < len {
-        // Not `resize`: the old contents are worth nothing, and are neither copied nor kept meanwhile.
+        // Do not use `resize`: it would copy the old contents, which are useless, and keep them
+        // meanwhile.
         *buffer = Vec::new();
         *buffer = memory::zeros(len).map_err(|_| DecodeError::Memory { bytes: len as u64 })?;
     }
     Ok(&mut buffer[..len])
 }
 
-/// Checks that a library finds so many bytes that it allocates by itself.
+/// Checks that a library can allocate this many bytes by itself.
 fn check_memory(bytes: usize) -> Result<(), DecodeError> {
     memory::check(bytes).map_err(|_| DecodeError::Memory { bytes: bytes as u64 })
 }

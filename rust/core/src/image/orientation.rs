@@ -1,16 +1,17 @@
-//! EXIF orientation: how stored rows and columns are turned for display.
+//! `Orientation`: the EXIF orientation, and turning of pixels for display.
 
 use super::row::copy_row;
 use super::tiff::entries;
 
-/// One of the eight ways to turn and mirror an image: first rows become columns, if so, then each axis may be reversed.
+/// One of the eight ways to turn and mirror an image: an optional transposition, then an optional
+/// reversal of each axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Orientation {
-    /// Rows of the stored image are columns of the shown one.
+    /// Whether rows of the stored image are columns of the shown one.
     pub transpose: bool,
-    /// The shown image is mirrored left to right, after the transposition.
+    /// Whether the shown image is mirrored left to right, after the transposition.
     pub mirror_x: bool,
-    /// The shown image is mirrored top to bottom, after the transposition.
+    /// Whether the shown image is mirrored top to bottom, after the transposition.
     pub mirror_y: bool,
 }
 
@@ -18,7 +19,7 @@ impl Orientation {
     /// Shown as stored.
     pub const UPRIGHT: Self = Self { transpose: false, mirror_x: false, mirror_y: false };
 
-    /// By EXIF's number, 1 to 8; upright for any other.
+    /// Converts EXIF's number, 1 to 8; upright for any other number.
     pub const fn from_number(number: u16) -> Self {
         let (transpose, mirror_x, mirror_y) = match number {
             2 => (false, true, false),
@@ -33,7 +34,7 @@ impl Orientation {
         Self { transpose, mirror_x, mirror_y }
     }
 
-    /// EXIF's number for it, 1 to 8.
+    /// Returns EXIF's number, 1 to 8.
     pub const fn number(self) -> u16 {
         match (self.transpose, self.mirror_x, self.mirror_y) {
             (false, false, false) => 1,
@@ -47,23 +48,23 @@ impl Orientation {
         }
     }
 
-    /// From EXIF data, which begins with a TIFF header; upright if it does not say, or is garbage.
+    /// Reads EXIF data, which begins with a TIFF header. The default is upright, also for garbage.
     pub fn from_exif(tiff: &[u8]) -> Self {
         Self::from_number(exif_number(tiff).unwrap_or(1))
     }
 
-    /// Mirrored once more, left to right, after all else.
+    /// Adds a final left-to-right mirroring if `flip`.
     #[must_use]
     pub const fn flipped(self, flip: bool) -> Self {
         Self { mirror_x: self.mirror_x != flip, ..self }
     }
 
-    /// Width and height of the shown image, from those of the stored one; and the other way round.
+    /// Converts width and height between the stored image and the shown one, in either direction.
     pub fn size(self, width: u32, height: u32) -> (u32, u32) {
         if self.transpose { (height, width) } else { (width, height) }
     }
 
-    /// Copies stored pixels, rows of `width` of three bytes, to where they are shown.
+    /// Copies stored pixels (3 bytes each, rows of `width` pixels) to their shown places.
     pub(super) fn apply(self, stored: &[u8], width: usize, shown: &mut [u8]) {
         let height = stored.len() / (3 * width).max(1);
         let shown_width = if self.transpose { height } else { width };
@@ -82,9 +83,9 @@ impl Orientation {
     }
 }
 
-/// The value of tag 0x0112 in the first directory.
+/// Returns the value of tag 0x0112 in the first directory.
 fn exif_number(tiff: &[u8]) -> Option<u16> {
-    // Of type 3 (SHORT), one value, which lies in the entry itself.
+    // The tag has type 3 (SHORT) and one value, which is stored in the entry itself.
     entries(tiff).find(|entry| entry.tag == 0x0112 && entry.kind == 3).map(|entry| entry.value)
 }
 

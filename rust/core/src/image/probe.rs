@@ -1,9 +1,10 @@
-//! What an image is, from its bytes and never from its name.
+//! `Format` and `JpegInfo`: the format and headers of an image, from its bytes. It never looks at
+//! file names.
 
 use super::{DecodeError, Orientation, foreign_kind};
 use crate::limits::check_image;
 
-/// The formats that are told apart.
+/// The formats that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // the usual names
 pub enum Format {
@@ -17,7 +18,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format by the first bytes; `None` if they are of none that is known.
+    /// Returns the format from the first bytes; `None` if it is unknown.
     pub fn sniff(data: &[u8]) -> Option<Self> {
         match data {
             [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
@@ -31,7 +32,7 @@ impl Format {
         }
     }
 
-    /// The usual name.
+    /// Returns the usual name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "JPEG",
@@ -45,7 +46,7 @@ impl Format {
     }
 }
 
-/// The format by the first bytes.
+/// Returns the format from the first bytes, or the reason why it is not decoded.
 pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
     check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
     Format::sniff(data).ok_or_else(|| {
@@ -57,53 +58,53 @@ pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
     })
 }
 
-/// How one component of a JPEG is stored.
+/// The storage of one component of a JPEG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Component {
     /// Its number in the file.
     pub id: u8,
-    /// Samples across, per MCU, in blocks of 8.
+    /// Blocks of 8 samples across, per MCU.
     pub horizontal: u8,
-    /// Samples down, per MCU, in blocks of 8.
+    /// Blocks of 8 samples down, per MCU.
     pub vertical: u8,
 }
 
-/// What the headers of a JPEG say, up to its first scan.
+/// The headers of a JPEG, up to its first scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // one for each fact of the header
 pub struct JpegInfo {
-    /// In pixels, as stored: before any orientation.
+    /// Width in pixels, as stored: before any orientation.
     pub width: u32,
-    /// In pixels, as stored.
+    /// Height in pixels, as stored.
     pub height: u32,
-    /// Bits of a sample: 8, nearly always.
+    /// Bits per sample, nearly always 8.
     pub precision: u8,
-    /// In scans from coarse to fine.
+    /// Whether it has scans from coarse to fine.
     pub progressive: bool,
-    /// Coded arithmetically, not by Huffman's tables.
+    /// Whether it uses arithmetic coding instead of Huffman tables.
     pub arithmetic: bool,
-    /// Coded without loss, and without blocks.
+    /// Whether it uses lossless coding, without blocks.
     pub lossless: bool,
-    /// 1, 3 or 4 in all that can be decoded.
+    /// Number of components: 1, 3 or 4 in every JPEG that can be decoded.
     pub components: u8,
-    /// The first `components` of them, at most four.
+    /// The first `components` entries are valid, at most four.
     pub sampling: [Component; 4],
     /// Transform byte of the Adobe marker: 0 none (RGB, CMYK), 1 `YCbCr`, 2 YCCK.
     pub adobe: Option<u8>,
     /// Whether it has a JFIF marker.
     pub jfif: bool,
-    /// MCUs from one restart marker to the next; 0 without.
+    /// MCUs between restart markers; 0 without markers.
     pub restart_interval: u16,
-    /// Where the frame header's marker is.
+    /// Position of the frame header's marker.
     pub frame_start: usize,
-    /// Where the first scan's marker is.
+    /// Position of the first scan's marker.
     pub scan_start: usize,
-    /// What EXIF says; upright if it says nothing, or is garbage.
+    /// The EXIF orientation; upright if it is missing or garbage.
     pub orientation: Orientation,
 }
 
 impl JpegInfo {
-    /// Size of the interleaved MCU in pixels: width, height.
+    /// Returns the size of the interleaved MCU in pixels: width, height.
     pub fn mcu(&self) -> (u32, u32) {
         if self.components == 1 {
             return (8, 8);
@@ -112,14 +113,14 @@ impl JpegInfo {
         (8 * u32::from(horizontal), 8 * u32::from(vertical))
     }
 
-    /// Largest sampling factors, across and down.
+    /// Returns the largest sampling factors, across and down.
     fn largest(&self) -> (u8, u8) {
         let used = &self.sampling[..usize::from(self.components).min(4)];
         let largest = |factor: fn(&Component) -> u8| used.iter().map(factor).max().unwrap_or(1).max(1);
         (largest(|c| c.horizontal), largest(|c| c.vertical))
     }
 
-    /// Number of coded blocks of 8 x 8 samples.
+    /// Returns the number of coded blocks of 8 x 8 samples.
     pub(super) fn blocks(&self) -> u64 {
         let (mcu_width, mcu_height) = self.mcu();
         let mcus = u64::from(self.width.div_ceil(mcu_width)) * u64::from(self.height.div_ceil(mcu_height));
@@ -132,7 +133,7 @@ impl JpegInfo {
 /// Reads a JPEG's headers, as libjpeg does: bytes between segments are skipped.
 ///
 /// # Errors
-/// It is no JPEG, it ends before its first scan, or what it holds is not an image.
+/// The data are not a JPEG, end before the first scan, or do not hold an image.
 pub fn jpeg_info(data: &[u8]) -> Result<JpegInfo, DecodeError> {
     let damaged = |detail: &str| DecodeError::Damaged { format: "JPEG", detail: detail.to_owned() };
     let ended = || DecodeError::Truncated { format: "JPEG", detail: "it ends within its headers".to_owned() };
@@ -160,7 +161,7 @@ pub fn jpeg_info(data: &[u8]) -> Result<JpegInfo, DecodeError> {
         let (marker, start) = next_marker(data, at).ok_or_else(ended)?;
         at = start + 2;
         match marker {
-            // Markers without a segment.
+            // These markers have no segment.
             0x01 | 0xD0..=0xD7 => continue,
             0xD8 => return Err(damaged("it has two start markers")),
             0xD9 => return Err(damaged("it ends before any scan")),
@@ -199,7 +200,7 @@ pub fn jpeg_info(data: &[u8]) -> Result<JpegInfo, DecodeError> {
     }
 }
 
-/// The next marker from `at` on: its code, and where its 0xFF is.
+/// Finds the next marker from `at` on. Returns its code, and the position of its 0xFF.
 pub(super) fn next_marker(data: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += memchr::memchr(0xFF, data.get(at..)?)?;
@@ -232,8 +233,8 @@ fn frame(marker: u8, segment: &[u8], info: &mut JpegInfo) -> Option<()> {
     Some(())
 }
 
-/// Whether a JPEG has an end marker after the start of its first scan. Looked for from the end: in all but cut files it
-/// is in the last bytes, or before a little padding.
+/// Reports whether a JPEG has an end marker after the start of its first scan. The search starts at
+/// the end: except in truncated files, the marker is in the last bytes, or before some padding.
 pub(super) fn jpeg_has_end(data: &[u8], scan_start: usize) -> bool {
     data.get(scan_start..).is_some_and(|scans| scans.windows(2).rev().any(|pair| pair == [0xFF, 0xD9]))
 }
@@ -264,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_marker_inside_a_segment_is_not_taken_for_one_of_the_image() {
-        // An APP1 segment that holds a whole small JPEG header, then 3 stray bytes, then the real frame and scan.
+        // An APP1 segment that holds the header of a small JPEG, then 3 stray bytes, then the real
+        // frame and scan.
         let thumbnail = b"\xFF\xD8\xFF\xC0\0\x0B\x08\0\x01\0\x01\x01\x01\x11\0\xFF\xD9";
         let mut data = b"\xFF\xD8\xFF\xE1".to_vec();
         data.extend(u16::try_from(thumbnail.len() + 2).unwrap().to_be_bytes());

@@ -1,9 +1,10 @@
-//! Pixels that are stored as they are: binary PPM of 8 bits, read without a copy.
+//! `raw_pixels`: images stored as raw pixels, in 8-bit binary PPM, which are read without a copy.
 
 use super::Image;
 
-/// The pixels of a file that is just `P6`, width, height, 255, each followed by one white space, and the pixels. Others of
-/// the format, such as with comments, are for the decoder that knows them all.
+/// Returns the pixels of a file that consists of `P6`, width, height and 255, each followed by one
+/// whitespace character, and the pixels. Other files of the format, such as files with comments,
+/// need the full decoder.
 pub fn raw_pixels(data: &[u8]) -> Option<Image<'_>> {
     let rest = data.strip_prefix(b"P6")?;
     let rest = rest.strip_prefix(b"\n")?;
@@ -14,7 +15,7 @@ pub fn raw_pixels(data: &[u8]) -> Option<Image<'_>> {
     (wanted > 0 && pixels.len() as u64 == wanted).then_some(Image { width, height, pixels })
 }
 
-/// A decimal number, and what lies behind the byte that ends it.
+/// Parses a decimal number. Returns it, and the bytes after its end byte.
 fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
     let length = bytes.iter().take(11).position(|&b| b == end)?;
     let digits = bytes.get(..length).filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
@@ -22,7 +23,7 @@ fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
     Some((number, bytes.get(length + 1..)?))
 }
 
-/// The bytes before the pixels, as [`raw_pixels`] reads them.
+/// Returns the header that [`raw_pixels`] accepts.
 pub fn raw_header(width: u32, height: u32) -> String {
     format!("P6\n{width} {height}\n255\n")
 }

@@ -1,4 +1,4 @@
-//! Resizing as Pillow does it: antialiased, first across and then down, each to 8 bits.
+//! Resizing with Pillow's method: antialiased, first across and then down, each rounded to 8 bits.
 
 use fast_image_resize::images::{TypedCroppedImage, TypedCroppedImageMut, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
@@ -6,17 +6,17 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::{DecodeError, Rect};
 
-/// The filter of a resize: how far an output pixel looks, in the larger of input and output pixels.
+/// The filter for resizing. Its support is in the larger of input and output pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Filter {
     /// A triangle, 1 pixel to each side: torchvision's default.
     #[default]
     Bilinear,
-    /// Catmull-Rom's cubic, 2 pixels to each side.
+    /// The Catmull-Rom cubic, 2 pixels to each side.
     Bicubic,
-    /// Lanczos' windowed sinc, 3 pixels to each side.
+    /// The Lanczos windowed sinc, 3 pixels to each side.
     Lanczos,
-    /// The mean of what an output pixel covers.
+    /// The mean of the pixels that an output pixel covers.
     Box,
 }
 
@@ -30,7 +30,7 @@ impl Filter {
         }
     }
 
-    /// Pixels to each side.
+    /// Returns the support in pixels to each side.
     pub(super) const fn support(self) -> f64 {
         match self {
             Self::Bilinear => 1.0,
@@ -41,19 +41,19 @@ impl Filter {
     }
 }
 
-/// Decoded pixels of which a part is resized.
+/// Decoded pixels, and the part to resize.
 pub(super) struct Source<'a> {
     pub(super) pixels: &'a [u8],
     pub(super) width: u32,
     pub(super) height: u32,
-    /// What the filter may look at.
+    /// The pixels that the filter may read.
     pub(super) bounds: Rect,
-    /// What fills the target: left, top, width, height, in these pixels.
+    /// The part that fills the target: left, top, width, height, in these pixels.
     pub(super) part: [f64; 4],
 }
 
 impl Source<'_> {
-    /// The part as whole pixels, if it goes to the target as it is.
+    /// Returns the part as whole pixels, if it needs no resizing.
     pub(super) fn unscaled(&self, target: Rect) -> Option<Rect> {
         let [left, top, width, height] = self.part;
         #[allow(clippy::float_cmp)] // whole numbers are exact
@@ -80,7 +80,7 @@ pub(super) fn resize(
     let image = TypedImageRef::<U8x3>::from_buffer(width, height, pixels).map_err(|e| internal(&e))?;
     let view = TypedCroppedImage::new(image, bounds.x, bounds.y, bounds.width, bounds.height);
     let view = view.map_err(|e| internal(&e))?;
-    // Sums of fractions may pass the edge by a last bit.
+    // A sum of fractions may exceed the edge by one unit in the last place.
     let axis = |start: f64, length: f64, offset: u32, limit: u32| {
         let limit = f64::from(limit);
         let start = (start - f64::from(offset)).clamp(0.0, limit);

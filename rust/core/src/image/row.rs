@@ -1,17 +1,17 @@
-//! Rows of pixels of three bytes each, copied as they are or mirrored.
+//! `copy_row`: copies rows of 3-byte pixels, optionally mirrored.
 #![allow(unsafe_code)]
 
-/// Copies a row of pixels, in reverse order if so asked.
+/// Copies a row of pixels, in reverse order with `mirror`.
 ///
 /// # Panics
-/// If the rows are not equally long.
+/// If the rows differ in length.
 pub(super) fn copy_row(from: &[u8], to: &mut [u8], mirror: bool) {
     if !mirror {
         return to.copy_from_slice(from);
     }
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.1") {
-        // SAFETY: the function is safe but for the instructions that it uses, which the processor has.
+        // SAFETY: only the instructions make the function unsafe, and the processor supports them.
         return unsafe { mirror_by_shuffles(from, to) };
     }
     mirror_by_pixels(from, to);
@@ -24,7 +24,8 @@ fn mirror_by_pixels(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Five pixels at a time, and a byte too many, which the next five overwrite: seven times as fast as one by one.
+/// Mirrors five pixels at a time, and writes one extra byte, which the next five overwrite. This is
+/// seven times as fast as one pixel at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.1")]
 fn mirror_by_shuffles(from: &[u8], to: &mut [u8]) {
@@ -33,7 +34,7 @@ fn mirror_by_shuffles(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "rows of one length");
     let order = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
     let pixels = from.len() / 3;
-    // The last pixel by itself: behind it is no byte that could be read too many.
+    // Copy the last pixel alone: no byte follows it that an extra read could reach.
     let mut done = pixels.min(1);
     to[..3 * done].copy_from_slice(&from[3 * (pixels - done)..3 * pixels]);
     while done + 6 <= pixels {

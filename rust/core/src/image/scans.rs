@@ -1,8 +1,9 @@
-//! The scans of a JPEG that has several: how many there are, and whether they hold all of the image.
+//! `Scans`: the scans of a JPEG with several scans, their number and completeness. It does not
+//! decode them.
 
 use super::probe::{JpegInfo, next_marker};
 
-/// What a walk over the scans found.
+/// The result of a walk over the scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scans {
     pub(super) count: u32,
@@ -10,10 +11,10 @@ pub(super) struct Scans {
     pub(super) complete: bool,
 }
 
-/// Looks at the headers of all scans, or of one more than `most`.
+/// Reads the headers of all scans, but at most `most + 1`.
 pub(super) fn scans(data: &[u8], info: &JpegInfo, most: u32) -> Scans {
     let components = usize::from(info.components).min(info.sampling.len());
-    // Of each coefficient, the bits that are still to come; all of them at first.
+    // For each coefficient, the bits that are still missing; all of them at first.
     let mut missing = [[u8::MAX; 64]; 4];
     let mut count = 0;
     let mut at = info.scan_start;
@@ -38,12 +39,12 @@ pub(super) fn scans(data: &[u8], info: &JpegInfo, most: u32) -> Scans {
     Scans { count, complete: missing[..components].iter().flatten().all(|&bits| bits == 0) }
 }
 
-/// Whether there is more than one scan, as far as the header of the first one says.
+/// Reports whether there are several scans, according to the header of the first one.
 pub(super) fn has_several(data: &[u8], info: &JpegInfo) -> bool {
     info.progressive || data.get(info.scan_start + 4) != Some(&info.components)
 }
 
-/// Notes what a scan with this header brings.
+/// Records the coefficients that a scan with this header provides.
 fn note(header: &[u8], info: &JpegInfo, missing: &mut [[u8; 64]]) {
     let Some((&components, rest)) = header.split_first() else { return };
     let Some((parts, &[from, to, bits])) = rest.split_at_checked(2 * usize::from(components)) else { return };

@@ -1,5 +1,6 @@
-//! A small JPEG of a part of a crop-ready one: the coded data that lie between restart markers depend on nothing else, so those
-//! that the part touches are put behind the original's tables, row by row.
+//! `Rows`: builds a small JPEG of a part of a crop-ready one. The coded data between two restart
+//! markers are self-contained. The pieces that the part touches are appended to the original's
+//! tables, row by row.
 
 use std::ops::Range;
 
@@ -7,36 +8,36 @@ use super::Rect;
 use super::crop_ready::KIND;
 use super::probe::JpegInfo;
 
-/// Bytes of the side bytes before the table of rows.
+/// Length of the side bytes before the table of rows.
 const HEAD: usize = 8;
 
 const END: [u8; 2] = [0xFF, 0xD9];
 
-/// The first restart marker of eight.
+/// The first of the eight restart markers.
 const RESTART: u8 = 0xD0;
 
-/// MCUs in a row, and rows of them.
+/// Returns the MCUs per row, and the rows of MCUs.
 pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
     let (width, height) = info.mcu();
     (info.width.div_ceil(width), info.height.div_ceil(height))
 }
 
-/// The rows of a crop-ready JPEG, as far as its headers and side bytes agree.
+/// The rows of a crop-ready JPEG whose headers and side bytes agree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     data: &'a [u8],
     info: &'a JpegInfo,
     starts: &'a [u8],
-    /// Pieces of coded data in a row, each of as many MCUs.
+    /// Pieces of coded data per row, each with the same number of MCUs.
     pieces: u32,
-    /// Width of such a piece, and height of a row, in pixels.
+    /// Width of a piece, and height of a row, in pixels.
     piece: (u32, u32),
-    /// Where the first row begins.
+    /// Position of the first row.
     scan_data: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// `None` if the side bytes are not those of this JPEG.
+    /// Returns `None` if the side bytes do not belong to this JPEG.
     pub(super) fn find(data: &'a [u8], side: &'a [u8], info: &'a JpegInfo) -> Option<Self> {
         let (head, starts) = side.split_at_checked(HEAD)?;
         let (columns, rows) = mcus(info);
@@ -45,7 +46,8 @@ impl<'a> Rows<'a> {
             && head[2..4] == info.restart_interval.to_le_bytes()
             && head[4..] == rows.to_le_bytes()
             && starts.len() == 4 * rows as usize;
-        // A piece of one MCU may show so few pixels that libjpeg would interpolate them in another way.
+        // A piece of one MCU may show so few pixels that libjpeg would choose another
+        // interpolation.
         let cut = columns.is_multiple_of(interval.max(1)) && (interval > 1 || interval == columns);
         let sequential = !info.progressive && !info.arithmetic && !info.lossless && info.precision == 8;
         if !fits || !cut || !sequential || !data.ends_with(&END) {
@@ -57,10 +59,11 @@ impl<'a> Rows<'a> {
         Some(Self { data, info, starts, pieces, piece, scan_data })
     }
 
-    /// Writes a JPEG of at least the columns of `region`, and of its rows with `margin` more above and below, to `out`; gives
-    /// where in the image it begins, and its header. All are pixels of the image reduced by `reduction`, where it begins too.
+    /// Writes a JPEG to `out` that contains at least the columns of `region`, and its rows with
+    /// `margin` more above and below. Returns its position in the image, and its header. All
+    /// numbers are pixels of the image reduced by `reduction`, including the position.
     ///
-    /// `None` if that would be all of the image, or the data are not as the table says.
+    /// Returns `None` if that would be the whole image, or if the data do not match the table.
     pub(super) fn cut(
         &self,
         region: Rect,
@@ -87,13 +90,14 @@ impl<'a> Rows<'a> {
         for row in rows {
             self.row(row, &columns, &mut number, out)?;
         }
-        // What follows the last piece is the end, and no restart.
+        // The last piece is followed by the end marker, not by a restart.
         out.truncate(out.len() - 2);
         out.extend(END);
         Some(((x / reduction, y / reduction), JpegInfo { width, height, ..*info }))
     }
 
-    /// The original's header without what the pixels do not depend on, and with another size.
+    /// Writes the original's header with another size, without the segments that do not affect the
+    /// pixels.
     fn header(&self, width: u32, height: u32, out: &mut Vec<u8>) -> Option<()> {
         let (width, height) = (u16::try_from(width).ok()?, u16::try_from(height).ok()?);
         out.extend([0xFF, 0xD8]);
@@ -113,7 +117,7 @@ impl<'a> Rows<'a> {
         Some(())
     }
 
-    /// One row's pieces, each with a restart marker behind it.
+    /// Writes one row's pieces, with a restart marker after each.
     fn row(&self, row: u32, columns: &Range<u32>, number: &mut u8, out: &mut Vec<u8>) -> Option<()> {
         let (start, end) = (self.start(row)?, self.end(row)?);
         let coded = self.data.get(start..end)?;
@@ -140,7 +144,7 @@ impl<'a> Rows<'a> {
         (piece + 1 == self.pieces).then_some(())
     }
 
-    /// Where a row's coded data begin, if they are behind what belongs there.
+    /// Returns the start of a row's coded data, if the expected bytes precede it.
     fn start(&self, row: u32) -> Option<usize> {
         let at = 4 * row as usize;
         let start = u32::from_le_bytes(*self.starts.get(at..at + 4)?.first_chunk()?) as usize;
@@ -153,26 +157,27 @@ impl<'a> Rows<'a> {
         good.then_some(start)
     }
 
-    /// Where a row's coded data end.
+    /// Returns the end of a row's coded data.
     fn end(&self, row: u32) -> Option<usize> {
         let last = 4 * (row as usize + 1) == self.starts.len();
         Some(if last { self.data.len() } else { self.start(row + 1)? } - 2)
     }
 }
 
-/// The restart marker behind a piece, counted over the image.
+/// Returns the restart marker after a piece, counted over the image.
 fn restart(piece: u32) -> u8 {
     RESTART + (piece % 8) as u8
 }
 
-/// Where the coded data of the first scan begin, if they are within the data at all.
+/// Returns the start of the first scan's coded data, if it lies within the data.
 pub(super) fn scan_data(data: &[u8], info: &JpegInfo) -> Option<usize> {
     let [high, low, components] = *data.get(info.scan_start + 2..info.scan_start + 5)? else { return None };
     let start = info.scan_start + 2 + usize::from(u16::from_be_bytes([high, low]));
     (components == info.components && start <= data.len()).then_some(start)
 }
 
-/// The segments before the scan, one after the other: the marker, and the range of all of it. `None` where there is none.
+/// Iterates over the segments before the scan: the marker, and the range of the whole segment.
+/// Yields `None` where a segment is missing.
 pub(super) fn segments(data: &[u8], scan_start: usize) -> impl Iterator<Item = Option<(u8, Range<usize>)>> {
     let mut at = 2;
     std::iter::from_fn(move || {

@@ -1,16 +1,16 @@
-//! Telling from its first bytes whether something is an image, and how large.
+//! `image_size`: detects an image and its size from its bytes. It never looks at file names.
 
 use crate::image::{Format, jpeg_info, jpeg2000_size};
 
-/// Width and height in pixels of an encoded image, by its bytes, whatever its name says.
+/// Returns width and height in pixels of an encoded image.
 ///
 /// # Errors
-/// Why the bytes are no image that is known, as text.
+/// The reason why the bytes are not a recognized image, as text.
 pub fn image_size(data: &[u8]) -> std::result::Result<(u32, u32), String> {
     if data.is_empty() {
         return Err("not an image: it is empty".to_owned());
     }
-    // Of JPEGs what the decoder reads is what is taken, whatever lies between their headers.
+    // For JPEGs, use the decoder's own parser, which accepts stray bytes between headers.
     if Format::sniff(data) == Some(Format::Jpeg) {
         return match jpeg_info(data) {
             Ok(info) => Ok((info.width, info.height)),

@@ -1,18 +1,18 @@
-//! The first directory of a TIFF file (TIFF 6.0, section 2), as which EXIF data are laid out, too.
+//! The first directory of a TIFF file (TIFF 6.0, section 2), which is also the layout of EXIF data.
 
-/// One of its entries.
+/// One entry of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub tag: u16,
     /// The type of its values: 3 is SHORT.
     pub kind: u16,
-    /// How many values there are, as it says.
+    /// The number of values that it declares.
     pub count: u32,
-    /// The first two of the bytes that are the value, or tell where it lies.
+    /// The first two bytes of the value, or of its offset.
     pub value: u16,
 }
 
-/// The entries that are there whole; none of what is no TIFF file.
+/// Iterates over the entries that are complete. Yields nothing if the data are not a TIFF file.
 pub(super) fn entries(tiff: &[u8]) -> impl Iterator<Item = Entry> {
     let little = match tiff.get(..4) {
         Some([b'I', b'I', 42, 0]) => Some(true),

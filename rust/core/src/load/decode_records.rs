@@ -15,7 +15,9 @@ impl Reader {
     /// reader's own number.
     ///
     /// # Errors
-    /// [`Error::Decode`] if an image cannot be decoded. Damage (with `verify`, also of payloads), a record without a value, a field without payloads, failed reads and interrupts are errors too.
+    /// [`Error::Decode`] if an image cannot be decoded. Damage (with `verify`, also of payloads), a
+    /// record without a value, a field without payloads, failed reads and interrupts are errors
+    /// too.
     pub fn decode_batch(
         &self,
         field: usize,

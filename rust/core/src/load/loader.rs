@@ -296,7 +296,7 @@ impl<R: Recipe> Drop for Loader<R> {
             return;
         }
         self.shared.closed.store(true, Ordering::Relaxed);
-        let mut queue = lock(&self.shared.queue); // so that a thread between its check and its wait is woken
+        let mut queue = lock(&self.shared.queue); // so that a checking thread is woken
         self.shared.work.notify_all();
         let start = Instant::now();
         while queue.alive > 0 {
@@ -324,7 +324,8 @@ impl Load {
     /// again.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; the loader was dropped before the batch was complete; or this is a forked child.
+    /// [`Error::Interrupted`]; the loader was dropped before the batch was complete; or this is a
+    /// forked child.
     ///
     /// # Panics
     /// If a thread panicked during the batch, which is a bug.

@@ -1,4 +1,5 @@
-//! Packing files: several threads read ahead, check and recode, while the calling thread appends in order.
+//! `Writer::append_files`: several threads read ahead, check and recode files, while the calling
+//! thread appends them in order.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -20,32 +21,33 @@ use crate::parallel::pool;
 use crate::write::value::Value;
 use crate::write::writer::Writer;
 
-/// Files that may wait in memory for their turn, and the bytes that they may have.
+/// Maximum number of files, and of their bytes, that wait in memory to be appended.
 const AHEAD: usize = 256;
 const AHEAD_BYTES: usize = 32 << 20;
-/// Files that a reader takes at a time, so that small ones are not handed out one by one.
+/// Files that a reader takes at once, so that small files cost fewer lock operations.
 const AT_ONCE: usize = 8;
-/// Larger buffers are not kept.
+/// Larger buffers are not kept for reuse.
 const SPARE_BYTES: usize = 1 << 20;
-/// Reading waits for disks and file systems more than for CPUs, so there are more readers than CPUs.
+/// Reading waits for disks and file systems more than for CPUs, so there are more readers than
+/// CPUs.
 const MIN_READERS: usize = 4;
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What to do with a file that is no image or cannot be read.
+/// The handling of a file that cannot be read or is not an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// Stop with its name; nothing of it or after it is appended.
+    /// Stop with an error that names the file. That file and later ones are not appended.
     Raise,
-    /// Leave it out and say so.
+    /// Leave the file out and report it.
     Skip,
 }
 
 struct Loaded {
     data: Vec<u8>,
     size: (u32, u32),
-    /// What is stored instead of the data.
+    /// The bytes to store instead of the data.
     recoded: Option<Recoded>,
-    /// The kind of an image that is stored as it is, and that is not decoded here.
+    /// The kind of an image that is stored unchanged but is not decoded here.
     foreign: Option<String>,
     crc: u32,
 }
@@ -56,7 +58,7 @@ impl Loaded {
     }
 }
 
-/// Decoders for as many threads as there are CPUs: more of them may read meanwhile, but not recode.
+/// One decoder per CPU: more threads than that may read at once, but not recode.
 struct Decoders<'a> {
     recode: &'a Recode,
     idle: Mutex<Vec<Decoder>>,
@@ -69,7 +71,7 @@ impl<'a> Decoders<'a> {
         Self { recode, idle, returned: Condvar::new() }
     }
 
-    /// Works with a decoder once one is idle.
+    /// Calls `work` with a decoder, once one is idle.
     fn with<T>(&self, work: impl FnOnce(&mut Decoder) -> T) -> T {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let mut decoder = loop {
@@ -83,7 +85,7 @@ impl<'a> Decoders<'a> {
     }
 }
 
-/// Goes back however the work ends.
+/// A borrowed decoder. It is returned however the work ends.
 struct Returned<'a> {
     decoder: Decoder,
     to: &'a Decoders<'a>,
@@ -105,16 +107,16 @@ struct Queue {
     next_append: usize,
     bytes: usize,
     stop: bool,
-    /// Buffers to read into: fresh memory costs as much as the reading.
+    /// Buffers for reading: allocating fresh memory costs as much as reading.
     spare: Vec<Vec<u8>>,
 }
 
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The file whose turn it is has been read.
+    /// The next file to append has been read.
     ready: Condvar,
-    /// Readers may go on.
+    /// Readers may continue.
     room: Condvar,
 }
 
@@ -123,7 +125,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next files to read and buffers for them, once there is room.
+    /// Waits for room, then claims the next files to read, and buffers for them.
     fn claim(&self, files: usize, at_once: usize) -> Option<(Range<usize>, Vec<Vec<u8>>)> {
         let mut queue = self.lock();
         loop {
@@ -131,7 +133,7 @@ impl Shared {
             if queue.stop || first >= files {
                 return None;
             }
-            // The file whose turn it is may always be read, however large those behind it are.
+            // The next file to append may always be read, however large the files after it are.
             if first == queue.next_append || (first - queue.next_append < AHEAD && queue.bytes < AHEAD_BYTES) {
                 queue.next_read = files.min(first + at_once);
                 let keep = queue.spare.len().saturating_sub(at_once);
@@ -142,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the files that were read and not yet appended leave room, or the turn of this one has come.
+    /// Waits until the files waiting to be appended leave room, or this file is the next to append.
     fn wait_for_room(&self, file: usize) {
         let mut queue = self.lock();
         while !queue.stop && file != queue.next_append && queue.bytes >= AHEAD_BYTES {
@@ -150,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Hands a file over to the appender.
+    /// Passes a file to the appender.
     fn put(&self, file: usize, loaded: Result<Loaded>) {
         let mut queue = self.lock();
         queue.bytes += loaded.as_ref().map_or(0, Loaded::held);
@@ -160,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a file whose turn it is.
+    /// Waits for the next file to append.
     fn take(&self, file: usize, interrupted: &mut impl FnMut() -> bool) -> Result<Result<Loaded>> {
         let mut queue = self.lock();
         loop {
@@ -172,7 +174,7 @@ impl Shared {
                 }
                 return Ok(loaded);
             }
-            // Whatever the readers wait for, the file that is wanted now may be read.
+            // The wanted file may be read now, whatever the readers wait for.
             queue.next_append = file;
             self.room.notify_all();
             let (guard, timeout) = self.ready.wait_timeout(queue, SLICE).unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +194,7 @@ impl Shared {
     }
 }
 
-/// Stops the readers however the appender leaves, so that the scope that joins them can end.
+/// Stops the readers however the appender ends, so that the scope that joins them can end.
 struct StopOnDrop<'a>(&'a Shared);
 
 impl Drop for StopOnDrop<'_> {
@@ -203,15 +205,16 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl Writer {
-    /// Appends a record for each file, in order; `field` is the position of the image or bytes field that holds its bytes.
+    /// Appends a record for each file, in order. `field` is the position of the image or bytes
+    /// field for the file's bytes.
     ///
-    /// `values(i)` gives the values of the other fields, in schema order, without the one for `field`. With `recode` images are
-    /// stored as it says, and [`Writer::tally`] counts what became of them. Returns the files that were skipped, with the
-    /// reason.
+    /// `values(i)` returns the values of the other fields, in schema order, without the one for
+    /// `field`. With `recode`, images are stored as it specifies, and [`Writer::tally`] counts the
+    /// results. Returns the skipped files, with reasons.
     ///
     /// # Errors
-    /// With [`OnError::Raise`] the first bad file; failed writes; interrupts, between two records; settings of `recode` that
-    /// do not fit each other, or a field that is of type bytes.
+    /// With [`OnError::Raise`], the first bad file. Failed writes; interrupts, between two records;
+    /// contradictory settings of `recode`, or `recode` for a bytes field.
     pub fn append_files<'v>(
         &mut self,
         field: usize,
@@ -231,7 +234,7 @@ impl Writer {
         }
         let cpus = pool::default_threads();
         let change = recode.map(|recode| Decoders::new(recode, cpus.min(paths.len())));
-        // An image takes long enough to be handed out by itself.
+        // Recoding an image takes long, so hand out images one by one.
         let at_once = if recode.is_some() { 1 } else { AT_ONCE };
         let shared = Shared::default();
         shared.lock().slots = paths.iter().map(|_| None).collect();
@@ -240,7 +243,8 @@ impl Writer {
                 for file in files {
                     shared.wait_for_room(file);
                     let (path, buffer) = (&paths[file], buffers.pop().unwrap_or_default());
-                    // A reader that dies would leave the appender waiting for this file.
+                    // Without this, a reader that panics would leave the appender waiting for this
+                    // file.
                     let loaded = catch_unwind(AssertUnwindSafe(|| load(path, buffer, is_image, change.as_ref())))
                         .unwrap_or_else(|_| Err(not_an_image(path, "looking at it failed".to_owned())));
                     shared.put(file, loaded);
@@ -326,7 +330,8 @@ fn not_an_image(path: &Path, detail: String) -> Error {
 
 fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&Decoders<'_>>) -> Result<Loaded> {
     let io = |e| Error::io(path, e);
-    // Non-blocking, because to open a pipe would wait for its other end; it means nothing for regular files.
+    // Non-blocking, because opening a pipe would wait for its other end. It has no effect on
+    // regular files.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
     let meta = file.metadata().map_err(io)?;
     if meta.is_dir() {
@@ -338,7 +343,7 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&Decoders
     if is_image {
         check_image(meta.len()).map_err(|detail| not_an_image(path, detail))?;
     }
-    // One byte more than expected, so that the read that finds the end needs no growth.
+    // Allow one extra byte, so that the read that finds the end does not grow the buffer.
     let size = meta.len() as usize + 1;
     data.try_reserve_exact(size).map_err(|e| io(io::Error::other(e.to_string())))?;
     file.read_to_end(&mut data).map_err(io)?;

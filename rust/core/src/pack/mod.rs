@@ -1,4 +1,4 @@
-//! Files of images into records, on threads. Imports `write` and `image`.
+//! Files of images into records, on threads. May import `write` and `image`.
 
 pub(crate) mod ingest;
 pub(crate) mod recode;

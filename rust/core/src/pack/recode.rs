@@ -1,4 +1,5 @@
-//! What can be done to images on their way into a file: made smaller, decoded for good, or made ready for crops.
+//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, or
+//! make crop-ready.
 
 use crate::error::decode::DecodeError;
 use crate::image::{
@@ -8,7 +9,7 @@ use crate::image::{
 use crate::limits::MAX_JPEG_SIDE;
 use crate::write::tally::Tally;
 
-/// How large images may be; larger ones are made smaller, in proportion.
+/// The maximum size of images. Larger images are shrunk in proportion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// Pixels of the shorter side.
@@ -18,7 +19,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The size that an image gets, the longer side rounded down as torchvision's `Resize` does; `None` if it is not larger.
+    /// Returns the shrunk size, with the longer side rounded down as in torchvision's `Resize`;
+    /// `None` if the image is not larger.
     pub fn shrunk(self, (width, height): (u32, u32)) -> Option<(u32, u32)> {
         match self {
             Self::ShortSide(pixels) => (width.min(height) > pixels).then(|| resized(width, height, pixels)),
@@ -37,18 +39,19 @@ impl Limit {
     }
 }
 
-/// What to do to images.
+/// The conversion of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recode {
-    /// Larger images are made smaller.
+    /// Shrink images above this limit.
     pub limit: Option<Limit>,
-    /// Of the JPEGs that smaller images become, 1 to 100.
+    /// Quality of the JPEGs that shrunk images become, 1 to 100.
     pub quality: u8,
-    /// All images are stored as their pixels, in binary PPM.
+    /// Store all images as pixels, in binary PPM.
     pub raw: bool,
-    /// JPEGs are rewritten without loss, so that parts of them can be decoded; which of their segments are kept.
+    /// Rewrite JPEGs losslessly, so that parts of them can be decoded; selects the segments to
+    /// keep.
     pub crop_ready: Option<Markers>,
-    /// What becomes of grey of 16 bits where an image is decoded.
+    /// The handling of 16-bit grey in images that are decoded.
     pub sixteen_bit: SixteenBit,
 }
 
@@ -58,22 +61,22 @@ impl Default for Recode {
     }
 }
 
-/// An image that is stored otherwise than it came.
+/// An image after conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recoded {
     /// The encoded image, or PPM.
     pub bytes: Vec<u8>,
-    /// Side bytes, see [`CropReady`](crate::image::CropReady); else empty.
+    /// Side bytes, see [`CropReady`](crate::image::CropReady); otherwise empty.
     pub side: Vec<u8>,
     /// Width and height in pixels.
     pub size: (u32, u32),
-    /// Whether it was made smaller.
+    /// Whether it was shrunk.
     pub smaller: bool,
 }
 
 impl Recode {
-    /// A decoder for [`Recode::apply`]: its filter keeps most of what later crops look at, and nothing is reduced while it is
-    /// decoded.
+    /// Creates a decoder for [`Recode::apply`]. Its filter preserves most of the detail that later
+    /// crops use, and it decodes at full size.
     pub fn decoder(&self) -> Decoder {
         let options = DecodeOptions {
             filter: Filter::Lanczos,
@@ -84,10 +87,10 @@ impl Recode {
         Decoder::new(options)
     }
 
-    /// Checks that the settings fit each other.
+    /// Checks that the settings are consistent.
     ///
     /// # Errors
-    /// What does not, as text.
+    /// The contradiction, as text.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=100).contains(&self.quality) {
             return Err("a JPEG's quality is 1 to 100".to_owned());
@@ -101,13 +104,14 @@ impl Recode {
         Ok(())
     }
 
-    /// Recodes an image whose header says it is `size`; `None` if it stays as it is, byte for byte.
+    /// Converts an image whose header states `size`. Returns `None` if it stays unchanged, byte for
+    /// byte.
     ///
-    /// Rows and columns stay as stored: an orientation that EXIF asks for is asked for by the smaller JPEG too. Raw pixels
-    /// have no place for it.
+    /// Rows and columns stay as stored. A shrunk JPEG keeps the EXIF orientation as metadata. Raw
+    /// pixels lose it.
     ///
     /// # Errors
-    /// It has to be decoded, and cannot be.
+    /// The image must be decoded, and cannot be.
     pub fn apply(&self, decoder: &mut Decoder, data: &[u8], size: (u32, u32)) -> Result<Option<Recoded>, DecodeError> {
         let smaller = self.limit.and_then(|limit| limit.shrunk(size));
         if self.raw {
@@ -131,7 +135,8 @@ impl Recode {
         Ok(recoded)
     }
 
-    /// The smaller size of an image that is decoded: what its header says first may be more than it has, or than is allowed.
+    /// Returns the shrunk size of an image to decode. The size in its first header may be wrong or
+    /// above the limit.
     fn shrunk(&self, decoder: &Decoder, data: &[u8]) -> Result<Option<(u32, u32)>, DecodeError> {
         let size = decoder.size(data)?;
         Ok(self.limit.and_then(|limit| limit.shrunk(size)))
@@ -145,7 +150,7 @@ impl Recode {
         let mut pixels = vec![0; 3 * size.0 as usize * size.1 as usize];
         shrink(decoder, data, size, &mut pixels)?;
         let grey = pixels.chunks_exact(3).all(|p| p[0] == p[1] && p[1] == p[2]);
-        // As finely as the source has its colours.
+        // Match the chroma resolution of the source.
         let subsampled = jpeg_info(data).is_ok_and(|info| info.mcu() != (8, 8));
         let subsampling = match (grey, subsampled) {
             (true, _) => Subsampling::Grey,
@@ -157,7 +162,7 @@ impl Recode {
             encode_jpeg(&pixels, size.0, size.1, &options).map_err(|detail| DecodeError::Internal { detail })?;
         let orientation = Decoder::orientation_of(data)?;
         if orientation != Orientation::UPRIGHT {
-            // Behind the start marker, as EXIF wants it.
+            // EXIF must follow the start marker.
             jpeg.splice(2..2, exif(orientation));
         }
         Ok(jpeg)
@@ -183,7 +188,7 @@ fn raw(decoder: &mut Decoder, data: &[u8], smaller: Option<(u32, u32)>) -> Resul
     Ok(Recoded { bytes, side: Vec::new(), size, smaller: true })
 }
 
-/// A JPEG segment of EXIF data with nothing in it but the orientation.
+/// Builds a JPEG segment of EXIF data that holds only the orientation.
 fn exif(orientation: Orientation) -> Vec<u8> {
     let mut segment = b"\xFF\xE1\0\x22Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01".to_vec();
     segment.extend(orientation.number().to_be_bytes());
@@ -191,7 +196,7 @@ fn exif(orientation: Orientation) -> Vec<u8> {
     segment
 }
 
-/// Counts an image that came with `bytes_in` bytes and was appended.
+/// Counts an appended image whose file had `bytes_in` bytes.
 pub(super) fn count(tally: &mut Tally, bytes_in: usize, recoded: Option<&Recoded>) {
     tally.images += 1;
     tally.bytes_in += bytes_in as u64;

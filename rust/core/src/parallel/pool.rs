@@ -91,7 +91,7 @@ impl Job {
             }
             // Release: a thread that sees the last item done also sees what the bodies wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.items {
-                drop(lock(&self.outcome)); // so that a waiter between its check and its wait is woken
+                drop(lock(&self.outcome)); // so that a checking waiter is woken
                 self.finished.notify_all();
             }
             between();
@@ -223,7 +223,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.shared.closed.store(true, Ordering::Relaxed);
-            drop(lock(&self.shared.queue)); // so that a thread between its check and its wait is woken
+            drop(lock(&self.shared.queue)); // so that a checking thread is woken
             self.shared.wake.notify_all();
         }
     }
