@@ -29,8 +29,8 @@ pub const MAX_DIMS: usize = 32;
 /// count in C's `int`.
 pub const MAX_IMAGE_BYTES: u64 = i32::MAX as u64;
 
-/// Pixels above which an image is refused by default. Pillow raises `DecompressionBombError` at
-/// this number.
+/// Pixels above which an image is refused by default: where Pillow raises
+/// `DecompressionBombError`.
 pub const MAX_PIXELS: u64 = 2 * 89_478_485;
 
 /// Pixels above which an image is not made crop-ready: checking the rewritten image needs memory

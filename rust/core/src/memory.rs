@@ -11,8 +11,8 @@ const HEADROOM: usize = 2 << 20;
 /// Smaller allocations skip the check of the remaining memory.
 const LARGE: usize = 64 << 10;
 
-/// Checks that `bytes` bytes could be allocated now. For libraries that allocate memory themselves
-/// and abort the process on failure.
+/// Checks that `bytes` bytes could be allocated now. Call it before a library allocates memory by
+/// itself and would abort the process on failure.
 ///
 /// # Errors
 /// [`Error::Memory`].

@@ -163,7 +163,7 @@ pub(crate) fn without_gil<T: Send>(
     let mut raised = None;
     let outcome = py.detach(|| {
         work(&mut || {
-            #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general over lifetimes
+            #[allow(clippy::redundant_closure_for_method_calls)] // the method fixes the lifetime
             // An exiting interpreter cannot attach threads that are still running.
             let signal = Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()));
             let interrupted = signal.is_err();

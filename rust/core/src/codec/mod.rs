@@ -269,8 +269,8 @@ mod tests {
         ) {
             for encoder in encoders() {
                 let mut scratch = Vec::new();
-                // Values that do not shrink are stored uncompressed, and damage to them cannot be
-                // detected here.
+                // Values that do not shrink are stored uncompressed, so damage to them changes no
+                // codec data.
                 let mut stored = encoder.encode(&value, &mut scratch).unwrap().unwrap_or(&value[..]).to_vec();
                 for (at, bit) in &flips {
                     let at = at.index(stored.len());

@@ -90,7 +90,7 @@ impl Crop {
     }
 
     /// Returns the same crop in the coordinates of the stored image, and its target in the output
-    /// before it is turned. The given sizes are those of the shown image and of the output.
+    /// before it is turned. The given sizes belong to the shown image and to the output.
     pub(super) fn stored(&self, orientation: Orientation, image: (u32, u32), size: (u32, u32)) -> Self {
         let Orientation { transpose, mirror_x, mirror_y } = orientation;
         let mirrored = |rect: Rect, (width, height): (u32, u32)| Rect {

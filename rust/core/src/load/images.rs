@@ -218,7 +218,7 @@ impl Crops<'_> {
 /// Returns the part of an image that shows the same content as the leading crop.
 ///
 /// # Errors
-/// Without resizing, whole pixels of one image must be whole pixels of the other.
+/// Whole pixels of one image are not whole pixels of the other, and no resizing was requested.
 pub(crate) fn follow(
     lead: &Lead,
     lead_geometry: &Geometry,

@@ -152,7 +152,7 @@ impl Batch {
     }
 
     pub(crate) fn announce(&self) {
-        drop(lock(&self.outcome)); // so that a consumer between its check and its wait is woken
+        drop(lock(&self.outcome)); // so that no thread misses the wake-up
         self.finished.notify_all();
     }
 }
@@ -296,7 +296,7 @@ impl<R: Recipe> Drop for Loader<R> {
             return;
         }
         self.shared.closed.store(true, Ordering::Relaxed);
-        let mut queue = lock(&self.shared.queue); // so that a checking thread is woken
+        let mut queue = lock(&self.shared.queue); // so that no thread misses the wake-up
         self.shared.work.notify_all();
         let start = Instant::now();
         while queue.alive > 0 {

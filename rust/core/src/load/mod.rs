@@ -1,5 +1,5 @@
-//! Batches loaded ahead of a consumer, by threads of their own. May import `read`, `image`,
-//! `parallel`, `order`.
+//! Batches loaded ahead of a consumer, by threads of their own. May import `read`, `image`
+//! and lower folders; may not import `write`.
 
 pub(crate) mod arrays;
 pub(crate) mod decode_records;

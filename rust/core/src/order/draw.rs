@@ -7,7 +7,7 @@
 
 use crate::order::permutation::{GOLDEN, Order, ROUNDS, extended, key_of, keys_of, mix};
 
-/// The key number after those of the rounds of an [`Order`].
+/// The number of the key for draws. It follows the round keys of an [`Order`].
 const DRAWS: u64 = ROUNDS as u64 + 1;
 
 /// Purposes of the keys for turns.

@@ -1,4 +1,5 @@
-//! Files of images into records, on threads. May import `write` and `image`.
+//! Files of images into records, on threads. May import `write`, `image` and lower
+//! folders; may not import `read`.
 
 pub(crate) mod ingest;
 pub(crate) mod recode;

@@ -91,7 +91,7 @@ impl Job {
             }
             // Release: a thread that sees the last item done also sees what the bodies wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.items {
-                drop(lock(&self.outcome)); // so that a checking waiter is woken
+                drop(lock(&self.outcome)); // so that no thread misses the wake-up
                 self.finished.notify_all();
             }
             between();
@@ -223,7 +223,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.shared.closed.store(true, Ordering::Relaxed);
-            drop(lock(&self.shared.queue)); // so that a checking thread is woken
+            drop(lock(&self.shared.queue)); // so that no thread misses the wake-up
             self.shared.wake.notify_all();
         }
     }

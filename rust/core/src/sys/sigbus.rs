@@ -248,8 +248,8 @@ fn errno() -> *mut c_int {
 /// The signal handler.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: `info` is valid during the call, whether the kernel calls us or a foreign handler
-    // that forwards its own arguments. errno belongs to this thread and is restored, so the
-    // interrupted code sees no change.
+    // that forwards its own arguments.
+    // errno belongs to this thread and is restored, so the interrupted code sees no change.
     unsafe {
         let before = *errno();
         // Only a fault of an instruction has a positive code and an address. Signals sent by

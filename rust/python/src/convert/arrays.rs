@@ -1,4 +1,4 @@
-//! Conversion between the core's arrays and numbers and those of numpy, torch and Python.
+//! Conversion of arrays and numbers between the core and numpy, torch or Python.
 
 use crate::convert::numbers::not_wanted;
 use crate::convert::numbers::number_bytes;
