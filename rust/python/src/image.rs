@@ -105,8 +105,9 @@ pub(crate) fn foreign_kind(data: &Bound<'_, PyAny>) -> PyResult<Option<String>> 
     Ok(kind_of(&bytes_of(data)?))
 }
 
-/// Resize a part of an image to `size` (width, height) as the loader does: uint8 (height, width,
-/// 3).
+/// Resize a part of an image to `size` (width, height) as the loader does.
+///
+/// Returns uint8 (height, width, 3).
 ///
 /// Args:
 ///     data: The encoded bytes.

@@ -351,9 +351,9 @@ impl Load {
     /// Wait until the batch is complete. Allowed once.
     ///
     /// Returns:
-    ///     Memory for each output, uint8 (N x bytes per row,), writable, unless `submit` received
-    ///     memory. Then the records that failed: (position in the batch, exception), in order.
-    ///     Their slots are zeros.
+    ///     Memory for each output, writable, uint8 (N x bytes per row,), unless `submit` received
+    ///     memory; and the failed records: (position in the batch, exception), in order. Their
+    ///     slots are zeros.
     /// Raises:
     ///     KeyboardInterrupt, or another exception of a signal handler: the batch can be waited for
     ///     again. RuntimeError: the threads are closed, or belong to another process.

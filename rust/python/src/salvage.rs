@@ -46,8 +46,8 @@ impl Salvage {
         Reader::with(py, self.path.clone(), self.core.reader().clone(), Verify::default())
     }
 
-    /// Return the numbers of the records from `first` to before `end` that can be saved, int64
-    /// (N,).
+    /// Return int64 (N,): the numbers of the records from `first` to before `end` that can be
+    /// saved.
     fn saved<'py>(&self, py: Python<'py>, first: u64, end: u64) -> Bound<'py, PyArray1<i64>> {
         let runs = self.core.saved().into_iter().map(|run| run.start.max(first)..run.end.min(end));
         PyArray1::from_iter(py, runs.flatten().map(u64::cast_signed))

@@ -35,8 +35,8 @@ pub(crate) fn draw_weighted<'py>(
     Ok(PyArray1::from_vec(py, records))
 }
 
-/// Return the records at positions of a balanced draw, which takes the classes in turns, int64
-/// (N,).
+/// Return int64 (N,): the records at positions of a balanced draw, which takes the classes in
+/// turns.
 ///
 /// Records are numbered class by class. `ends` is uint64 (classes,): the number of records up to
 /// and including each class.

@@ -23,9 +23,9 @@ pub(crate) enum Values {
 /// Records read in one call: a mapping of field name to values.
 ///
 /// Fields of type image and bytes are `Payloads`, sequences of N read-only memoryviews that keep
-/// the mapping alive. Scalars are numpy arrays (N,). Arrays of a fixed shape are stacked (N,
-/// *shape); both own their memory. Arrays of a variable shape are `Arrays`. Strings are a list of N
-/// str, and JSON values a list of N objects.
+/// the mapping alive. Scalars are numpy arrays (N,). Arrays of a fixed shape are stacked:
+/// (N, *shape). Both own their memory. Arrays of a variable shape are `Arrays`. Strings are a list
+/// of N str, and JSON values a list of N objects.
 #[pyclass(module = "fastrecord", frozen, mapping)]
 pub(crate) struct Batch {
     pub(crate) state: Arc<State>,

@@ -144,8 +144,9 @@ impl Reader {
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
     }
 
-    /// Return all values of a scalar field, shape (N,), or of arrays of at most 64 bytes, (N,
-    /// *shape); read-only.
+    /// Return all values of a scalar field, shape (N,), read-only.
+    ///
+    /// Arrays of at most 64 bytes have columns too, shape (N, *shape).
     ///
     /// "image.width" and "image.height" are uint32. The result is a view of the mapping if the
     /// column is one chunk, as it is after a file was written and closed. Otherwise, or with
