@@ -1,5 +1,5 @@
-//! `Reader`, its batches, arrays and iterators. May import `convert` and lower
-//! modules; may not import `write`.
+//! `Reader`, its batches, arrays and iterators. May import `convert` and lower modules; may not
+//! import `write`.
 
 pub(crate) mod batch;
 pub(crate) mod compression;

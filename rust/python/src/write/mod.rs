@@ -1,5 +1,5 @@
-//! `Writer`, `Filler`, and the conversion of Python values to the core's. May import `convert`; may
-//! not import `read`.
+//! `Writer`, `Filler`, and the conversion of Python values to the core's. May import `convert` and
+//! lower modules; may not import `read`.
 
 pub(crate) mod compression;
 pub(crate) mod field_filler;
