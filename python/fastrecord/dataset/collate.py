@@ -1,4 +1,7 @@
-"""Batches as data sets and torch's DataLoader hand them to each other."""
+"""Batches exchanged between data sets and torch's DataLoader: `FieldBatch` and `collate`.
+
+Reads no files.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from torch.utils.data import default_collate
 
 
 class FinishedBatch(list[Any]):
-    """A batch whose tensors are already stacked, such as `[images, labels]`; `collate` passes it through."""
+    """A batch of stacked tensors, such as `[images, labels]`; `collate` returns it unchanged."""
 
 
 class FieldBatch(Sequence[dict[str, Any]]):
-    """A batch of fields: a sequence of samples, each a dict field -> value, made from tensors that are stacked already.
+    """A batch in fields mode: a sequence of samples (dicts) over tensors that are already stacked.
 
     Args:
         columns: Field -> tensor (N, ...) or list of N values.
@@ -33,7 +36,7 @@ class FieldBatch(Sequence[dict[str, Any]]):
     @overload
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return one sample, or the list of those in a slice; their tensors are views of the batch's."""
+        """Return one sample, or the samples of a slice; their tensors are views of the batch."""
         if isinstance(index, slice):
             return [self[i] for i in range(self._records)[index]]
         number = range(self._records)[index]
@@ -50,15 +53,16 @@ class FieldBatch(Sequence[dict[str, Any]]):
 
 
 def collate(batch: Any) -> Any:
-    """Make one batch of samples; for DataLoader's `collate_fn`.
+    """Collate samples into one batch; pass it to DataLoader as `collate_fn`.
 
-    Works as `torch.utils.data.default_collate`: tensors are stacked (in a worker process straight into shared memory),
-    ints become an int64 tensor, `bytes` and `str` stay in a sequence. Batches that `__getitems__` has finished pass
-    through: of a data set in fields mode they are dicts of stacked tensors of the fields' own types, and lists where
-    values are no tensors of one shape.
+    Works as `torch.utils.data.default_collate`: it stacks tensors (directly into shared memory in a
+    worker process) and makes an int64 tensor of ints. `bytes` and `str` stay in a sequence. Batches
+    that `__getitems__` has already stacked are returned without a copy. In fields mode these are
+    dicts of stacked tensors of the fields' own types; values that are not tensors of one shape stay
+    lists.
 
     Args:
-        batch: What `__getitems__` returned, or a list of samples.
+        batch: The return value of `__getitems__`, or a list of samples.
 
     Raises:
         TypeError: the samples hold PIL images.

@@ -1,4 +1,7 @@
-"""A field's values of many records at once, and conditions on them."""
+"""`Columns`: a field's values of many records at once, and conditions on them.
+
+Reads index columns and strings, no images.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 _MEMBER = ("in", "not in")
 OPERATORS = (*_COMPARE, *_MEMBER)
-# Strings become Python objects to be looked at; so many at a time.
+# Strings become Python objects for the comparison; process this many at a time.
 _CHUNK = 1 << 16
 
 
@@ -39,7 +42,7 @@ class Condition:
     Attributes:
         field: Its name.
         op: One of OPERATORS.
-        value: A number or a str; with "in" and "not in" a sorted array of numbers or tuple of str.
+        value: A number or a str; for "in" and "not in" a sorted array of numbers or tuple of str.
     """
 
     field: str
@@ -47,18 +50,19 @@ class Condition:
     value: Any
 
     def recipe(self) -> Any:
-        """Return it ready for JSON."""
+        """Return the condition, ready for JSON."""
         value = self.value
         if isinstance(value, np.ndarray):
             value = value.tolist() if value.dtype == object else [str(value.dtype), len(value), digest(value)]
         return [self.field, self.op, value if isinstance(value, (str, tuple, list)) else repr(value)]
 
     def of_numbers(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of some numbers meet it, bool (N,)."""
+        """Return which numbers meet the condition, bool (N,)."""
         value = self.value
         if self.op in _MEMBER:
             if values.dtype.kind in "iu" and value.dtype.kind in "iuO":
-                # In the field's own type: int64 and uint64 have only floats in common.
+                # Compare in the field's own type: the only common type of int64 and uint64 is
+                # float.
                 limits = np.iinfo(values.dtype)
                 value = np.array([n for n in value.tolist() if limits.min <= n <= limits.max], values.dtype)
             elif value.dtype == object:
@@ -69,12 +73,15 @@ class Condition:
             limits = np.iinfo(values.dtype)
             if not limits.min <= value <= limits.max:
                 return np.full(len(values), compare(0, 1 if value > limits.max else -1))
-        with np.errstate(over="ignore"):  # what a float16 can not hold is infinite
+        with np.errstate(over="ignore"):  # values that float16 cannot represent become infinite
             mask: NDArray[np.bool_] = compare(values, value)
         return mask
 
     def of_strings(self, values: list[Any]) -> NDArray[np.bool_]:
-        """Return which of some str meet it, bool (N,); a record without a value only meets "!=" and "not in"."""
+        """Return which strings meet the condition, bool (N,).
+
+        A record without a value meets only "!=" and "not in".
+        """
         if self.op in _MEMBER:
             members = frozenset(self.value)
             found = np.fromiter((value in members for value in values), bool, len(values))
@@ -85,7 +92,7 @@ class Condition:
 
 
 class Columns:
-    """The columns of all files, one behind the other; labels are the data set's.
+    """The columns of all files, concatenated; labels have the data set's numbers.
 
     Args:
         shards: The files.
@@ -96,11 +103,11 @@ class Columns:
         self._shards, self._labels = shards, labels
 
     def condition(self, field: str, op: str, value: Any) -> Condition:
-        """Check a condition.
+        """Check a condition and return it.
 
         Raises:
-            SchemaError: no such field, or one that can not be compared. TypeError, ValueError: no such operator,
-                or a value of another kind than the field's.
+            SchemaError: no such field, or its type cannot be compared.
+            TypeError, ValueError: no such operator, or the value's type does not match the field.
         """
         if op not in OPERATORS:
             raise ValueError(f"op is one of {', '.join(OPERATORS)}, not {op!r}")
@@ -125,7 +132,7 @@ class Columns:
         """Check that a field has values that can be compared.
 
         Raises:
-            SchemaError: no such field, or it has none.
+            SchemaError: no such field, or its type cannot be compared.
         """
         kind = self._kind(field)
         if kind not in ("number", "string"):
@@ -135,8 +142,8 @@ class Columns:
         """Return which records meet a condition, bool (N,).
 
         Args:
-            condition: As `condition` returns them.
-            where: Numbers over all files, int64 (N,), or a slice of them.
+            condition: A return value of `condition`.
+            where: Record numbers over all files, int64 (N,), or a slice of them.
         """
         if self._kind(condition.field) == "number":
             return condition.of_numbers(self._numbers(condition.field, where, copy=True))
@@ -144,16 +151,16 @@ class Columns:
         return np.concatenate(found) if found else np.empty(0, np.bool_)
 
     def values(self, field: str, where: Where) -> NDArray[Any]:
-        """Return values of a field, (N, ...): objects if they are str, float32 in the place of bfloat16.
+        """Return values of a field, (N, ...): objects for str, float32 for bfloat16.
 
-        Of one whole file they are a mapped view, if numpy has the type.
+        The values of one whole file are a mapped view if numpy has the type.
 
         Args:
             field: A field, or an index column such as "image.width".
-            where: Numbers over all files, int64 (N,), or a slice of them.
+            where: Record numbers over all files, int64 (N,), or a slice of them.
 
         Raises:
-            SchemaError: no such field, or one that has no column.
+            SchemaError: no such field, or it has no column.
         """
         if self._kind(field) == "string":
             strings = [value for values in self._strings(field, where) for value in values]
@@ -163,7 +170,11 @@ class Columns:
         return self._numbers(field, where, copy=not isinstance(where, slice))
 
     def _numbers(self, field: str, where: Where, *, copy: bool) -> NDArray[Any]:
-        """Return values of a field; what is looked at here is copied, as a mapped view may end the process."""
+        """Return values of a field.
+
+        Code that reads the values asks for a copy: reading a mapped view of a truncated file can
+        kill the process.
+        """
         readers = self._shards.readers
         copy = copy or len(readers) > 1
         columns = [self._column(number, reader, field, copy=copy) for number, reader in enumerate(readers)]
@@ -171,7 +182,7 @@ class Columns:
         return whole[where]
 
     def recipe(self, field: str) -> Any:
-        """Return what changes a field's values beside the files themselves, ready for JSON."""
+        """Return what changes a field's values besides the files themselves, ready for JSON."""
         return self._labels.recipe() if self._is_label(field) else None
 
     def _column(self, number: int, reader: Reader, field: str, *, copy: bool) -> NDArray[Any]:
@@ -186,7 +197,7 @@ class Columns:
         return column
 
     def _is_label(self, field: str) -> bool:
-        """Return whether values of a field are numbers that the data set gives."""
+        """Return whether the data set numbers the values of a field as labels."""
         return field == self._labels.field and not self._labels.are_arrays
 
     def _strings(self, field: str, where: Where) -> Iterator[list[Any]]:
@@ -206,7 +217,7 @@ class Columns:
         return "" if kind is None or kind.dtype is None else kind.dtype.rstrip("0123456789")
 
     def _kind(self, field: str) -> str:
-        """Return "number" or "string", or the type's name if it is neither."""
+        """Return "number" or "string"; for other fields the name of the type."""
         schema = self._shards.schema
         if field not in schema:
             base, _, part = field.rpartition(".")
@@ -217,7 +228,7 @@ class Columns:
 
 
 def _scalar(field: str, kind: str, value: Any) -> Any:
-    """Return a value to compare a field with, as Python has it."""
+    """Return a comparison value as a Python object."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, str if kind == "string" else (bool, int, float, complex)):
@@ -226,7 +237,7 @@ def _scalar(field: str, kind: str, value: Any) -> Any:
 
 
 def _numbers(values: list[Any]) -> NDArray[Any]:
-    """Return Python's numbers as an array that holds them as they are: of objects, if no type of integers does."""
+    """Return Python numbers as an array without loss; its dtype is object if no integer type fits."""
     if not all(isinstance(value, int) for value in values):
         return np.array(values)
     for dtype in (np.int64, np.uint64):

@@ -1,4 +1,4 @@
-"""A map-style data set for torch, in the place of torchvision's ImageFolder."""
+"""`FastRecordDataset`: a map-style data set for torch, in place of torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -24,69 +24,81 @@ from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_
 from fastrecord.schema.shard_sets import check_together
 
 _CHUNK = 4096
-# So many neighbours, at as many places, tell whether labels lie in runs.
+# `labels_lie_in_runs` compares this many neighbours, at this many places.
 _WINDOW = 64
 
 
 class FastRecordDataset(Views):
-    """Packed images and labels, record by record, as torchvision's `ImageFolder` gives them.
+    """Serve packed images and labels by index, as torchvision's `ImageFolder` does.
 
-    A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an int (a float or a
-    tensor, if labels are floats or arrays). It is the image alone if the files have no label field. The values of
-    `extra_fields` follow behind. The kernel is asked for a whole batch at once. Pickles as paths and snapshots,
-    whatever the number of records; safe to use from several threads, in forked and in spawned workers.
+    A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an
+    int. The label is a float or a tensor if the files' labels are floats or arrays. Without a label
+    field, a sample is the image alone. The values of `extra_fields` follow the label. A whole batch
+    is requested from the kernel at once. The pickle contains paths and snapshots only, so its size
+    does not depend on the number of records. The data set is safe to use from several threads, and
+    in forked and spawned workers.
 
-    **Fields mode.** With `fields`, after `select`, and for files without a field that can hold images, a sample is a
-    dict field -> value: numbers as Python has them, arrays as tensors, `str`, `bytes` and JSON as they are, images as
-    `decode` says, labels by the data set's classes. `fastrecord.collate` makes dicts of stacked tensors of the fields'
-    own types, whole batches at once where there is no `transform`.
+    **Fields mode.** With `fields`, after `select`, and for files without a field that can hold
+    images, a sample is a dict field -> value. Numbers are Python numbers and arrays are tensors.
+    `str`, `bytes` and JSON stay unchanged. `decode` selects the type of images, and the data set's
+    classes number the labels. `fastrecord.collate` makes dicts of stacked tensors of the fields'
+    own types. Without a `transform` it builds whole batches at once.
 
-    **Views.** `subset`, `filter`, `split`, `concat` (or `a + b`) and `select` return data sets over the same open
-    files, with the same settings. They hold and pickle recipes, not records; docs/datasets.md shows them.
+    **Views.** `subset`, `filter`, `split`, `concat` (or `a + b`) and `select` return data sets over
+    the same open files, with the same settings. They store and pickle how the records were
+    selected, not the records. docs/datasets.md has examples.
 
     Args:
-        path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files are one data set, in
-            sorted order within a folder or a pattern, else as given.
-        transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each sample.
+        path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files
+            form one data set. Files of a folder or pattern are sorted; a sequence keeps its order.
+        transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each
+            sample.
         target_transform: Called with each label.
-        decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB, that the core decodes, a
-            batch on all CPUs (in a DataLoader's worker process on one); None for the encoded `bytes`. The tensors own
-            their memory, which lies in channels_last order; `.contiguous()` makes the other one.
-        image_field: The field that holds the images; by default "image", else the only image field, else the only
-            bytes field.
-        label_field: The field that holds the labels; by default "label" if there is one. Integers and bools are numbers
-            of classes; strings are names of classes, numbered in sorted order over all files unless `classes` or the
-            files' metadata name them; floats and arrays of one shape are labels as they are.
-        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`: numbers as Python has
-            them, arrays as tensors, images and bytes as `bytes`.
-        fields: Names of the fields that a sample has: fields mode. Default: if no field can hold images, all fields.
-        classes: Class names, position = label: labels are numbered by this list, by name, whatever the files' own
-            numbers are. `classes=train.classes` gives a validation set the numbers of the training set.
-        verify: When payloads are checked against their CRCs, as of `Reader`: "once", when a record's payload is first
-            taken from the mapping, and each time that a system call reads it, as for images that are decoded; True,
-            each time; False, never.
-        allow_incomplete: Accept files whose packing has not been finished, shards of which some are missing, and files
-            that together hold records twice.
-        sixteen_bit: With `decode="native"`, what grey of 16 bits does: "reject" raises, "scale" divides by 257 and
-            rounds, "clip" makes all above 255 white, as Pillow does.
+        decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB,
+            decoded by the core; None for the encoded `bytes`. The core decodes a batch on all CPUs,
+            or on one CPU in a DataLoader worker process. The tensors own their memory and have the
+            channels_last layout; `.contiguous()` converts it.
+        image_field: The field that holds the images; by default "image", else the only image field,
+            else the only bytes field.
+        label_field: The field that holds the labels; by default "label" if it exists. Integers and
+            bools are class numbers. Strings are class names, numbered in sorted order over all
+            files unless `classes` or the files' metadata list them. Floats and arrays of one shape
+            are used unchanged.
+        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`.
+            Numbers are Python numbers, arrays are tensors, images and bytes are `bytes`.
+        fields: Names of the fields in a sample; this selects fields mode. Default: all fields if no
+            field can hold images, else none.
+        classes: Class names, position = label. Labels are matched to this list by name, whatever
+            numbers the files use. `classes=train.classes` gives a validation set the class numbers
+            of the training set.
+        verify: When payload CRCs are checked, as in `Reader`. "once": when a payload is first read
+            from the mapping, and on each read by a system call (as for decoded images). True: on
+            each read. False: never.
+        allow_incomplete: Accept unfinished files, incomplete shard sets, and files that together
+            hold a record twice.
+        sixteen_bit: With `decode="native"`, how 16-bit grey images are handled: "reject" raises,
+            "scale" divides by 257 and rounds, "clip" maps all values above 255 to white, as Pillow
+            does.
         access: "mmap", or "pread" to map nothing.
-        snapshots: What `snapshots` of a data set of the same files was: they are opened at those commits, though they
-            may have grown since. Default: at the newest.
+        snapshots: The `snapshots` attribute of a data set of the same files. The files are opened
+            at those commits, even if they have grown since. Default: the newest commits.
 
     Attributes:
         transform, target_transform: As given; may be replaced at any time.
         paths: The absolute path of each file.
-        root: The path given, or the folder of the first file if a sequence was given; as ImageFolder has it.
+        root: The path given, or the folder of the first file if a sequence was given; for
+            compatibility with ImageFolder.
 
     Raises:
         FileNotFoundError: nothing is at the path, or a folder or pattern holds no file.
-        FastRecordError: a file is incomplete, or not that of its snapshot; shards are missing or belong to two sets; a
-            file lies beside one that was made of it.
-        CorruptFileError: a file is no sound .frec file.
-        SchemaError: a field is missing, files have different fields, labels are of a type that can be none, or classes
-            can not be matched; with `classes`, a file names one that is not among them, or there are no labels to
-            number.
-        ValueError: an argument has a value that is not allowed, or does not go with `fields`.
+        FastRecordError: a file is incomplete, or differs from its snapshot; shards are missing or
+            belong to two sets; a file and another file made from it are opened together.
+        CorruptFileError: a file is not a valid .frec file.
+        SchemaError: a field is missing, files have different fields, the type of the label field
+            cannot hold labels, or classes cannot be matched; with `classes`, a file has a class
+            that is not in the list, or there are no labels to number.
+        ValueError: an argument has a value that is not allowed, or cannot be combined with
+            `fields`.
     """
 
     def __init__(
@@ -144,7 +156,7 @@ class FastRecordDataset(Views):
         self._image_field = None if self._fields is not None else image_field or find_image(readers[0])
         self._label_field = label_field or find_label(readers[0])
         if self._fields is not None and label_field is None and self._label_field is not None:
-            # Among fields that are selected, one called "label" may be anything.
+            # In fields mode, a selected field called "label" may hold anything.
             self._label_field = self._label_field if holds_labels(readers[0].schema[self._label_field]) else None
         self._extra_fields = tuple(extra_fields)
         self._check_files(readers)
@@ -152,7 +164,7 @@ class FastRecordDataset(Views):
         self._view = All(len(self._shards))
         self._number_classes()
         if self._labels.are_names and (self._fields is None or self._label_field in self._fields):
-            _ = self._labels.classes  # found here, not in each worker process
+            _ = self._labels.classes  # fails here, not in each worker process
         self._targets: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -165,7 +177,9 @@ class FastRecordDataset(Views):
             index: In [-len(self), len(self)).
 
         Raises:
-            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
+            IndexError: out of range.
+            CorruptFileError: a checksum differs.
+            DecodeError: the image format is not supported.
         """
         shard, record = self.locate(index)
         if self._fields is not None:
@@ -174,16 +188,19 @@ class FastRecordDataset(Views):
         return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
 
     def __getitems__(self, indices: ArrayLike) -> Sequence[Any]:
-        """Return the samples of a whole batch, in the order given; torch's DataLoader calls this.
+        """Return the samples of a batch, in the order given; torch's DataLoader calls this.
 
-        In fields mode without a transform they are views of tensors that are stacked already; `fastrecord.collate`
-        takes those.
+        In fields mode without a transform the samples are views of stacked tensors, which
+        `fastrecord.collate` returns without a copy.
 
         Args:
-            indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)); repeats are allowed.
+            indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)); repeats
+                are allowed.
 
         Raises:
-            IndexError: out of range. CorruptFileError: a checksum differs. DecodeError: not an image that is known.
+            IndexError: out of range.
+            CorruptFileError: a checksum differs.
+            DecodeError: the image format is not supported.
         """
         numbers = normalized(indices, len(self))
         rows = self._view.take(numbers)
@@ -192,44 +209,51 @@ class FastRecordDataset(Views):
             batch = field_batch(self, rows)
             return batch if self.transform is None else [self.transform(sample) for sample in batch]
         parts = list(self._shards.split(rows))
-        # The kernel reads the whole batch while its first images are decoded.
+        # The kernel reads the whole batch during the decoding of its first images.
         for shard, _, records in parts if self._fields is None else ():
             self._shards.readers[shard].prefetch(records, self.image_field)
         if changed:
-            # A subclass that changes __getitem__, as many do with ImageFolder, means batches too.
+            # Subclasses that override __getitem__, as is common with ImageFolder, expect batches to
+            # use it.
             return [self[number] for number in numbers.tolist()]
         sources: list[tuple[int, int, Any, Any]] = [(0, 0, None, None)] * len(rows)
         for shard, positions, records in parts:
             values = (records.tolist(), self._label_list(shard, records), self._tensors(shard, records))
             for position, record, label, image in zip(positions.tolist(), *values, strict=True):
                 sources[position] = (shard, record, label, image)
-        # In the order asked for: random transforms then draw the same numbers as with ImageFolder.
+        # Keep the given order, so that random transforms draw the same numbers as with ImageFolder.
         return [self._sample(*source) for source in sources]
 
     def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
-        """Return the values of fields of records: numpy arrays (N, ...) of numbers and arrays, else lists of N values.
+        """Return the values of some fields of some records.
+
+        Fields of numbers and arrays are numpy arrays (N, ...); other fields are lists of N values.
 
         Args:
-            rows: Numbers over all files, as `rows` returns them, int64 (N,).
+            rows: Record numbers over all files, as `rows` returns them, int64 (N,).
             fields: Names.
 
         Raises:
-            KeyError: no such field. CorruptFileError: a checksum differs.
+            KeyError: no such field.
+            CorruptFileError: a checksum differs.
         """
         found = read_values(self._shards, rows, fields, verify=self.verify)
         return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the labels of some records before `target_transform`; types and shapes as of `targets`.
+        """Return the labels of some records before `target_transform`, typed as in `targets`.
 
         Only these records' labels are read.
 
         Args:
-            rows: Numbers over all files, as `rows` returns them, int64 (N,); repeats are allowed.
+            rows: Record numbers over all files, as `rows` returns them, int64 (N,); repeats are
+                allowed.
 
         Raises:
-            AttributeError: the files have no label field. IndexError: a number is out of range.
-            SchemaError: a label has no class. FastRecordError: a record has no label.
+            AttributeError: the files have no label field.
+            IndexError: a number is out of range.
+            SchemaError: a label has no class.
+            FastRecordError: a record has no label.
         """
         self._require_labels()
         return self._labels.of(self._shards.rows(rows), verify=self.verify)
@@ -240,7 +264,7 @@ class FastRecordDataset(Views):
         return listed_labels(self._labels.of_file(shard, records, verify=self.verify))
 
     def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
-        """Return the decoded images of records of one file if the core decodes them, else a None for each."""
+        """Return the images of records of one file as the core decodes them, or a None for each."""
         if self.decode != "native":
             return [None] * len(records)
         reader = self._shards.readers[shard]
@@ -250,7 +274,8 @@ class FastRecordDataset(Views):
         reader = self._shards.readers[shard]
         names = self._extra_fields if image is not None else (self.image_field, *self._extra_fields)
         try:
-            # One by one, each right before it is decoded: its bytes stay in the CPU's cache after the CRC.
+            # Check each record right before it is decoded: its bytes stay in the CPU cache after
+            # the CRC.
             extra = [reader.get(record, name, verify=self.verify, copy=True) for name in names]
         except CorruptFileError as error:
             raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
@@ -285,9 +310,10 @@ class FastRecordDataset(Views):
     def targets(self) -> NDArray[Any]:
         """All labels, int64 (N,), before `target_transform`; read-only.
 
-        They are float64 (N,) if the labels are floats, and (N, *shape) of the field's own type (float32 for bfloat16)
-        if they are arrays. For one file of int64 labels this is the file's own mapped column, not a copy.
-        `torch.tensor(ds.targets)` copies it; do not wrap it by `torch.from_numpy`, as torch has no read-only tensors.
+        Float labels are float64 (N,). Array labels are (N, *shape) of the field's type, with
+        float32 for bfloat16. For one file of int64 labels this is the file's mapped column, not a
+        copy. `torch.tensor(ds.targets)` copies it. Do not use `torch.from_numpy`, because torch has
+        no read-only tensors.
 
         Raises:
             AttributeError: the files have no label field.
@@ -301,9 +327,10 @@ class FastRecordDataset(Views):
         return self._targets
 
     def labels_lie_in_runs(self) -> bool:
-        """Return whether neighbours mostly have one label, as in a folder packed class by class; looks at a few only.
+        """Return whether neighbours mostly share a label, as in a folder packed class by class.
 
-        False if the labels are not classes, or cannot be read.
+        Only a few records are sampled. The result is False if the labels are not classes, or cannot
+        be read.
         """
         starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
         places = starts[:, None] + np.arange(min(_WINDOW, len(self)))
@@ -318,13 +345,13 @@ class FastRecordDataset(Views):
         _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
         by_place = inverse.reshape(places.shape)
         alike = float((by_place[:, 1:] == by_place[:, :-1]).mean()) if places.shape[1] > 1 else 0.0
-        # Of neighbours in a random order so many are alike.
+        # The expected share of equal neighbours in random order.
         expected = float(np.square(counts / counts.sum()).sum())
         return len(counts) > 1 and alike > (1 + expected) / 2
 
     @property
     def samples(self) -> Samples:
-        """A sequence of `(key, label)`, read from the files when asked for; ImageFolder has a list of `(path, label)`.
+        """A sequence of `(key, label)`, read lazily; ImageFolder has a list of `(path, label)`.
 
         Raises:
             AttributeError: the files have no label field, or no field "key".
@@ -336,7 +363,7 @@ class FastRecordDataset(Views):
 
     @property
     def imgs(self) -> Samples:
-        """The same as `samples`, as ImageFolder has it."""
+        """Alias of `samples`, for compatibility with ImageFolder."""
         return self.samples
 
     @property
@@ -368,31 +395,35 @@ class FastRecordDataset(Views):
         return self._label_field
 
     def key(self, index: int) -> str:
-        """Return a record's key, which is its path in the folder that was packed.
+        """Return a record's key: its path in the packed folder.
 
         Raises:
-            IndexError: out of range. SchemaError: the files have no field "key".
+            IndexError: out of range.
+            SchemaError: the files have no field "key".
         """
         shard, record = self.locate(index)
         return str(self._shards.readers[shard].get(record, KEY))
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """The reader of each file. Do not refresh them: the data set keeps the number of records it began with."""
+        """The reader of each file. Do not refresh them: the data set keeps its number of records."""
         return self._shards.readers
 
     @property
     def snapshots(self) -> list[dict[str, Any]]:
-        """What of each file is read, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
+        """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
         return self._shards.snapshots()
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Return where a record lies: its file's position in `paths` and `readers`, and its number in that file."""
+        """Return a record's location: its file's position in `paths`, and its number in that file."""
         number = np.array([normalized_one(index, len(self))])
         return self._shards.locate(int(self._view.take(number)[0]))
 
     def close(self) -> None:
-        """Close the files, of all views of them. What was handed out stays valid; reading more raises."""
+        """Close the files, also for all views.
+
+        Values already returned stay valid; further reads raise.
+        """
         self._shards.close()
 
     def __repr__(self) -> str:
@@ -420,7 +451,7 @@ class FastRecordDataset(Views):
 
 
 class Samples(Sequence[tuple[str, Any]]):
-    """The `(key, label)` of every record, read when asked for: nothing is held, however many there are."""
+    """The `(key, label)` of every record, read lazily."""
 
     def __init__(self, dataset: FastRecordDataset) -> None:
         self._dataset = dataset

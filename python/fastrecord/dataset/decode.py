@@ -1,4 +1,7 @@
-"""Records of a data set as images, one by one, with errors that name them."""
+"""Image decoding of single records, with errors that name the record.
+
+Does not crop or resize; the loader does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Rea
 from fastrecord.errors import extended
 from fastrecord.schema.roles import key_suffix
 
-# What Pillow's plugins raise for broken images.
+# Exceptions that Pillow's plugins raise for broken images.
 PIL_ERRORS = (
     OSError,
     SyntaxError,
@@ -42,7 +45,7 @@ _TURN_BACK = {
 
 
 def place(reader: Reader, record: int, field: str) -> str:
-    """Return where a value lies, for a message."""
+    """Return the location of a value for an error message."""
     return f"{reader.path}: record {record}{key_suffix(reader, record)}, field {field}"
 
 
@@ -50,10 +53,10 @@ def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image
     """Return an image in RGB.
 
     Raises:
-        DecodeError: Pillow can not decode it.
+        DecodeError: Pillow cannot decode it.
     """
     try:
-        # As ImageFolder's loader does it: open, then convert, which loads.
+        # The same steps as ImageFolder's loader: open, then convert, which loads.
         with Image.open(io.BytesIO(payload)) as image:
             return as_stored(image).convert("RGB")
     except UnidentifiedImageError:
@@ -64,10 +67,10 @@ def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image
 
 
 def as_stored(image: Image.Image) -> Image.Image:
-    """Return an opened image, loaded, with rows and columns as they are stored: Pillow turns TIFFs by itself."""
+    """Return an opened image, loaded and in its stored orientation: Pillow rotates TIFFs."""
     number = getattr(image, "tag_v2", {}).get(_ORIENTATION)
     image.load()
-    # Pillow takes the tag away when it has turned the image.
+    # Pillow removes the tag after it has rotated the image.
     turned = number is not None and _ORIENTATION not in getattr(image, "tag_v2", {})
     return image.transpose(_TURN_BACK[number]) if turned and number in _TURN_BACK else image
 
@@ -83,14 +86,15 @@ def decode_native(
     """Return the images of some records of one file, decoded by the core, uint8 (3, H, W) in RGB.
 
     Raises:
-        CorruptFileError: a checksum differs. DecodeError: not an image that is known.
+        CorruptFileError: a checksum differs.
+        DecodeError: the image format is not supported.
     """
-    threads = None if get_worker_info() is None else 1  # the other CPUs are the other workers'
+    threads = None if get_worker_info() is None else 1  # the other workers use the other CPUs
     try:
         images = decode_records(reader, records, field, verify=verify, sixteen_bit=sixteen_bit, threads=threads)
     except FastRecordError as error:
         if len(records) > 1:
-            # Again, one by one, so that the first that fails is reported with its key.
+            # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, verify=verify, sixteen_bit=sixteen_bit)[0] for one in one_by_one]
         kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError

@@ -1,6 +1,6 @@
-"""Labels of a data set: `Labels` numbers those of all files alike, whatever type their field has.
+"""`Labels`: the labels of a data set, numbered alike over all files and field types.
 
-It reads labels only. It knows neither the records of a view nor the shape of a sample.
+Reads labels only. It knows neither the records of a view nor the shape of a sample.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from fastrecord.dataset.values import read_values
 from fastrecord.schema.classes import Table, class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 
-# Strings become Python objects to be looked up; so many at a time.
+# Strings become Python objects for the lookup; process this many at a time.
 _CHUNK = 1 << 16
 _MOST = np.iinfo(np.int64).max
 
 
 class Labels:
-    """The labels of all files, as one data set numbers them.
+    """The labels of all files, with one numbering.
 
-    Integers and bools are int64, mapped to the data set's classes where files number theirs in different ways; floats
-    are float64; arrays are stacked. Strings are names of classes: the number of a name is its place in `classes`, if
-    given, else in the classes that all files' metadata lists, else among all names in sorted order. The last of these
-    reads the string of every record once.
+    Integers and bools become int64; they are mapped to the data set's classes if files number
+    theirs differently. Floats become float64, and arrays are stacked. Strings are class names.
+    Their numbers are positions in the first list that exists: `classes`; the classes that the
+    metadata of all files lists; all names in sorted order. The last one reads the string of every
+    record once.
 
     Args:
         shards: The files.
@@ -37,7 +38,7 @@ class Labels:
         classes: The names of all classes, position = label.
 
     Raises:
-        SchemaError: the classes of files cannot be matched, or there are no labels that `classes` could number.
+        SchemaError: the classes of files cannot be matched, or `classes` is given without labels.
     """
 
     def __init__(self, shards: Shards, field: str | None, classes: list[str] | None) -> None:
@@ -50,9 +51,9 @@ class Labels:
             raise SchemaError(
                 f"{readers[0].path}: classes= numbers integer labels and names, and the file has no such field [FR408]"
             )
-        # None in the usual case, so that a pickled data set stays small.
+        # Usually None, so that a pickled data set stays small.
         self._tables: list[Table | None] | None = None
-        # Of names that are numbered by what all records hold; each record's number, once that is known.
+        # Each record's class number, cached; used if classes come from the names in all records.
         self._found: list[str] | None = None
         self._numbers: NDArray[np.int64] | None = None
         self._classes: list[str] | None = None
@@ -64,12 +65,12 @@ class Labels:
 
     def __getstate__(self) -> dict[str, Any]:
         if self.are_names:
-            _ = self.classes  # once here, and not in every process that unpickles it
+            _ = self.classes  # read once here, not in every process that unpickles it
         return {**self.__dict__, "_numbers": None, "_classes": None, "_known": None}
 
     @property
     def are_names(self) -> bool:
-        """Whether the files hold the names of classes."""
+        """Whether the files hold class names."""
         return self._kind is not None and self._kind.name == "string"
 
     @property
@@ -79,7 +80,7 @@ class Labels:
 
     @property
     def are_mapped(self) -> bool:
-        """Whether labels differ from what the files hold."""
+        """Whether labels differ from the stored values."""
         return self.are_names or self._tables is not None
 
     @property
@@ -103,11 +104,12 @@ class Labels:
         """Return the labels of records, (N,) or (N, *shape).
 
         Args:
-            rows: Numbers over all files, int64 (N,).
-            verify: As of the data set.
+            rows: Record numbers over all files, int64 (N,).
+            verify: As for the data set.
 
         Raises:
-            SchemaError: a label has no class, or is too large. FastRecordError: a record has no label.
+            SchemaError: a label has no class, or is too large.
+            FastRecordError: a record has no label.
         """
         if self.are_arrays:
             return self._widened(read_values(self._shards, rows, [str(self.field)], verify=verify)[str(self.field)])
@@ -118,7 +120,7 @@ class Labels:
         return labels
 
     def of_file(self, shard: int, records: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:
-        """Return the labels of records of one file; as `of`."""
+        """Return the labels of records of one file; see `of`."""
         reader, field = self._shards.readers[shard], str(self.field)
         if self.are_names and self._numbers is not None:
             start = int(self._shards.ends[shard]) - len(reader)
@@ -131,10 +133,11 @@ class Labels:
         return self._mapped(self._widened(stored), shard, records)
 
     def column(self, shard: int, *, copy: bool) -> NDArray[Any]:
-        """Return the labels of all records of a file; not of arrays.
+        """Return the labels of all records of a file. Does not support arrays.
 
         Raises:
-            KeyError, TypeError: the field has no column. SchemaError, FastRecordError: as `of`.
+            KeyError, TypeError: the field has no column.
+            SchemaError, FastRecordError: as `of`.
         """
         reader = self._shards.readers[shard]
         records = range(len(reader))
@@ -146,7 +149,7 @@ class Labels:
         return self._numbers[stop - len(reader) : stop]
 
     def recipe(self) -> Any:
-        """Return what changes labels beside the files themselves, ready for JSON."""
+        """Return what changes labels besides the files themselves, ready for JSON."""
         if self.are_names:
             return ["names", *self.classes]
         if self._tables is None:
@@ -154,13 +157,13 @@ class Labels:
         return [None if table is None else table.tolist() for table in self._tables]
 
     def _widened(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return stored values as numpy has them: bfloat16 as float32."""
+        """Return stored values in a numpy type: bfloat16 as float32."""
         if self._kind is None or self._kind.dtype != "bfloat16":
             return values
         return (values.astype(np.uint32) << 16).view(np.float32)
 
     def _mapped(self, values: NDArray[Any], shard: int, records: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
-        """Return stored numbers as labels of the data set. int64 and float64 are not copied."""
+        """Map stored numbers to labels of the data set. int64 and float64 are not copied."""
         reader = self._shards.readers[shard]
         if values.dtype.kind == "f":
             return values.astype(np.float64, copy=False)
@@ -189,13 +192,13 @@ class Labels:
         return np.array(numbers, np.int64)
 
     def _look_at_all(self, classes: list[str]) -> NDArray[np.int64]:
-        """Return the number of every record's name, int64 (records,)."""
+        """Return the class number of every record, int64 (records,), by reading each name."""
         known = {name: number for number, name in enumerate(classes)}
         found = [self._look_up(names, known, reader, records) for reader, records, names in self._read_all()]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _find(self) -> tuple[list[str], NDArray[np.int64]]:
-        """Return all names, sorted, and the number of every record's name."""
+        """Return all names, sorted, and the class number of every record."""
         known: dict[str, int] = {}
         found = [np.empty(0, np.int64)]
         for reader, records, names in self._read_all():
@@ -220,5 +223,5 @@ class Labels:
 
 
 def listed_labels(labels: NDArray[Any]) -> list[Any]:
-    """Return labels as samples have them: Python's numbers, or a tensor for each array."""
+    """Return labels as in samples: Python numbers, or a tensor for each array."""
     return list(labels.tolist()) if labels.ndim == 1 else list(torch.from_numpy(labels))

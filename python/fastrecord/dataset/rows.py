@@ -1,4 +1,8 @@
-"""Which records a view of a data set has, in which order: recipes that name them when asked."""
+"""`Rows`: which records a view has, in which order.
+
+Computes record numbers on demand from how the view was made. Reads columns only to filter or
+stratify.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,10 @@ Numbers64 = NDArray[np.int64]
 
 
 class Rows(ABC):
-    """Some records out of those of all files, numbered from 0 on. Never changes; pickles as what it was made of."""
+    """A sequence of records over all files, indexed from 0. Immutable; pickles as its arguments."""
 
     def take(self, indices: Numbers64) -> Numbers64:
-        """Return numbers over all files, int64 (N,).
+        """Return record numbers over all files, int64 (N,).
 
         Args:
             indices: In [0, len(self)), int64 (N,).
@@ -31,15 +35,18 @@ class Rows(ABC):
         return self._take(indices)
 
     def whole(self) -> slice | Numbers64:
-        """Return all of them, as what indexes a column of all files."""
+        """Return all records, as an index into a column of all files."""
         return self._whole()
 
     def recipe(self) -> Any:
-        """Return what this is made of, ready for JSON: equal recipes over the same files name the same records."""
+        """Return how the records were selected, ready for JSON.
+
+        Equal results over the same files mean the same records.
+        """
         return self._recipe()
 
     def fingerprint(self) -> str | None:
-        """Return a short digest of the recipe; None if it is all records of the files in their order."""
+        """Return a short digest of `recipe()`; None for all records of the files in order."""
         if isinstance(self, All):
             return None
         return hashlib.sha256(json.dumps(self.recipe()).encode()).hexdigest()[:32]
@@ -77,7 +84,7 @@ class All(Rows):
 
 
 class Span(Rows):
-    """Every `step`-th record of others from `start` on."""
+    """Every `step`-th record of another `Rows`, from `start` on."""
 
     def __init__(self, base: Rows, start: int, step: int, records: int) -> None:
         self._base, self._start, self._step, self._records = base, start, step, records
@@ -99,7 +106,7 @@ class Span(Rows):
 
 
 class Numbers(Rows):
-    """Records by their numbers over all files, which are held: 8 bytes a record."""
+    """An array of record numbers over all files: 8 bytes a record."""
 
     def __init__(self, numbers: Numbers64) -> None:
         self._numbers = numbers
@@ -118,7 +125,7 @@ class Numbers(Rows):
 
 
 class Permuted(Rows):
-    """Others in an order drawn from a seed, of which nothing is held."""
+    """Another `Rows` in an order drawn from a seed; needs no memory per record."""
 
     def __init__(self, base: Rows, seed: int) -> None:
         self._base, self._seed = base, seed
@@ -134,7 +141,10 @@ class Permuted(Rows):
 
 
 class _Found(Rows):
-    """Records that a look at a column finds: kept once found, and looked for again in a process that unpickles it."""
+    """Records found by reading a column.
+
+    The numbers are cached, but not pickled: an unpickling process finds them again.
+    """
 
     _rows: Numbers64 | None = None
 
@@ -143,7 +153,7 @@ class _Found(Rows):
 
     @abstractmethod
     def _find(self) -> Numbers64:
-        """Return their numbers over all files, int64 (N,)."""
+        """Return the record numbers over all files, int64 (N,)."""
 
     def _found(self) -> Numbers64:
         if self._rows is None:
@@ -161,7 +171,7 @@ class _Found(Rows):
 
 
 class Filtered(_Found):
-    """Those of others whose value of a field meets a condition, in their order."""
+    """Records of another `Rows` whose field meets a condition, in order."""
 
     def __init__(self, base: Rows, columns: Columns, condition: Condition) -> None:
         self._base, self._columns, self._condition = base, columns, condition
@@ -176,10 +186,11 @@ class Filtered(_Found):
 
 
 class Strata:
-    """Records dealt out to parts so that each part has its share of every value of a field.
+    """Records divided into parts so that each part has its share of every value of a field.
 
-    Of each value's records, in an order drawn from the seed, the first part takes its share, the second takes its share
-    of what is left, and so on. Shares are rounded so that the parts have the sizes asked for, exactly.
+    The records of each value are put in an order drawn from the seed. The first part takes its
+    share, the second takes its share of the rest, and so on. Shares are rounded so that each part
+    has exactly the requested size.
     """
 
     def __init__(self, base: Rows, columns: Columns, field: str, sizes: Sequence[int], seed: int) -> None:
@@ -190,7 +201,7 @@ class Strata:
         return {**self.__dict__, "_parts": None}
 
     def parts(self) -> list[Numbers64]:
-        """Return the numbers over all files of each part's records, in the order of `base`, int64 (size,)."""
+        """Return each part's record numbers over all files, in the order of `base`, int64 (size,)."""
         if self._parts is None:
             self._parts = self._deal()
         return self._parts
@@ -200,7 +211,7 @@ class Strata:
             return [np.empty(0, np.int64) for _ in self.sizes]
         values = self.columns.values(self.field, self.base.whole())
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        # Sorted by value; equal ones stay in their order.
+        # Sorted by value; equal values keep their order.
         members = np.split(np.argsort(inverse.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
         mixed = [
             own[_core.permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))]
@@ -210,7 +221,7 @@ class Strata:
         done: Numbers64 = np.zeros(len(counts), np.int64)
         for size in self.sizes:
             left = counts - done
-            # Python's integers: the products may be larger than 64 bits hold.
+            # Python integers: the products may exceed 64 bits.
             ends = [total * size // max(1, int(left.sum())) for total in np.cumsum(left).tolist()]
             take = np.array(ends, np.int64) - np.array([0, *ends[:-1]], np.int64)
             shares = [own[start : start + n] for own, start, n in zip(mixed, done, take, strict=True)]
@@ -238,7 +249,7 @@ class Stratum(_Found):
 
 
 class Joined(Rows):
-    """One after the other; each is over a run of the files that begins at its own offset."""
+    """Several `Rows` in sequence; each covers a run of files that begins at its own offset."""
 
     def __init__(self, parts: Sequence[tuple[int, Rows]]) -> None:
         self._parts = tuple(parts)
@@ -260,12 +271,12 @@ class Joined(Rows):
         return ["joined", *([offset, rows.recipe()] for offset, rows in self._parts)]
 
     def shifted(self, offset: int) -> list[tuple[int, Rows]]:
-        """Return the parts as they are if the first file comes at an offset."""
+        """Return the parts with the first file moved to an offset."""
         return [(start + offset, rows) for start, rows in self._parts]
 
 
 def span(base: Rows, numbers: range) -> Rows:
-    """Return a run of others; numbers are in [0, len(base))."""
+    """Return a run of another `Rows`; numbers are in [0, len(base))."""
     if numbers == range(len(base)):
         return base
     if isinstance(base, Span):
@@ -275,7 +286,7 @@ def span(base: Rows, numbers: range) -> Rows:
 
 
 def joined(parts: Sequence[tuple[int, Rows]]) -> Rows:
-    """Return records one after the other."""
+    """Return several `Rows` one after the other."""
     flat: list[tuple[int, Rows]] = []
     for offset, rows in parts:
         flat += rows.shifted(offset) if isinstance(rows, Joined) else [(offset, rows)]

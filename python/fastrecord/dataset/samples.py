@@ -1,4 +1,7 @@
-"""Samples and batches of selected fields: a dict field -> value."""
+"""Samples and batches of selected fields: a dict field -> value.
+
+Reads through `Views`; it opens no files itself.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return names of fields.
+    """Check and return the names of selected fields.
 
     Raises:
-        TypeError: not a sequence of names. ValueError: none, or a name comes twice.
+        TypeError: not a sequence of names.
+        ValueError: no names, or a name comes twice.
     """
     if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
         kind = f"write ({fields!r},)" if isinstance(fields, str) else f"not {fields!r}"
@@ -41,7 +45,9 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
     """Return one sample.
 
     Raises:
-        CorruptFileError: a checksum differs. DecodeError: not a known image. SchemaError: a label has no class.
+        CorruptFileError: a checksum differs.
+        DecodeError: the image format is not supported.
+        SchemaError: a label has no class.
     """
     reader, schema = dataset._shards.readers[shard], dataset._shards.schema
     sample: dict[str, Any] = {}
@@ -63,11 +69,13 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     """Return the samples of a batch.
 
     Args:
-        dataset: In fields mode.
-        rows: Numbers over all files, int64 (N,).
+        dataset: A data set in fields mode.
+        rows: Record numbers over all files, int64 (N,).
 
     Raises:
-        CorruptFileError: a checksum differs. DecodeError: not a known image. SchemaError: a label has no class.
+        CorruptFileError: a checksum differs.
+        DecodeError: the image format is not supported.
+        SchemaError: a label has no class.
     """
     names = dataset._fields or ()
     shards = dataset._shards

@@ -1,4 +1,7 @@
-"""One or more files as one run of records."""
+"""`Shards`: one or more files read as one sequence of records.
+
+Does not know labels, images or views.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _PAGE = 4096
 
 
 def find_files(paths: Paths) -> list[str]:
-    """Return the absolute paths of the files that a user means.
+    """Return the absolute paths of the files that an argument names.
 
     Args:
-        paths: A file, a folder (its `*.frec` files, sorted), a glob pattern (sorted; `**` works), or a sequence of
-            these, whose order is kept.
+        paths: A file, a folder (its `*.frec` files, sorted), a glob pattern (sorted; `**` works),
+            or a sequence of these, whose order is kept.
 
     Raises:
-        FileNotFoundError: nothing is there, or a folder or a pattern holds no file.
+        FileNotFoundError: nothing is there, or a folder or pattern holds no file.
         ValueError: an empty sequence.
     """
     if isinstance(paths, (str, os.PathLike)):
@@ -44,16 +47,17 @@ def open_files(
     snapshots: Sequence[Mapping[str, Any]] | None = None,
     verify: bool | Literal["once"] = "once",
 ) -> list[Reader]:
-    """Open files, at their newest commits or at those that snapshots name.
+    """Open files, at their newest commits or at the commits of snapshots.
 
     Args:
-        paths: By `find_files`.
+        paths: A return value of `find_files`.
         access: "mmap" or "pread".
-        snapshots: What `Shards.snapshots` of the same files was, in their order.
-        verify: When payloads are checked, unless a call says so itself.
+        snapshots: `Shards.snapshots` of the same files, in the same order.
+        verify: When payloads are checked, unless a call overrides it.
 
     Raises:
-        FastRecordError: a file is another one than that of its snapshot. ValueError: there is not one for each file.
+        FastRecordError: a file differs from its snapshot.
+        ValueError: the number of snapshots differs from the number of files.
     """
     if snapshots is None:
         return [Reader(path, access, verify=verify) for path in paths]
@@ -61,15 +65,15 @@ def open_files(
         raise ValueError(f"snapshots of {len(snapshots)} files, and {len(paths)} files: give one for each, in order")
     if lacking := [key for key in ("file_id", "commit", "bytes") for file in snapshots if key not in file]:
         raise ValueError(f"a snapshot is what `snapshots` of a data set holds: this one has no {lacking[0]!r}")
-    # A commit ends with its footer, of one page.
+    # A commit ends with its footer of one page.
     ends = [(file["file_id"], file["commit"], file["bytes"] - _PAGE) for file in snapshots]
     return [open_snapshot(path, access, None, *end, verify) for path, end in zip(paths, ends, strict=True)]
 
 
 def _find(path: str | os.PathLike[str]) -> list[str]:
     if "://" in os.fspath(path) and not os.path.exists(path):
-        return [os.fspath(path)]  # the reader says what it is
-    # Absolute, because a worker process that opens the file again may start in another folder.
+        return [os.fspath(path)]  # the reader reports what is wrong with it
+    # Absolute: a worker process that opens the file again may start in another folder.
     name = os.path.abspath(os.path.expanduser(os.fspath(path)))
     if os.path.isdir(name):
         found = sorted(glob.glob(os.path.join(glob.escape(name), "*.frec")))
@@ -118,10 +122,10 @@ def normalized_one(index: int, total: int) -> int:
 
 
 class Shards:
-    """Files read as one: record i of the whole is a record of one of them.
+    """Several files read as one: each record belongs to one file.
 
-    Pickles as the readers' snapshots, which are opened again when first used: so a worker process that finds a file
-    replaced reports this as the error of its first batch, and does not die while it starts.
+    Pickles as the readers' snapshots and opens them at first use. A worker process that finds a
+    replaced file reports this as the error of its first batch, instead of dying at startup.
 
     Attributes:
         ends: int64 (files,), the number of records up to the end of each file.
@@ -136,7 +140,10 @@ class Shards:
 
     @classmethod
     def joined(cls, several: Sequence[Shards]) -> tuple[Shards, list[int]]:
-        """Return files of several as one run, and where in it the records of each begin; the same files come once."""
+        """Return the files of several `Shards` as one, and the offset of each.
+
+        Files that several of them share come once.
+        """
         members: list[Shards] = []
         starts: list[int] = []
         for shards in several:
@@ -153,7 +160,7 @@ class Shards:
         return made, starts
 
     def __getstate__(self) -> dict[str, Any]:
-        # What views share is sent once, and opened once.
+        # Files shared by views are sent and opened once.
         contents = {"members": self._members} if self._members else {"snapshots": self._reduced()}
         return {**contents, "ends": self.ends.tolist()}
 
@@ -169,10 +176,11 @@ class Shards:
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """One reader a file.
+        """The reader of each file.
 
         Raises:
-            FastRecordError: a file was replaced since the pickled snapshot. FileNotFoundError: it is gone.
+            FastRecordError: a file was replaced since the pickled snapshot.
+            FileNotFoundError: it no longer exists.
         """
         if self._readers is None:
             if self._members:
@@ -183,7 +191,7 @@ class Shards:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the first file, which a reader makes anew each time."""
+        """The schema of the first file; a reader builds it anew on each call."""
         if self._schema is None:
             self._schema = self.readers[0].schema
         return self._schema
@@ -216,11 +224,11 @@ class Shards:
         """Group rows by file.
 
         Args:
-            rows: Numbers in [0, len(self)), int64 (N,).
+            rows: Record numbers in [0, len(self)), int64 (N,).
 
         Yields:
-            The file's position in `readers`; the positions in `rows` of its records, in their order; their record
-            numbers in the file.
+            The file's position in `readers`; the positions of its records in `rows`, in order;
+            their record numbers in the file.
         """
         if len(self.ends) == 1:
             yield 0, np.arange(len(rows)), rows
@@ -234,7 +242,7 @@ class Shards:
                 yield shard, positions, rows[positions] - start
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return what of each file this is, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
+        """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
         return [
             {
                 "path": os.fspath(reader.path),
@@ -247,7 +255,7 @@ class Shards:
         ]
 
     def close(self) -> None:
-        """Close the readers; views that were handed out stay valid."""
+        """Close the readers; views already returned stay valid."""
         for reader in self._readers or ():
             reader.close()
 

@@ -1,4 +1,7 @@
-"""Which records each part of a split gets: one rule, for views of a data set and for files."""
+"""Which records each part of a split gets: one rule, for views of a data set and for files.
+
+Pure functions; they read no files.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,30 @@ from numpy.typing import NDArray
 from fastrecord._core import permute
 from fastrecord.checks import WORD, integer
 
-# The order of an epoch that no run gets to, so that a split is unrelated to any order of training.
+# No run reaches this epoch, so a split is unrelated to the order of any training epoch.
 SPLIT_EPOCH = WORD - 1
 
 
 def split_order(records: int, seed: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the records at positions of the order that a split cuts into parts, int64 (N,).
+    """Return records of the split order at some positions, int64 (N,).
 
-    The first part has the positions [0, its size), each further part the positions that follow.
+    The first part has positions [0, its size); each later part has the positions after it.
     """
     return permute(records, seed, SPLIT_EPOCH, positions)
 
 
 def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
-    """Return the sizes of the parts, together `records`.
+    """Return the sizes of the parts, whose sum is `records`.
 
     Args:
         records: Number of records to split.
-        parts: A number of parts of equal size (the first get one more each, until nothing is left); sizes, ints whose
-            sum is `records`; or fractions whose sum is 1, rounded as torch's `random_split` does: down, and what is
-            left goes one by one to the first parts.
+        parts: A number of equal parts: the first ones get one more record each if the division
+            leaves a remainder. Or sizes: ints whose sum is `records`. Or fractions whose sum is 1,
+            rounded as in torch's `random_split`: rounded down, and the remaining records go one by
+            one to the first parts.
 
     Raises:
-        TypeError, ValueError: it is none of these.
+        TypeError, ValueError: `parts` is none of these.
     """
     if not isinstance(parts, Sequence) or isinstance(parts, (str, bytes)):
         if isinstance(parts, float) and 0 < parts < 1:
@@ -45,7 +49,7 @@ def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
         raise ValueError("parts is empty: name at least one part")
     if all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
         sizes = [integer("a part", part, 0) for part in parts]
-        # [1] is the whole, as a fraction; of one record it is both.
+        # [1] is a fraction: the whole. For a data set of one record it is also a size.
         if sum(sizes) == records:
             return sizes
         if sizes != [1]:

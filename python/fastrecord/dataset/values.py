@@ -1,4 +1,7 @@
-"""Values of fields of a batch, from however many files, stacked where they can be."""
+"""Field values of a batch from any number of files, stacked if possible.
+
+Does not decode images or number labels.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,31 @@ from fastrecord.schema import FieldType
 
 
 def is_number(kind: FieldType) -> bool:
-    """Return whether values of a type are single numbers, as Python has them."""
+    """Return whether values of a type are single Python numbers."""
     return kind.dtype == kind.name
 
 
 def read_values(
     shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool | Literal["once"]
 ) -> dict[str, Any]:
-    """Return fields of records: arrays (N, ...) of numbers and of arrays of one shape, else lists of N values.
+    """Return fields of records as arrays (N, ...), or as lists of N values.
 
-    Arrays own their memory and may be written. bfloat16 comes as uint16 bits.
+    Fields of numbers, and of arrays of one shape, are arrays. Arrays own their memory and may be
+    written. bfloat16 comes as uint16 bits.
 
     Args:
         shards: The files.
-        rows: Numbers over all files, int64 (N,).
+        rows: Record numbers over all files, int64 (N,).
         fields: Names.
-        verify: Check the CRC of each payload.
+        verify: When to check the CRC of each payload.
 
     Raises:
-        KeyError: no such field. CorruptFileError: a checksum differs.
+        KeyError: no such field.
+        CorruptFileError: a checksum differs.
     """
     names = list(fields)
     parts = list(shards.split(rows)) or [(0, rows, rows)]
     if len(parts) == 1:
-        # All of one file: as it comes.
         shard, _, records = parts[0]
         batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
         return {name: _owned(batch[name]) for name in names}
@@ -59,7 +63,10 @@ def read_values(
 
 
 def owned(value: Any) -> Any:
-    """Return a value that torch's workers can send and tensors may wrap: no memoryviews, no read-only arrays."""
+    """Return a value that torch workers can send and tensors can wrap.
+
+    Memoryviews and read-only arrays are copied.
+    """
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, np.ndarray):
@@ -72,7 +79,7 @@ def _owned(values: Any) -> Any:
 
 
 def as_tensors(value: Any, kind: FieldType) -> Any:
-    """Return arrays as tensors over the same memory, also those in a list; anything else as it is."""
+    """Return arrays, also those in a list, as tensors over the same memory; other values unchanged."""
     if isinstance(value, np.ndarray):
         return _tensor(value, kind)
     if isinstance(value, list):
@@ -89,9 +96,9 @@ def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
 
 
 def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
-    """Return rows of a tensor, copied.
+    """Return a copy of some rows of a tensor.
 
-    On the CPU numpy does it: torch's threads hang in a process that was forked from one where they had work.
+    On the CPU numpy copies: torch's threads hang in a process forked after torch used them.
     """
     if tensor.device.type != "cpu":
         return tensor[torch.from_numpy(places).to(tensor.device)]
@@ -101,7 +108,7 @@ def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
 
 
 def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool | Literal["once"]) -> Any:
-    """Return one field of one record as a sample has it: numbers as Python has them, arrays as tensors.
+    """Return one field of one record as in a sample: Python numbers, and tensors for arrays.
 
     Raises:
         CorruptFileError: a checksum differs.

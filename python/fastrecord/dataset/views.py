@@ -1,4 +1,7 @@
-"""Views of data sets: other records, fields or orders of the same files, of which next to nothing is held."""
+"""`Views`: views of data sets with other records, fields or orders of the same files.
+
+Views share the open files and take almost no memory.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _MISSING = object()
 
 
 class Views(Dataset[Any]):
-    """What FastRecordDataset can make of itself: views with all of its settings, over the same open files."""
+    """The methods of FastRecordDataset that return views: same settings, same open files."""
 
     transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
@@ -49,40 +52,45 @@ class Views(Dataset[Any]):
     def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the numbers over all files of some records of this data set, int64 (N,).
 
-        Over all files, record 0 is the first one of the first file; in a view other numbers than the indices.
+        Record 0 is the first record of the first file. In a view, these numbers differ from the
+        indices.
 
         Args:
             indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)).
 
         Raises:
-            IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
+            IndexError: one is out of range.
+            TypeError: not a 1-D sequence of integers.
         """
         return self._view.take(normalized(indices, len(self)))
 
     def column(self, field: str) -> NDArray[Any]:
-        """Return a field's value of every record, (N,); labels by the data set's classes.
+        """Return a field's value of every record, (N,); labels have the data set's numbers.
 
         Args:
-            field: A field of numbers, of arrays of at most 64 bytes, or of str (an array of objects, each read from the
-                file); or the size of images, such as "image.width". bfloat16 comes as float32.
+            field: A field of numbers, of arrays of at most 64 bytes, or of str. Or the size of
+                images, such as "image.width". str values are an array of objects, each read from
+                the file. bfloat16 becomes float32.
 
         Returns:
-            For all records or a slice of one file its own mapped column, read-only; else a copy.
+            The mapped column, read-only, for all records or a slice of one file; else a copy.
 
         Raises:
-            SchemaError: no such field, or one that has no column. CorruptFileError: a checksum differs.
+            SchemaError: no such field, or it has no column.
+            CorruptFileError: a checksum differs.
         """
         return self._columns().values(field, self._view.whole())
 
     def subset(self, numbers: slice | ArrayLike) -> Self:
-        """Return some of the records, in the order given.
+        """Return a view of some records, in the order given.
 
         Args:
-            numbers: A slice or a range, of which nothing is held; a 1-D sequence or array of integers in [-len(self),
-                len(self)), held as int64; or a mask, bool (len(self),).
+            numbers: A slice or range, which takes no memory; a 1-D sequence or array of integers in
+                [-len(self), len(self)), stored as int64; or a mask, bool (len(self),).
 
         Raises:
-            IndexError: a number is out of range, or a mask has another length. TypeError: none of these.
+            IndexError: a number is out of range, or a mask has another length.
+            TypeError: none of these.
         """
         total = len(self)
         if isinstance(numbers, slice):
@@ -99,20 +107,23 @@ class Views(Dataset[Any]):
         return self._of(Numbers(self._view.take(normalized(array, total)).copy()))
 
     def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any] = "", value: Any = _MISSING) -> Self:
-        """Return the records whose value of a field meets a condition, in their order.
+        """Return a view of the records whose field meets a condition, in order.
 
-        A comparison is a recipe: looked up when first needed, and again in a process that the view is sent to. What a
-        callable finds is looked up at once and held, 8 bytes a record.
+        A comparison is evaluated at first use, and again in each process that unpickles the view. A
+        callable is evaluated at once, and the view stores 8 bytes for each record found.
 
         Args:
-            field: As for `column`. Labels are those of this data set, and may be named by their class.
-            op: "==", "!=", "<", "<=", ">", ">=", "in" or "not in"; or a callable that takes the column (N,) and returns
-                a mask, bool (N,).
-            value: What is compared with; several with "in" and "not in". Not with a callable.
+            field: As for `column`. Labels have this data set's numbers; a class name also works as
+                the value.
+            op: "==", "!=", "<", "<=", ">", ">=", "in" or "not in"; or a callable that takes the
+                column (N,) and returns a mask, bool (N,).
+            value: The value to compare with; a collection for "in" and "not in". Not allowed with a
+                callable.
 
         Raises:
-            SchemaError: no such field, or it can not be compared. TypeError, ValueError: there is no such operator, the
-                value is of another kind than the field, no class has this name, or a callable returned no mask.
+            SchemaError: no such field, or its type cannot be compared.
+            TypeError, ValueError: there is no such operator, the value's type does not match the
+                field, no class has this name, or a callable did not return a mask.
         """
         if callable(field) or (op == "" and value is _MISSING):
             raise TypeError(
@@ -138,21 +149,25 @@ class Views(Dataset[Any]):
         return self._of(Filtered(self._view, columns, columns.condition(field, op, value)))
 
     def split(self, parts: int | Sequence[float], seed: int = 0, *, stratify: str | None = None) -> list[Self]:
-        """Return parts that share no record and have all of them together.
+        """Split the records into disjoint parts, which together hold all of them.
 
-        Which records a part has is a pure function of the number of records, the parts and the seed: the same on every
-        machine and in every process. Parts are in random order, and nothing is held of them; with `stratify` they are
-        in the order of this data set, found when first needed and held, 8 bytes a record.
+        The result is a pure function of the number of records, the parts and the seed: the same on
+        every machine and in every process. Parts are in random order and take no memory. With
+        `stratify` they keep the order of this data set; they are computed at first use and take 8
+        bytes a record.
 
         Args:
-            parts: Fractions whose sum is 1, such as [0.9, 0.1]; numbers of records; or a number of equal parts, such as
-                5 for cross-validation. Sizes are exact; fractions are rounded as torch's `random_split` does.
+            parts: Fractions whose sum is 1, such as [0.9, 0.1]; numbers of records; or a number of
+                equal parts, such as 5 for cross-validation. Sizes are exact; fractions are rounded
+                as in torch's `random_split`.
             seed: In [0, 2**64).
-            stratify: A field, such as "label", of whose values each part has its share, within one record (two for the
-                parts behind the second).
+            stratify: A field, such as "label". Each part has its share of every value, within one
+                record (two for the third and later parts).
 
         Raises:
-            TypeError, ValueError: parts are none of these, or do not make up the whole. SchemaError: no such field.
+            TypeError, ValueError: `parts` is none of these, or the parts do not add up to the
+                whole.
+            SchemaError: no such field.
         """
         seed = integer("seed", seed, 0, WORD)
         sizes = part_sizes(len(self), parts)
@@ -166,17 +181,19 @@ class Views(Dataset[Any]):
         return [self._of(span(mixed, range(start, end))) for start, end in pairwise(ends)]
 
     def concat(self, *others: Views) -> Self:
-        """Return the records of this data set and then those of others, with the settings of this one.
+        """Return the records of this data set followed by the records of others.
 
-        The files become one run; those that several views share come once in it. Classes are numbered by name, as for
-        several files: this data set's keep their numbers. `a + b` is the same as `a.concat(b)`.
+        The result has this data set's settings. Files that several views share are opened once.
+        Classes are matched by name, as for several files: this data set's classes keep their
+        numbers. `a + b` is the same as `a.concat(b)`.
 
         Args:
-            others: Data sets of the same fields, decoded in the same way, without transforms of their own.
+            others: Data sets of the same fields and decoding, without transforms of their own.
 
         Raises:
-            TypeError: one is no FastRecordDataset. ValueError: one has other settings. SchemaError: files have
-                different fields, or their classes can not be matched.
+            TypeError: an argument is not a FastRecordDataset.
+            ValueError: one has other settings.
+            SchemaError: files have different fields, or their classes cannot be matched.
         """
         for other in others:
             if not isinstance(other, Views):
@@ -199,14 +216,15 @@ class Views(Dataset[Any]):
         return self.concat(other) if isinstance(other, Views) else super().__add__(other)
 
     def select(self, fields: Sequence[str]) -> Self:
-        """Return the records with samples that are dicts of some fields: fields mode, as of the class.
+        """Return a view in fields mode: samples are dicts of some fields.
 
         Args:
             fields: Names, in the order wanted.
 
         Raises:
-            SchemaError: no such field. TypeError: not a sequence of names. ValueError: a name comes twice, or there is
-                a transform that is called with images.
+            SchemaError: no such field.
+            TypeError: not a sequence of names.
+            ValueError: a name comes twice, or a transform expects images.
         """
         names = check_selection(fields)
         if self._fields is None and (self.transform or self.target_transform):
@@ -221,12 +239,12 @@ class Views(Dataset[Any]):
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """The fields of a sample, which is a dict of them; None if a sample is an image and what follows."""
+        """The fields of a sample dict; None if a sample starts with an image."""
         return self._fields
 
     @property
     def fingerprint(self) -> str | None:
-        """A digest of what makes this a view, for states of samplers; None if it is all records of its files."""
+        """A digest of the view for sampler states; None for all records of the files in order."""
         return self._view.fingerprint()
 
     def _of(self, rows: Rows) -> Self:
@@ -246,28 +264,28 @@ class Views(Dataset[Any]):
             )
 
     def _check_files(self, readers: Sequence[Reader]) -> None:
-        """Check that all files have the fields, of the same types.
+        """Check that all files have the fields, with the same types.
 
         Raises:
-            SchemaError: one does not.
+            SchemaError: a file does not.
         """
         check_fields(readers, self._image_field, self._label_field, self._fields or self._extra_fields)
 
     def _number_classes(self) -> None:
-        """Find how labels are numbered.
+        """Determine the label numbers.
 
         Raises:
-            SchemaError: the classes of files can not be matched, or there are no labels to number.
+            SchemaError: the classes of files cannot be matched, or there are no labels to number.
         """
         self._labels = Labels(self._shards, self._label_field, self._given_classes)
 
     @property
     def _mapped_label(self) -> str | None:
-        """The field among those selected whose labels differ from what the files hold."""
+        """The selected field whose labels differ from the stored values."""
         return self._label_field if self._labels.are_mapped and self._label_field in (self._fields or ()) else None
 
     def _named_labels(self, value: Any) -> Any:
-        """Return labels in the place of class names."""
+        """Replace class names by labels."""
         if isinstance(value, str):
             return self._label_of(value)
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -283,7 +301,7 @@ class Views(Dataset[Any]):
 
 
 def concat(first: Views, *others: Views) -> Any:
-    """Return the records of several data sets one after the other: `first.concat(*others)`; see there."""
+    """Return the records of several data sets one after the other: `first.concat(*others)`."""
     if not isinstance(first, Views):
         raise TypeError(f"concat takes data sets of fastrecord, one after the other, not {type(first).__name__}")
     return first.concat(*others)

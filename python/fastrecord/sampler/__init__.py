@@ -1,4 +1,4 @@
-"""Which records make up batch k of an epoch: the batch sampler, its state, weighted draws and read-ahead.
+"""Which records make up batch k of an epoch: batch sampler, state, weighted draws, read-ahead.
 
-Imports `dataset` and everything below it. Reads no payload.
+Imports `dataset` and the layers below it. Does not read payloads.
 """

@@ -1,4 +1,7 @@
-"""Which records make up batch k of an epoch, as a pure function; a batch sampler for torch's DataLoader around it."""
+"""`FastRecordBatchSampler`: which records make up batch k of an epoch, as a pure function.
+
+Does not read payloads; holds no permutation.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ from fastrecord.sampler.draws import make_draw
 from fastrecord.sampler.read_ahead import ReadAhead, default_block_records
 from fastrecord.sampler.state import STATE_VERSION, TAILS, Shuffle, State, Tail, shuffle_kind
 
-# Of 2 to 4 MiB each: at most 512 MiB are mixed, and as much again is read ahead.
+# Blocks have 2 to 4 MiB: at most 512 MiB are mixed, and as much again is read ahead.
 _WINDOW_BLOCKS = 128
 
 
 def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
-    """Positions in the epoch order that one rank takes of one global batch; over all ranks each position comes once."""
+    """Return one rank's positions, in the epoch order, of one global batch.
+
+    Over all ranks each position comes once.
+    """
     start = batch * global_batch_size
     stop = min(start + global_batch_size, n)
     return range(start + rank, stop, world_size)
@@ -32,8 +38,8 @@ def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_s
 def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int:
     """Return the number of batches in one rank's epoch of n records.
 
-    It is the same on all ranks with `"pad"` and `"drop"`. With `"exact"` the last global batch is a batch only for
-    those ranks that have a share in it.
+    It is the same on all ranks with `"pad"` and `"drop"`. With `"exact"` only the ranks with a
+    share in the last global batch count that batch.
     """
     full, rest = divmod(n, global_batch_size)
     match tail:
@@ -46,55 +52,63 @@ def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int
 
 
 class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
-    """Yields this rank's share of each global batch as a list of record numbers: a `batch_sampler` for DataLoader.
+    """Yields this rank's share of each global batch: a `batch_sampler` for torch's DataLoader.
 
-    Global batch g of an epoch is positions [g * B, (g + 1) * B) of the epoch order, where B is `batch_size *
-    world_size`; rank r takes every `world_size`-th of them from the r-th on. So the global batches do not depend on how
-    many ranks share them, and any batch is computed without those before it. No permutation is held: a billion records
-    take no memory.
+    A batch is a list of record numbers. Global batch g of an epoch has positions [g * B, (g + 1) *
+    B) of the epoch order, where B is `batch_size * world_size`. Rank r takes every `world_size`-th
+    of them, starting with the r-th. So the global batches do not depend on the number of ranks, and
+    each batch is computed without the batches before it. The sampler holds no permutation: a
+    billion records take no memory.
 
-    **Epochs.** An iteration begins when its first batch is asked for, and is one epoch: the one that `set_epoch` named.
-    Without `set_epoch` it is the next epoch if the iteration before has handed out its last batch, and the same epoch
-    again, from its start, if that was broken off.
+    **Epochs.** An iteration begins when its first batch is requested, and covers one epoch: the
+    epoch passed to `set_epoch`. Without `set_epoch` it is the next epoch if the previous iteration
+    has yielded its last batch. If that iteration was stopped early, the same epoch starts again.
 
-    **Resuming.** After `load_state_dict` the next iteration yields the rest of the epoch that the state was saved in;
-    those after it are whole. `len()` is always that of a whole epoch. `set_epoch` with the epoch of the loaded state
-    keeps the place; with another one it drops it.
+    **Resuming.** After `load_state_dict` the next iteration yields the rest of the epoch in which
+    the state was saved. Later iterations are whole epochs. `len()` always counts a whole epoch.
+    `set_epoch` with the epoch of the loaded state keeps the position; another epoch discards it.
 
     Args:
-        data: Anything with a length, which is taken once, here. If it has `snapshots`, as FastRecordDataset does,
-            states name its files.
+        data: Any object with a length; the length is read once, by the constructor. If it has
+            `snapshots`, as FastRecordDataset does, states name its files.
         batch_size: Records in a batch of this rank, at least 1.
-        shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False, to evaluate: the order of the
-            records; an error with weights or balance, which draw at random. "blocks": for disks and mounts that hate
-            random reads. Blocks of neighbouring records come in random order, and records are mixed within a window of
-            blocks, both drawn from (seed, epoch); docs/order.md says what that does to randomness and to reads.
-        block_records: With "blocks": neighbouring records in a block. Default: a power of two that makes blocks of 2 to
-            4 MiB, at least 1; 64 for data that do not say their size.
-        window_blocks: With "blocks": blocks that are mixed with each other. Default: 128.
+        shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False, for
+            evaluation: the order of the records; an error with weights or balance, which draw at
+            random. "blocks", for disks and mounts with slow random reads: blocks of
+            neighbouring records come in random order, and records are mixed within a window of
+            blocks. Both are drawn from (seed, epoch); docs/order.md describes the effect on
+            randomness and on reads.
+        block_records: With "blocks": neighbouring records in a block. Default: a power of two, at
+            least 1, that makes blocks of 2 to 4 MiB; 64 for data of unknown size.
+        window_blocks: With "blocks": number of blocks that are mixed with each other. Default: 128.
         seed: In [0, 2**64).
-        rank: This process's number in [0, world_size). Given together with `world_size`, or not at all: then both are
-            taken here from torch.distributed, and are 0 and 1 if it has no process group yet. A group that is made
-            later and says otherwise is an error when iterating.
+        rank: This process's number in [0, world_size). Give both `rank` and `world_size`, or
+            neither. By default the constructor reads both from torch.distributed; they are 0 and 1
+            if there is no process group yet. If a group created later differs, iterating raises an
+            error.
         world_size: Number of processes that share each global batch.
-        tail: What becomes of a last global batch of fewer than B records. `"pad"`: it is filled up from the start of
-            the epoch order (over and over if there are fewer than B records in all), so that fewer than B records
-            repeat and all ranks have equally many batches of equal size. `"drop"`: it is left out. `"exact"`: each
-            record comes once over all ranks; the ranks' last batches differ in size, and some ranks may have one batch
-            fewer. Default: `"pad"` when shuffling over several ranks, else `"exact"`.
-        drop_last: True is `tail="drop"`, under the name that torch uses.
-        weights: Draw records with replacement, each as often as its weight says: at least 0 and finite, (len(data),).
-            Every position of the epoch order is drawn from (seed, epoch, position) alone.
-        balance: Draw as many records of every class: the name of a field such as "label", or the class of each record,
-            (len(data),). Classes come in turns, in random order in each round; a class's records come in random order,
-            and none a second time before all have been.
+        tail: What happens to a last global batch of fewer than B records. `"pad"`: it is filled up
+            from the start of the epoch order (repeatedly if there are fewer than B records in all).
+            So fewer than B records repeat, and all ranks have the same number of batches, all of
+            one size. `"drop"`: it is left out. `"exact"`: each record comes once over all ranks;
+            the ranks' last batches differ in size, and some ranks may have one batch less. Default:
+            `"pad"` when shuffling over several ranks, else `"exact"`.
+        drop_last: True is `tail="drop"`, under torch's name.
+        weights: Draw records with replacement, with probability proportional to their weights: at
+            least 0 and finite, (len(data),). Every position of the epoch order is drawn from (seed,
+            epoch, position) alone.
+        balance: Draw equally many records of every class: the name of a field such as "label", or
+            the class of each record, (len(data),). Each round has every class once, in random
+            order. A class's records come in random order, and no record repeats before all of its
+            class have come.
         num_samples: With weights or balance: positions of an epoch. Default: `len(data)`.
 
     Raises:
         TypeError: an argument has another type; `data` has no length.
-        ValueError: a number is out of range; `data` is empty, or `"drop"` leaves none of it; only one of rank and
-            world_size is given; `drop_last` contradicts `tail`; blocks are described without `shuffle="blocks"`;
-            weights are negative, not finite or all 0. SchemaError: `balance` names no field of classes.
+        ValueError: a number is out of range; `data` is empty, or `"drop"` leaves no batch; only one
+            of rank and world_size is given; `drop_last` contradicts `tail`; blocks are described
+            without `shuffle="blocks"`; weights are negative, not finite or all 0.
+        SchemaError: `balance` does not name a field of classes.
     """
 
     def __init__(
@@ -150,7 +164,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
         self._view: str | None = getattr(data, "fingerprint", None)
         given = {"block_records": block_records, "window_blocks": window_blocks}
-        # What was given, a state has to agree with; what was not, it brings.
+        # A loaded state must agree with the given values, and supplies the others.
         self._blocks_given = {k: integer(k, value, 1, MOST) for k, value in given.items() if value is not None}
         if self._blocks_given and self._shuffle != "blocks":
             raise ValueError(
@@ -161,11 +175,11 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._run = _Run(epoch=0, done=0)
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches in a whole epoch, whether or not the next iteration is one."""
+        """Return the number of this rank's batches in a whole epoch, also after a resume."""
         return batch_count(self._n, global_batch_size=self.global_batch_size, rank=self._rank, tail=self._tail)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the record numbers of one batch after the other; see the class for which epoch, and from where."""
+        """Yield the record numbers of each batch; the class documents the epoch and the start."""
         run = self._begin()
         while run.done < len(self):
             rows = self.rows(run.done, epoch=run.epoch)
@@ -175,8 +189,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     def _begin(self) -> _Run:
         """Begin an iteration: the next batch is number `run.done` of `run.epoch`.
 
-        Whoever iterates computes batches from `rows` and `positions`, as far ahead as it likes, and raises `run.done`
-        by one when it hands a batch out: `epoch` and `state_dict` go by that.
+        The caller computes batches from `rows` and `positions`, as far ahead as it likes. It
+        increments `run.done` for each batch it hands out, because `epoch` and `state_dict` depend
+        on it.
         """
         group = process_group()
         if self._follows_group and group is not None and group != (self._rank, self._world_size):
@@ -186,13 +201,14 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             )
         if self._run.begun:
             self._run = _Run(epoch=self.epoch, done=0)
-        # Each iteration counts for itself: one that goes on after another has begun must not move that one's place.
+        # Each iteration keeps its own count: an older iteration that continues must not move the
+        # position of a newer one.
         run = self._run
         run.begun = True
         return run
 
     def _read_ahead(self, run: _Run) -> ReadAhead | None:
-        """Return what names the records to ask for ahead of the batches of a run, if its order has a near future."""
+        """Return the read-ahead of a run; None if its order is not by blocks."""
         if self._shuffle != "blocks":
             return None
         size = self.global_batch_size
@@ -202,9 +218,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         )
 
     def positions(self, batch: int) -> NDArray[np.int64]:
-        """Return the positions in the epoch order that this rank takes of a batch, int64 (records in the batch,).
+        """Return this rank's positions, in the epoch order, of a batch, int64 (records in the batch,).
 
-        Those that fill up a last batch have wrapped round to the start.
+        Positions that fill up a last batch wrap around to the start.
 
         Raises:
             IndexError: `batch` is not in [0, len(self)).
@@ -214,26 +230,31 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         return self._span(batch, batch + 1)
 
     def _span(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the positions that this rank takes of batches [first, stop), one batch after the other."""
+        """Return this rank's positions of batches [first, stop), one batch after the other."""
         size = self.global_batch_size
-        # Padding: the epoch order goes on for as long as the batch needs, and what is beyond its end is at its start.
+        # Padding: the epoch order continues as long as the batch needs; positions past its end wrap
+        # around to its start.
         n = stop * size if self._tail == "pad" else self._n
         share, last = (
             batch_rows(n, batch=batch, global_batch_size=size, rank=self._rank, world_size=self._world_size)
             for batch in (first, stop - 1)
         )
-        # Global batches are multiples of the number of ranks: shares of neighbouring ones make one run.
+        # Global batches are multiples of the number of ranks, so a rank's shares of neighbouring
+        # batches form one range.
         return np.arange(share.start, last.stop, share.step, dtype=np.int64) % self._n
 
     def rows(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
-        """Return the record numbers of one batch of this rank, int64 (records in the batch,). No iteration is touched.
+        """Return the record numbers of one batch of this rank, int64 (records in the batch,).
+
+        No iteration is affected.
 
         Args:
             batch: Number of the batch in its epoch.
             epoch: Default: `self.epoch`.
 
         Raises:
-            IndexError: `batch` is not in [0, len(self)). ValueError: `epoch` is negative.
+            IndexError: `batch` is not in [0, len(self)).
+            ValueError: `epoch` is negative.
         """
         positions = self.positions(batch)
         return self._at(positions, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
@@ -273,22 +294,22 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     @property
     def records(self) -> int:
-        """Records of the data."""
+        """Number of records in the data."""
         return self._records
 
     @property
     def num_samples(self) -> int:
-        """Positions of an epoch: the records of the data, unless draws with replacement are given another number."""
+        """Positions of an epoch: the number of records, or `num_samples` for draws with replacement."""
         return self._n
 
     @property
     def seed(self) -> int:
-        """What the epoch orders are drawn from; a loaded state brings its own."""
+        """The seed of the epoch orders; loading a state replaces it."""
         return self._seed
 
     @property
     def shuffle(self) -> Shuffle:
-        """Whether the epoch order is a permutation, and whether one of blocks."""
+        """Whether the epoch order is a permutation; "blocks" for a permutation of blocks."""
         return self._shuffle
 
     @property
@@ -303,11 +324,12 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     @property
     def tail(self) -> Tail:
-        """What becomes of a last global batch that is not full."""
+        """What happens to a last global batch that is not full."""
         return self._tail
 
-    # No `drop_last` here: what has batch_size and drop_last, Lightning takes for a BatchSampler like torch's and makes
-    # anew around a sampler of its own: the records would be shared out twice. Without it, it says what to do instead.
+    # No `drop_last` attribute here. Lightning takes an object with batch_size and drop_last for
+    # torch's BatchSampler, and rebuilds it around a sampler of its own; the records would then be
+    # divided twice. Without the attribute, Lightning reports what to do instead.
 
     @property
     def sampler(self) -> FastRecordBatchSampler:
@@ -316,33 +338,38 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the iteration under way or, once that has handed out its last batch, the next one."""
+        """The epoch of the current iteration; the next epoch once that has yielded its last batch."""
         return self._run.epoch + self._handed_out_all()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` that of the next iteration.
+        """Set the epoch of the next iteration.
 
-        The same epoch again changes nothing while that is under way or a loaded state waits to be continued in it.
+        The same epoch again changes nothing during its iteration, or while a loaded state waits to
+        be continued in it.
 
         Raises:
-            TypeError: no int. ValueError: negative.
+            TypeError: not an int.
+            ValueError: negative.
         """
         epoch = integer("epoch", epoch, 0, WORD)
         if epoch != self._run.epoch or self._handed_out_all():
             self._run = _Run(epoch=epoch, done=0)
 
     def state_dict(self, batches_done: int | None = None) -> dict[str, Any]:
-        """Return where the epoch stands, ready for JSON: what `load_state_dict` continues from.
+        """Return the position in the epoch, ready for JSON; `load_state_dict` continues from it.
 
-        The state is the same on all ranks that have done equally many batches, and good for all; save that of rank 0.
+        The state is the same on all ranks that have done equally many batches, and valid for all
+        ranks. Save the state of rank 0.
 
         Args:
-            batches_done: Batches of the epoch begun last that this rank has consumed, counted from the epoch's start,
-                also after a resume. A DataLoader with workers takes batches from the sampler ahead of the consumer, so
-                that only the consumer knows. Default: the batches handed out, which is right without workers.
+            batches_done: Batches of the newest epoch that this rank has consumed, counted from the
+                epoch's start, also after a resume. A DataLoader with workers takes batches from the
+                sampler ahead of the consumer, so only the consumer knows this number. Default: the
+                batches yielded, which is right without workers.
 
         Raises:
-            TypeError: `batches_done` is no int. ValueError: it is not in [0, len(self)].
+            TypeError: `batches_done` is not an int.
+            ValueError: it is not in [0, len(self)].
         """
         done = self._run.done if batches_done is None else integer("batches_done", batches_done, 0, len(self) + 1)
         over = done >= len(self) and (batches_done is not None or self._run.begun)
@@ -364,15 +391,15 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next iteration yields the batches that were not done, in constant time.
+        """Continue from a state: the next iteration yields the remaining batches, in constant time.
 
-        The state's seed is taken over, and its tail and blocks unless they were given to this sampler. The world size
-        may differ.
+        The sampler takes over the state's seed. It also takes over its tail and blocks, unless they
+        were given to the constructor. The world size may differ.
 
         Raises:
-            TypeError, ValueError: the state is malformed, of another version, of other data, of another global batch
-                size (the message names the `batch_size` that fits), or differs in shuffle or in a tail or blocks that
-                were given. Then nothing has changed.
+            TypeError, ValueError: the state is malformed, of another version, of other data, or of
+                another global batch size (the message names the `batch_size` that fits); or it
+                differs in shuffle, or in a given tail or blocks. Then nothing has changed.
         """
         loaded = State.parse(state)
         loaded.check_data(self._snapshots, self._records, self._view)
@@ -392,7 +419,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
                 raise ValueError(f"the state has {name}={then}, this sampler {name}={given}: make them equal")
         if self._tail_given and loaded.tail != self._tail:
             raise ValueError(f"the state has tail={loaded.tail!r}, this sampler tail={self._tail!r}: make them equal")
-        # Counted as rank 0 has them, which has most: a state is good for every rank, even one that has no batch left.
+        # Count the batches of rank 0, which has the most: a state is valid for every rank, even for
+        # one without batches left.
         batches = batch_count(self._n, global_batch_size=self.global_batch_size, rank=0, tail=loaded.tail)
         if loaded.batches_done >= batches:
             raise ValueError(f"the state leaves no batch: it has {loaded.batches_done} done, an epoch has {batches}")
@@ -403,7 +431,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._run = _Run(epoch=loaded.epoch, done=loaded.batches_done)
 
     def __repr__(self) -> str:
-        """Describe what it makes batches of, and how."""
+        """Describe the data and the order."""
         draw = "" if self._draw is None else f", {self._draw.recipe()['kind']}"
         ranks = f", rank={self._rank}, world_size={self._world_size}" if self._world_size > 1 else ""
         return (
@@ -417,7 +445,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
 @dataclass(slots=True)
 class _Run:
-    """One pass through an epoch: an iteration, or (not begun) what the next one will be."""
+    """One pass through an epoch: an iteration, or (not begun) the plan of the next one."""
 
     epoch: int
     done: int
@@ -425,7 +453,7 @@ class _Run:
 
 
 def process_group() -> tuple[int, int] | None:
-    """Rank and world size of torch.distributed's process group, if there is one."""
+    """Return rank and world size of torch.distributed's process group; None without a group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()

@@ -1,4 +1,7 @@
-"""Which record comes at a position of an epoch that draws with replacement: by weight, or in turns by class."""
+"""Draws with replacement: which record comes at a position, by weight or by class in turn.
+
+Pure functions of (seed, epoch, position); only `make_draw` and `class_weights` read data.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,25 @@ if TYPE_CHECKING:
 
 
 class Draw(Protocol):
-    """A rule by which records are drawn, each as a function of (seed, epoch, position) alone."""
+    """A rule that draws records as a function of (seed, epoch, position) alone."""
 
     def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the records at positions, int64 (N,)."""
 
     def recipe(self) -> dict[str, Any]:
-        """Return what states know the rule by, ready for JSON."""
+        """Return the parameters that identify the rule in states, ready for JSON."""
 
 
 class Weighted:
-    """Each record as often as its weight says, independently of those before.
+    """Draws each record in proportion to its weight, independently of earlier draws.
 
     Args:
         weights: At least 0 and finite, (records,).
         records: Number of records.
 
     Raises:
-        TypeError: no numbers. ValueError: another shape, a weight that is negative, infinite or NaN, or none above 0.
+        TypeError: not numbers.
+        ValueError: the shape is wrong; a weight is negative, infinite or NaN; or all weights are 0.
     """
 
     def __init__(self, weights: ArrayLike, records: int) -> None:
@@ -47,7 +51,7 @@ class Weighted:
         if bad.size:
             raise ValueError(f"weights are at least 0 and finite, but record {bad[0]} has {array[bad[0]]}")
         with np.errstate(over="ignore"):
-            # One after the other, not in pairs as sum() adds: the same on every machine.
+            # A sequential sum, not pairwise as in sum(): the same on every machine.
             self._cumulative: NDArray[np.float64] = np.cumsum(array)
         if not 0 < self._cumulative[-1] < np.inf:
             raise ValueError(f"weights have a finite sum above 0, not {self._cumulative[-1]}")
@@ -58,19 +62,21 @@ class Weighted:
         return _core.draw_weighted(self._cumulative, seed, epoch, positions)
 
     def recipe(self) -> dict[str, Any]:
-        """Return what states know the rule by."""
+        """Return the parameters that identify the rule in states."""
         return {"kind": "weights", "digest": self._digest}
 
 
 class Balanced:
-    """Classes in turns: each once in a round, and none of a class's records twice before all of them have been.
+    """Draws classes in turn: each class once in a round.
+
+    No record of a class repeats before all records of the class have been drawn.
 
     Args:
         classes: The class of each record, numbers or str, (records,).
         records: Number of records.
 
     Raises:
-        ValueError: another shape.
+        ValueError: the shape is wrong.
     """
 
     def __init__(self, classes: ArrayLike, records: int) -> None:
@@ -88,15 +94,16 @@ class Balanced:
         return self._by_class[_core.draw_balanced(self._ends, seed, epoch, positions)]
 
     def recipe(self) -> dict[str, Any]:
-        """Return what states know the rule by."""
+        """Return the parameters that identify the rule in states."""
         return {"kind": "balance", "digest": self._digest}
 
 
 def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike | None) -> Draw | None:
-    """Return the rule that a sampler's arguments ask for, if they ask for one.
+    """Return the draw rule for a sampler's arguments; None without weights and balance.
 
     Raises:
-        TypeError, ValueError: they are of another type or shape, or contradict each other. SchemaError: no such field.
+        TypeError, ValueError: an argument has another type or shape, or they contradict each other.
+        SchemaError: no such field.
     """
     if weights is not None and balance is not None:
         raise ValueError("weights and balance are two ways to draw records: give one of them")
@@ -115,17 +122,19 @@ def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike |
 
 
 def class_weights(dataset: FastRecordDataset, field: str | None = None) -> NDArray[np.float64]:
-    """Return weights by which every class is drawn equally often: records / (classes * records of the class).
+    """Return weights that draw every class equally often: records / (classes * records of the class).
 
     Args:
         dataset: Has a field of classes.
-        field: Its name; by default that of the labels.
+        field: Its name; by default the label field.
 
     Returns:
         For each record, float64 (len(dataset),); their mean is 1.
 
     Raises:
-        AttributeError: the data set has no labels. SchemaError: no such field. ValueError: it holds arrays.
+        AttributeError: the data set has no labels.
+        SchemaError: no such field.
+        ValueError: the field holds arrays.
     """
     values = dataset.targets if field is None else dataset.column(field)
     if values.ndim != 1:

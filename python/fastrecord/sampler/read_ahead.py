@@ -1,4 +1,7 @@
-"""What to ask the kernel for before its turn comes, where records are shuffled by blocks."""
+"""`ReadAhead`: which records to prefetch when records are shuffled by blocks.
+
+Returns record numbers; it does not read or advise.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,17 @@ from numpy.typing import NDArray
 
 from fastrecord import _core
 
-# Blocks of 2 to 4 MiB: a disk that reads 200 MB/s and moves its head in 8 ms spends two thirds of its time reading.
+# Blocks of 2 to 4 MiB: a disk that reads 200 MB/s with seeks of 8 ms spends two thirds of its time
+# reading.
 _BLOCK_BYTES = 4 << 20
 _BLOCK_RECORDS = 64
 
 
 def default_block_records(snapshots: Sequence[Mapping[str, Any]]) -> int:
-    """Return the largest power of two of records that are, on average, no more than a block's bytes together.
+    """Return the largest power of two of records whose average total size fits a block.
 
     Args:
-        snapshots: `bytes` and `records` of each file; empty if that is not known.
+        snapshots: `bytes` and `records` of each file; empty if unknown.
     """
     size: int = sum(file.get("bytes", 0) for file in snapshots)
     if size == 0:
@@ -29,18 +33,19 @@ def default_block_records(snapshots: Sequence[Mapping[str, Any]]) -> int:
 
 
 class ReadAhead:
-    """Names the records of the next window, in the order of the file, while batches of this one are made.
+    """Lists the records of the next window in file order, during the batches of the current window.
 
-    In a window of blocks the records come in random order: read one by one, they are random reads within it. But what
-    comes next is known: while a window is consumed, the next one is asked for at the same pace, from its first record
-    in the file to its last. So a disk reads whole blocks in one direction, and each batch is in the page cache when its
-    turn comes. Each rank names its own records: what a machine does not need it does not read.
+    In a window of blocks the records come in random order: read one by one, they are random reads
+    within it. But the next window is known. While the batches of a window are consumed, the next
+    window is requested at the same pace, from its first record in the file to its last. So a disk
+    reads whole blocks in one direction, and each batch is in the page cache when it is needed. Each
+    rank lists its own records only, so a machine reads only what it needs.
 
     Args:
         order: The epoch's order.
         used: Positions of the order that the epoch uses: all, or fewer if its tail is dropped.
         global_batch_size: Positions in a global batch.
-        rank, world_size: This rank has every `world_size`-th position, from the rank-th on.
+        rank, world_size: This rank has every `world_size`-th position, starting at position `rank`.
     """
 
     def __init__(
@@ -57,10 +62,10 @@ class ReadAhead:
         self._named = 0
 
     def rows(self, batch: int) -> NDArray[np.int64]:
-        """Return the records to ask for when a batch is begun: numbers of this rank's records, int64 (N,), N may be 0.
+        """Return the records to prefetch when a batch begins: int64 (N,), N may be 0.
 
-        The first batch asked about, and one that does not follow the one before, begin with what is left of their own
-        window: its reads have to be made up for.
+        The numbers are this rank's records. The first batch, and a batch that does not follow the
+        previous one, start with the rest of their own window, which has not been prefetched.
 
         Args:
             batch: Number of the batch in its epoch.
@@ -77,7 +82,7 @@ class ReadAhead:
                 self._enter(start)
             first, last = self._window
             start = min(stop, last)
-            # All of the next window is named when all of this one is consumed.
+            # The whole next window is listed when the whole current window is consumed.
             named = len(self._next) * (start - first) // (last - first)
             parts.append(self._next[self._named : named])
             self._named = named
@@ -90,6 +95,6 @@ class ReadAhead:
         self._named = 0
 
     def _share(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return this rank's records at positions [start, stop), in the order of the file."""
+        """Return this rank's records at positions [start, stop), in file order."""
         first = start + (self._rank - start) % self._world_size
         return np.sort(self._order.rows(np.arange(first, min(stop, self._used), self._world_size, dtype=np.int64)))

@@ -1,4 +1,7 @@
-"""What a batch sampler's state says, checked; and the checks of its arguments."""
+"""`State`: a batch sampler's saved state, checked; and the checks of the sampler's arguments.
+
+Does not compute batches.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +52,11 @@ class State:
                 f"the state has version {version!r}, this fastrecord reads {_READABLE[0]} to {_READABLE[-1]}"
             )
         if version == 1:
-            # Before there were blocks.
+            # States written before "blocks" existed have a flag.
             flag("state: shuffle", state.get("shuffle", False))
             state = {**state, "block_records": None, "window_blocks": None}
         if version < STATE_VERSION:
-            # Before there were views and draws.
+            # States written before views and draws existed lack these keys.
             state = {**state, "samples": state.get("records"), "draw": None, "view": None}
         missing = [name for name in cls.__slots__ if name not in state]
         if missing:
@@ -88,18 +91,19 @@ class State:
         )
 
     def check_data(self, snapshots: Sequence[Mapping[str, Any]], records: int, view: str | None) -> None:
-        """Refuse data other than those of the state.
+        """Refuse data that differ from the state's data.
 
         Args:
-            snapshots: What of each file is read; empty if that is not known.
+            snapshots: The snapshot of each file; empty if unknown.
             records: Number of records.
             view: The fingerprint of a view of the files, None for all their records.
 
         Raises:
-            ValueError: they are others.
+            ValueError: they differ.
         """
         advice = "open the data as they were then, or start without the state"
-        # If one of the two does not know its files (a Subset does not), there is only the number of records to compare.
+        # If one side does not know its files (a Subset does not), only the number of records is
+        # compared.
         if self.snapshots and snapshots:
             then_files, now_files = len(self.snapshots), len(snapshots)
             if then_files != now_files:
@@ -121,14 +125,14 @@ class State:
             raise ValueError(f"the state is of {self.records} records, the data have {records}: {advice}")
 
     def check_draw(self, draw: Mapping[str, Any] | None, samples: int) -> None:
-        """Refuse to go on with records drawn by another rule.
+        """Refuse to continue with another draw rule.
 
         Args:
-            draw: The recipe of the sampler's rule, None if it draws none with replacement.
+            draw: `recipe()` of the sampler's rule; None without draws.
             samples: Positions of an epoch.
 
         Raises:
-            ValueError: it is another rule, or another number of samples.
+            ValueError: the rule or the number of samples differs.
         """
         if self.draw != draw:
             then, now = ((one or {}).get("kind", "neither weights nor balance") for one in (self.draw, draw))
@@ -143,7 +147,7 @@ def _describe(file: Mapping[str, Any]) -> str:
 
 
 def shuffle_kind(name: str, value: Any) -> Shuffle:
-    """Check a kind of shuffle."""
+    """Check and return a kind of shuffle."""
     if isinstance(value, str) and value == "blocks":
         return "blocks"
     if not isinstance(value, bool):

@@ -1,9 +1,9 @@
-"""What is done to images: descriptions that the loader's threads carry out, and `Normalize`, a module for the device.
+"""Image transforms: geometry descriptions for the loader's threads, and the module `Normalize`.
 
-`PairedRandomCrop` is for whole batches of pairs of arrays; `BatchInfo` is what such a transform is told of its batch.
-
-The geometry is torchvision's: the same boxes from the same distributions, antialiased bilinear resizing. Sizes are an
-int for a square, or `(height, width)`, in pixels.
+`PairedRandomCrop` transforms whole batches of pairs of arrays; `BatchInfo` describes the batch to
+such a transform. The geometry is torchvision's: the same boxes from the same distributions, and
+antialiased bilinear resizing. Sizes are an int for a square, or `(height, width)`, in pixels.
+Imports no data set and no loader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 Size: TypeAlias = int | tuple[int, int]
 
-# Of ImageNet's RGB values in [0, 1]; the numbers that torchvision's own training uses.
+# Mean and standard deviation of ImageNet's RGB values in [0, 1], as in torchvision's own training.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -74,10 +74,10 @@ def _range(name: str, value: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What the geometries have in common.
+    """Base class of the geometries.
 
     Attributes:
-        size: Of the output; kept as (height, width).
+        size: Size of the output; stored as (height, width).
     """
 
     size: Size
@@ -92,21 +92,21 @@ class Geometry:
         return _size(self.size)
 
     def _spec(self) -> tuple[Any, ...]:
-        """Return the description that the core reads."""
+        """Return the description for the core."""
         return (self.kind, self.output)
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop(Geometry):
-    """A random part of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
+    """A crop of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
 
     Attributes:
-        size: Of the output.
-        scale: Share of the image's area, from and to.
-        ratio: Width over height, from and to; drawn uniformly in its logarithm.
+        size: Size of the output.
+        scale: Minimum and maximum share of the image's area.
+        ratio: Minimum and maximum of width / height; drawn uniformly in its logarithm.
 
     Raises:
-        TypeError, ValueError: a size or range makes no sense.
+        TypeError, ValueError: a size or range is invalid.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -127,12 +127,12 @@ class CenterCrop(Geometry):
     """The middle of an image: torchvision's `Resize(resize)` and `CenterCrop(size)`.
 
     Attributes:
-        size: Of the output.
-        resize: The shorter side is resized to so many pixels first, the longer one in proportion; None: no resizing,
-            and smaller images get a black border.
+        size: Size of the output.
+        resize: The shorter side is first resized to this many pixels, the longer side in
+            proportion. None: no resizing, and smaller images get a black border.
 
     Raises:
-        TypeError, ValueError: a size makes no sense, or the crop is larger than `resize`.
+        TypeError, ValueError: a size is invalid, or the crop is larger than `resize`.
     """
 
     resize: int | None = None
@@ -149,13 +149,15 @@ class CenterCrop(Geometry):
 
 @dataclass(frozen=True)
 class Resize(Geometry):
-    """The whole image, resized to just this size, whatever its aspect ratio: torchvision's `Resize((height, width))`.
+    """The whole image, resized to exactly this size: torchvision's `Resize((height, width))`.
+
+    The aspect ratio is not kept.
 
     Attributes:
-        size: Of the output; a batch has images of one size, so an int is a square.
+        size: Size of the output. All images of a batch have one size, so an int means a square.
 
     Raises:
-        TypeError, ValueError: the size makes no sense.
+        TypeError, ValueError: the size is invalid.
     """
 
     kind = "resize"
@@ -163,16 +165,16 @@ class Resize(Geometry):
 
 @dataclass(frozen=True)
 class RandomCrop(Geometry):
-    """A part of just this size at a random place, not resized: torchvision's `RandomCrop`.
+    """A part of exactly this size at a random place, not resized: torchvision's `RandomCrop`.
 
-    Images that are smaller get a black border.
+    Smaller images get a black border.
 
     Attributes:
-        size: Of the output.
-        padding: Width of the black border that is added on all sides first, in pixels.
+        size: Size of the output.
+        padding: Width in pixels of the black border that is first added on all sides.
 
     Raises:
-        TypeError, ValueError: a size makes no sense.
+        TypeError, ValueError: a size is invalid.
     """
 
     padding: int = 0
@@ -187,15 +189,16 @@ class RandomCrop(Geometry):
 
 
 class Normalize(nn.Module):
-    """Turns uint8 images into ones of about zero mean and unit variance, on whatever device they are, compiled or not.
+    """Normalises uint8 images to about zero mean and unit variance, on any device, also compiled.
 
     Args:
-        mean, std: One number for each channel, of values in [0, 1].
-        dtype: Of the result; computed in float32.
+        mean, std: One number for each channel, for values in [0, 1].
+        dtype: Type of the result; the computation is in float32.
 
     Raises:
-        ValueError: not as many numbers of one as of the other, or a standard deviation that is not above 0.
-        TypeError: `dtype` is no float type.
+        ValueError: the numbers of means and standard deviations differ, or a standard deviation is
+            not above 0.
+        TypeError: `dtype` is not a float type.
     """
 
     mean: torch.Tensor
@@ -213,12 +216,12 @@ class Normalize(nn.Module):
         if not getattr(dtype, "is_floating_point", False):
             raise TypeError(f"dtype is a float type, not {dtype}")
         self.dtype = dtype
-        # Not part of a model's state: they are arguments, and checkpoints without them load.
+        # Arguments, not part of a model's state: checkpoints without them load.
         self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return `images`, uint8 (B, C, H, W), normalised, of `dtype`, in the same memory format."""
+        """Return normalised `images`, uint8 (B, C, H, W), in `dtype` and the same memory format."""
         return ((images - self.mean) / self.std).to(self.dtype)
 
     def extra_repr(self) -> str:

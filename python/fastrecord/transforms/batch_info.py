@@ -1,4 +1,4 @@
-"""Which batch it is, told to what is done to whole batches."""
+"""`BatchInfo`: the identity of a batch, passed to transforms of whole batches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class BatchInfo:
     """Where the records of a batch come from, and random numbers for them.
 
     Attributes:
-        seed: Of the order and the augmentation, in [0, 2**64).
+        seed: Seed of the order and the augmentation, in [0, 2**64).
         epoch: Number of the epoch, in [0, 2**64).
-        positions: Place of each record in the epoch's order, int64 (B,), at least 0.
-        rows: Number of each record in the data set, int64 (B,).
+        positions: Position of each record in the epoch's order, int64 (B,), at least 0.
+        rows: Index of each record in the data set, int64 (B,).
 
     Raises:
-        TypeError: positions or rows are no int64 arrays.
-        ValueError: they are not one-dimensional and of one length, or a number is out of range.
+        TypeError: positions or rows are not int64 arrays.
+        ValueError: they are not one-dimensional or differ in length, or a number is out of range.
     """
 
     seed: int
@@ -50,18 +50,20 @@ class BatchInfo:
     def uniform(self, draws: int, *, stream: int = 0) -> NDArray[np.float64]:
         """Return random numbers for each record, uniform in [0, 1).
 
-        A record's numbers are a function of (seed, epoch, its position, stream) alone: the same on any number of
-        threads and ranks, in a batch of any size, and when a run is resumed. Asked again they are the same again, and
-        with more draws the first ones are; so let what else is random in the batch take another stream.
+        A record's numbers are a function of (seed, epoch, position, stream) alone. They are the
+        same for any number of threads and ranks, any batch size, and after a resume. A second call
+        returns the same numbers, and a call with more draws starts with them. Use another stream
+        for each independent use in the batch.
 
         Args:
             draws: Numbers for each record.
-            stream: Sets the numbers of one use apart from those of another, in [0, 2**64).
+            stream: Separates independent uses, in [0, 2**64).
 
         Returns:
             float64 (B, draws), a new array.
 
         Raises:
-            ValueError: more than 65,536 draws, or a position below 0. OverflowError: an argument below 0.
+            ValueError: more than 65,536 draws, or a position below 0.
+            OverflowError: an argument below 0.
         """
         return _core.uniform(self.seed, self.epoch, stream, self.positions, draws)

@@ -1,4 +1,7 @@
-"""The same random part, turned alike, of two images of each record of a batch."""
+"""`PairedRandomCrop`: the same random crop and orientation for two images of each record.
+
+Works on whole batches; does not decode.
+"""
 
 from __future__ import annotations
 
@@ -15,50 +18,53 @@ from fastrecord.transforms.batch_info import BatchInfo
 Size: TypeAlias = int | tuple[int, int]
 Images: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
-# Of (B, H, W, C): as torch does it, and as a view of numpy's. On the CPU torch would set threads to work that wait for
-# each other longer than they work, and take and put images value by value.
+# Flips and turns of (B, H, W, C), once as a torch function and once as a numpy view. On the CPU
+# torch would start threads that wait for each other longer than they work, and would gather and
+# scatter images value by value.
 _TURNS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[NDArray[Any]], NDArray[Any]]]] = {
     "flip": (lambda images: images.flip(2), lambda images: images[:, :, ::-1]),
     "vertical_flip": (lambda images: images.flip(1), lambda images: images[:, ::-1]),
     "rot90": (lambda images: images.rot90(1, (1, 2)), lambda images: np.rot90(images, 1, (1, 2))),
 }
-# Channels are copied one by one while they are few: numpy copies single values fast, and pixels of three slowly.
+# Up to this many channels are copied one by one: numpy copies single values fast, but pixels of
+# three values slowly.
 _FEW_CHANNELS = 8
-# A record draws the place of its crop, top and left, and then each of these, asked for or not: so that one more changes
-# nothing else.
+# Each record draws its crop's top and left, and then one number for each turn, requested or not. So
+# requesting another turn changes nothing else.
 _DRAWS = 2 + len(_TURNS)
-# numpy has no bfloat16; to move values it need not know what they are.
+# numpy has no bfloat16; moving values does not require their type.
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 @dataclass(frozen=True)
 class PairedRandomCrop:
-    """Crops two images of each record at the same random place, each at its scale, and turns both alike.
+    """Crops two images of each record at the same random place, and flips and turns both alike.
 
-    For `FastRecordLoader(batch_transform=...)`, where batches are dicts of field -> images: tensors (B, H, W, C), or
-    sequences of B tensors (H, W, C) of their own sizes; of any dtype, on any device. What comes out are tensors
-    (B, height, width, C) of that dtype and device; all else in the batch stays. Where batches are tensors of the CPU
-    nothing is done record by record in Python.
+    For `FastRecordLoader(batch_transform=...)`, where batches are dicts of field -> images. Images
+    are tensors (B, H, W, C), or sequences of B tensors (H, W, C) of different sizes, of any dtype,
+    on any device. The result has tensors (B, height, width, C) of the same dtype and device; the
+    rest of the batch is unchanged. For batches of CPU tensors there is no Python code per record.
 
-    Place and turns are keyed by the record's position (`BatchInfo.uniform`): the same on any number of threads and
-    ranks. All places at which a crop fits are equally likely.
+    Crop place, flips and turns depend on the record's position (`BatchInfo.uniform`): they are the
+    same for any number of threads and ranks. All places at which a crop fits are equally likely.
 
     Attributes:
-        size: Of the crop of `lr`, an int for a square or (height, width), in its pixels; that of `hr` is `scale` times
-            as large.
+        size: Size of the crop of `lr` in its pixels, an int for a square or (height, width). The
+            crop of `hr` is `scale` times as large.
         lr: Name of the field with the smaller image.
         hr: Name of the field with the larger one.
-        scale: How many times as high and wide `hr` is; None: what the images say.
+        scale: Ratio of the height and width of `hr` to the height and width of `lr`; None: computed
+            from the images.
         flip: Mirror one record in two left to right.
         vertical_flip: Mirror one in two upside down.
-        rot90: Turn one in two by a quarter, counterclockwise; the crop is a square. With both flips each of the eight
-            orientations is equally likely.
+        rot90: Rotate one in two by 90 degrees counterclockwise; requires a square crop. With both
+            flips each of the eight orientations is equally likely.
         to_chw: Return (B, C, height, width): views of the same memory, which is `channels_last`.
-        stream: Of the random numbers; see `BatchInfo.uniform`.
+        stream: Stream of the random numbers; see `BatchInfo.uniform`.
 
     Raises:
-        TypeError, ValueError: an argument makes no sense. When called: fields that are missing or hold no images, a
-            crop that does not fit, images of which one is not `scale` times the other.
+        TypeError, ValueError: an argument is invalid. When called: fields are missing or hold no
+            images, a crop does not fit, or an image is not `scale` times as large as the other.
     """
 
     size: Size
@@ -82,7 +88,7 @@ class PairedRandomCrop:
             raise ValueError(f"with rot90 the crop is a square, not {height} x {width}")
 
     def __call__(self, batch: Mapping[str, Any], info: BatchInfo) -> dict[str, Any]:
-        """Return the batch with the crops in the place of the two images."""
+        """Return the batch with both images replaced by their crops."""
         if not isinstance(batch, Mapping):
             raise TypeError(f"the batch is a mapping of field -> images, not {type(batch).__name__}")
         draws = info.uniform(_DRAWS, stream=self.stream)
@@ -127,7 +133,7 @@ class PairedRandomCrop:
         return images
 
     def _check_sizes(self, sizes: NDArray[np.int64], larger: NDArray[np.int64], info: BatchInfo) -> int:
-        """Return how many times as large the larger images are, all of them."""
+        """Return the scale between the larger and the smaller images, which must be one for all."""
         crop = self._crop()
         scale = self.scale or max(1, int(larger[0, 0]) // max(int(sizes[0, 0]), 1))
         small, wrong = sizes < crop, larger != scale * sizes
@@ -146,7 +152,7 @@ class PairedRandomCrop:
         return scale
 
     def _turn(self, images: torch.Tensor, draws: NDArray[np.float64]) -> None:
-        """Turn some of the images (B, H, W, C), in place."""
+        """Flip and turn some of the images (B, H, W, C), in place."""
         for number, (name, (turn, view)) in enumerate(_TURNS.items(), start=2):
             chosen = np.flatnonzero(draws[:, number] < 0.5) if getattr(self, name) else ()
             if len(chosen) == 0:
@@ -160,7 +166,7 @@ class PairedRandomCrop:
 
 
 def _cut(images: Images, places: NDArray[np.int64], crop: tuple[int, int]) -> torch.Tensor:
-    """Return a part of each image, (B, height, width, C), at its place, int64 (B, 2) of top and left."""
+    """Crop each image at its place, int64 (B, 2) of top and left; return (B, height, width, C)."""
     height, width = crop
     if not isinstance(images, torch.Tensor):
         parts = [
@@ -170,7 +176,7 @@ def _cut(images: Images, places: NDArray[np.int64], crop: tuple[int, int]) -> to
         if parts[0].device.type != "cpu":
             return torch.stack(parts)
         return torch.from_numpy(np.stack([_array(part) for part in parts])).view(parts[0].dtype)
-    # A view of all crops that there are, out of which each record's is copied.
+    # A view of all possible crops; the crop of each record is copied out of it.
     records, rows, columns, channels = images.shape
     shape = (records, rows - height + 1, columns - width + 1, height, width, channels)
     numbers = (np.arange(records), places[:, 0], places[:, 1])
@@ -185,7 +191,7 @@ def _cut(images: Images, places: NDArray[np.int64], crop: tuple[int, int]) -> to
 
 
 def _copied(view: NDArray[Any]) -> NDArray[Any]:
-    """Return images (B, H, W, C) in memory of their own, in order."""
+    """Return images (B, H, W, C) copied to contiguous memory."""
     made = np.empty(view.shape, view.dtype)
     if view.shape[3] > _FEW_CHANNELS:
         made[:] = view
@@ -196,12 +202,12 @@ def _copied(view: NDArray[Any]) -> NDArray[Any]:
 
 
 def _array(images: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's memory as an array of values that are as large."""
+    """Return a tensor's memory as an array of values of the same size."""
     return images.detach().view(_SAME_SIZE[images.element_size()]).numpy()
 
 
 def _sizes(images: Images) -> NDArray[np.int64]:
-    """Return height and width, int64: (1, 2) of a tensor, else (B, 2)."""
+    """Return height and width, int64: (1, 2) for a tensor, else (B, 2)."""
     shapes = [images.shape[1:3]] if isinstance(images, torch.Tensor) else [image.shape[:2] for image in images]
     return np.array(shapes, np.int64)
 
