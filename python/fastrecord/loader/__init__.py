@@ -1,4 +1,4 @@
-"""Batches for a training step, made by the core's threads: `FastRecordLoader` and its parts.
+"""Training batches made by the core's threads: `FastRecordLoader` and its parts.
 
-Imports `sampler`, `dataset`, `transforms` and everything below them. Knows no trainer.
+Imports `sampler`, `dataset`, `transforms` and the layers below. Does not know the trainer.
 """

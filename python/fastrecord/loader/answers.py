@@ -1,4 +1,7 @@
-"""What to write here instead of what other loaders take: arguments of torch's DataLoader, transforms of torchvision."""
+"""Replacements for arguments of torch's DataLoader and transforms of torchvision.
+
+Used in error messages only; changes no argument.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ _ANSWERS: dict[str, str] = {
 
 
 def refuse_arguments(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise a TypeError for arguments that a loader does not have, which says what to write instead."""
+    """Raise a TypeError for arguments that a loader does not have, with their replacements."""
     for name in given:
         answer = _ANSWERS.get(name, "").format(name=name)
         if not answer:
@@ -70,7 +73,7 @@ def refuse_arguments(kind: str, given: Iterable[str], known: Iterable[str]) -> N
 
 
 def instead_of_transform(transform: Any) -> str | None:
-    """Return what to write instead of a transform of torchvision; None for anything else."""
+    """Return what to write instead of a transform of torchvision; None for other objects."""
     if not _is_torchvision(transform):
         return None
     answers = []
@@ -139,7 +142,7 @@ def _parts(transform: Any) -> list[Any]:
 
 
 def _plain(size: Any) -> Any:
-    """Return a size as an int if it is a square's."""
+    """Return the size of a square as an int."""
     if isinstance(size, int):
         return size
     sizes = tuple(size)

@@ -1,4 +1,7 @@
-"""Batches of the fields of records: tensors that the core's threads have stacked, many small batches at a time."""
+"""`ArrayBatches`: batches of field values, stacked by the core's threads in groups of small batches.
+
+Does not make images; `image_batches` does.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
 from fastrecord.loader.unstacked import ListedFields
 
-# What costs some microseconds whatever its size is done once for so many bytes of batches ...
+# Steps that cost some microseconds at any size are done once for this many bytes of batches ...
 _GROUP_BYTES = 4 << 20
-# ... but not for more batches than this, so that the first one is soon there.
+# ... but at most for this many batches, so that the first batch arrives soon.
 _GROUP_BATCHES = 64
 
 Part: TypeAlias = slice | NDArray[np.int64]
@@ -31,16 +34,17 @@ _Kinds: TypeAlias = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 class ArrayBatches:
-    """Makes batches: dicts of field -> tensor (B, *shape), or what ListedFields makes of fields of other types.
+    """Makes batches: dicts of field -> tensor (B, *shape), or the values of ListedFields.
 
-    Neighbouring batches are made as one group and cut apart when the first of them is due: each is tensors of its own
-    over a part of the group's memory, which lives as long as any of them.
+    Neighbouring batches are made as one group, and split when the first of them is due. Each batch
+    has its own tensors over a part of the group's memory, which lives as long as any of them.
 
     Args:
-        dataset: In fields mode.
-        listed: Makes the values of fields that can not be stacked by the threads.
-        delivery: Says where batches go.
-        prefetch: Groups under way beside the one that is handed out; 0: a batch is made when it is asked for.
+        dataset: A data set in fields mode.
+        listed: Makes the values of fields that the threads cannot stack.
+        delivery: Where batches go.
+        prefetch: Groups in progress besides the one being consumed; 0: a batch is made when it is
+            requested.
     """
 
     def __init__(self, dataset: FastRecordDataset, listed: ListedFields, delivery: Delivery, prefetch: int) -> None:
@@ -57,9 +61,10 @@ class ArrayBatches:
         self._records = -(-_GROUP_BYTES // max(record, 1))
 
     def plan(self) -> _core.ArrayPlan:
-        """Return what the core's threads are to do."""
+        """Return the plan for the core's threads."""
         names = list(self._kinds)
-        # The consumer's group, the one before it while it is replaced, and those under way.
+        # The consumer's group, the previous group during its replacement, and the groups in
+        # progress.
         spares = len(names) * (self._prefetch + 2)
         files = [(reader, names) for reader in self._dataset.readers]
         return _core.ArrayPlan(files, verify=self._dataset.verify, spares=spares)
@@ -67,10 +72,10 @@ class ArrayBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any] | None]]]:
-        """Yield groups of batches: of each batch a request, what part of its rows it has, its fields (or None).
+        """Yield groups of batches: for each batch a request, its part of the rows, its fields (or None).
 
         Raises:
-            FastRecordError, OSError: by a group, when the turn of a batch has come with a record that failed.
+            FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
         waiting = requests.groups(_GROUP_BATCHES, self._records) if self._prefetch else iter(requests)
         pending: deque[_Group] = deque()
@@ -83,10 +88,10 @@ class ArrayBatches:
             with clock.waiting():
                 group.complete()
             if pending and self._delivery.copies and pending[0].is_ready():
-                # Its copy to the device runs while the consumer computes.
+                # Its copy to the device runs during the consumer's computation.
                 pending[0].complete()
             yield self._cut(group, skips)
-            del group  # its memory is free for a later one once its batches are gone
+            del group  # frees its memory for a later group once its batches are gone
 
     def _cut(self, group: _Group, skips: EpochSkips) -> Iterator[tuple[Request, Part, dict[str, Any] | None]]:
         request, failures, stacked = group.request, group.failures, tuple(self._kinds)
@@ -119,7 +124,7 @@ class ArrayBatches:
     def _read(
         self, rows: NDArray[np.int64], failures: list[tuple[int, Exception]], skips: EpochSkips
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return which of the rows of a batch stay, and the values of these that the threads have not stacked."""
+        """Return the rows of a batch to keep, and their values that the threads have not stacked."""
         kept = skips.keep(rows, failures) if failures else np.arange(len(rows))
         if not len(kept):
             return kept, {}
@@ -134,11 +139,11 @@ class ArrayBatches:
 
 
 class _Group:
-    """Neighbouring batches under way.
+    """Neighbouring batches in progress.
 
     Attributes:
-        request: What was asked for.
-        failures: Places of rows that failed, in order, and why; once complete.
+        request: The request.
+        failures: Positions of failed rows, in order, with their errors; set by `complete`.
     """
 
     def __init__(self, loading: _core.Loading, request: Request, kinds: _Kinds, delivery: Delivery) -> None:
@@ -149,18 +154,18 @@ class _Group:
         self._memory: list[torch.Tensor] | None = None
         if delivery.pinned:
             self._memory = [torch.empty(shape, dtype=dtype, pin_memory=True) for dtype, shape in self._kinds]
-        # numpy has not all of these dtypes.
+        # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
         self._load = loading.submit(0, 0, request.rows, None, flat, request.ahead)
         self._whole: list[torch.Tensor] | None = None
         self._reached: Any = None
 
     def is_ready(self) -> bool:
-        """Return whether `complete` would not wait for the threads."""
+        """Return whether `complete` would return without waiting for the threads."""
         return self._whole is not None or self._load.is_ready()
 
     def complete(self) -> None:
-        """Wait for the group, and begin to copy it to the device. The second time does nothing."""
+        """Wait for the group and start its copy to the device. A second call does nothing."""
         if self._whole is not None:
             return
         made, self.failures = self._load.wait()
@@ -171,13 +176,14 @@ class _Group:
         self._whole = [self._delivery.copy(tensor) for tensor in whole] if self._delivery.copies else whole
 
     def columns(self) -> list[Sequence[torch.Tensor]]:
-        """Return each field's tensors, one for each batch; once."""
+        """Return each field's tensors, one for each batch; call it only once."""
         self.reach()
-        # The cuts have version counters of their own: to change one in place is no change to the others.
+        # The parts have their own version counters: an in-place change of one does not affect the
+        # others.
         return [whole.unsafe_split_with_sizes(self.request.sizes) for whole in self._whole or ()]
 
     def reach(self) -> None:
-        """Let work on the stream that is now current see the group whole."""
+        """Make the current stream wait for the copy of the group."""
         current = self._delivery.current_stream()
         if current is not None and current != self._reached:
             self._reached = current
@@ -185,7 +191,7 @@ class _Group:
                 self._delivery.receive(tensor)
 
     def failures_in(self, start: int, stop: int) -> list[tuple[int, Exception]]:
-        """Return the failures of the batch of rows [start, stop), by their places in it."""
+        """Return the failures of the batch of rows [start, stop), with positions in that batch."""
         return [(place - start, error) for place, error in self.failures if start <= place < stop]
 
 

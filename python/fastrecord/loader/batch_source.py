@@ -1,4 +1,7 @@
-"""Which records a loader makes next: batches of any batch sampler, with what decides their augmentation."""
+"""`OwnRequests` and `ForeignRequests`: which records a loader makes next, and their augmentation.
+
+Batches come from any batch sampler. Reads no payloads.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _STATE_VERSION = 1
 
 @dataclass(slots=True)
 class _Progress:
-    """How far an iteration is: `total` is known once the sampler has no more."""
+    """Progress of an iteration; `total` is set when the sampler ends."""
 
     epoch: int
     done: int = 0
@@ -29,14 +32,14 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One batch, or several neighbouring ones that are made together.
+    """One batch, or several neighbouring batches that are made together.
 
     Attributes:
-        seed, epoch, positions: Decide the augmentation; positions are int64 (N,).
-        rows: Numbers of the records over all files, int64 (N,).
-        sizes: Records of each of the batches; their sum is N.
-        hand_out: To be called when a batch goes to the consumer, of each of them.
-        ahead: Numbers of records of later batches that the kernel is to be asked for, ascending, int64 (N,).
+        seed, epoch, positions: Determine the augmentation; positions are int64 (N,).
+        rows: Record numbers over all files, int64 (N,).
+        sizes: Number of records of each batch; their sum is N.
+        hand_out: Call it for each batch that goes to the consumer.
+        ahead: Record numbers of later batches to prefetch, ascending, int64 (N,).
     """
 
     seed: int
@@ -49,11 +52,11 @@ class Request:
 
 
 class OwnRequests:
-    """Batches of a FastRecordBatchSampler, computed ahead: its state counts those handed out.
+    """Batches of a FastRecordBatchSampler, computed ahead; its state counts the batches handed out.
 
     Args:
-        sampler: Over the records of a data set.
-        view: Which records of the files those are.
+        sampler: Samples the records of a data set.
+        view: Maps them to records of the files.
     """
 
     def __init__(self, sampler: FastRecordBatchSampler, view: Rows) -> None:
@@ -68,8 +71,8 @@ class OwnRequests:
         """Begin an iteration of the sampler.
 
         Args:
-            batches: In a request, at most.
-            records: A request ends with the batch that brings it to so many.
+            batches: Maximum number of batches in a request.
+            records: A request ends with the batch that reaches this number of records.
         """
         sampler = self.sampler
         size = sampler.batch_size
@@ -92,22 +95,22 @@ class OwnRequests:
     def _coming(self, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         if isinstance(self._view, All) and len(parts) == 1:
             return parts[0]
-        # The order of the files may be another than the view's.
+        # The order of the files may differ from the view's order.
         return np.sort(self._view.take(np.concatenate(parts)))
 
     @property
     def epoch_records(self) -> int:
-        """Records of this rank in a whole epoch, those that fill up its last batch too."""
+        """Records of this rank in a whole epoch, including records that fill up its last batch."""
         last = len(self.sampler) - 1
         return self.sampler.batch_size * last + len(self.sampler.positions(last)) if last >= 0 else 0
 
     @property
     def may_fall_short(self) -> bool:
-        """Whether ranks may have different numbers of batches, so that one of which nothing is left may be left out."""
+        """Whether ranks may have different numbers of batches, so that an empty batch may be left out."""
         return self.sampler.tail == "exact"
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class OwnRequests:
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a sampler's state."""
+        """Continue from a sampler's state."""
         self.sampler.load_state_dict(state)
 
 
@@ -124,9 +127,9 @@ class ForeignRequests:
 
     Args:
         batches: Iterated once an epoch, in this process.
-        rows: Checks record numbers and makes them an array.
-        records: Of the data set.
-        seed: Of the augmentation.
+        rows: Checks record numbers and converts them to an array.
+        records: Number of records of the data set.
+        seed: Seed of the augmentation.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class ForeignRequests:
         self._skip = 0
 
     def _counted(self) -> int:
-        """Return the epoch as a sampler that counts epochs has it, else as counted here."""
+        """Return the epoch of a sampler that counts epochs, else the epoch counted here."""
         inner = getattr(self.sampler, "sampler", self.sampler)
         epoch = getattr(inner, "epoch", None)
         if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0:
@@ -151,15 +154,15 @@ class ForeignRequests:
         return progress.epoch + (progress.done == progress.total)
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterate over the sampler; what a loaded state says is done is left out."""
+        """Iterate over the sampler without the batches that a loaded state counts as done."""
         return self.groups(1, 1)
 
     def groups(self, batches: int, records: int) -> Iterator[Request]:
-        """Iterate over the sampler; what a loaded state says is done is left out.
+        """Iterate over the sampler without the batches that a loaded state counts as done.
 
         Args:
-            batches: In a request, at most.
-            records: A request ends with the batch that brings it to so many.
+            batches: Maximum number of batches in a request.
+            records: A request ends with the batch that reaches this number of records.
         """
         skip, self._skip = self._skip, 0
         progress = self._progress = _Progress(self._counted(), skip)
@@ -181,7 +184,7 @@ class ForeignRequests:
             rows = self._rows(batch)
             if not len(rows):
                 continue
-            # No two ranks draw the same crops, whatever share of the records a sampler gives them.
+            # Ranks draw different crops, whatever share of the records a sampler gives them.
             positions = (first + np.arange(len(rows), dtype=np.int64)) * world_size + rank
             first += len(rows)
             number += 1
@@ -198,21 +201,22 @@ class ForeignRequests:
 
     @property
     def epoch_records(self) -> int:
-        """A guess at the records of this rank in a whole epoch: the sampler says it by ending."""
+        """An estimate of this rank's records in a whole epoch; the end of the sampler gives the true number."""
         _, world_size = process_group() or (0, 1)
         return self._records // world_size
 
     @property
     def may_fall_short(self) -> bool:
-        """Whether one of several batches may be left out: not where other ranks may wait for it."""
+        """Whether an empty batch may be left out: not if other ranks may wait for it."""
         _, world_size = process_group() or (0, 1)
         return world_size == 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration, to the sampler too if it wants to know.
+        """Set the epoch of the next iteration, also of the sampler if it has `set_epoch`.
 
         Raises:
-            TypeError: no int. ValueError: negative.
+            TypeError: not an int.
+            ValueError: negative.
         """
         epoch = integer("epoch", epoch, 0, WORD)
         if epoch != self._next_epoch():
@@ -225,7 +229,7 @@ class ForeignRequests:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches of which epoch were handed out."""
+        """Return the epoch and the number of batches handed out."""
         progress = self._progress
         over = progress.done == progress.total
         return {
@@ -236,10 +240,10 @@ class ForeignRequests:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Leave out, in the next iteration, the batches that were done; the sampler itself is asked for them again.
+        """Skip the batches that are done in the next iteration; the sampler produces them again.
 
         Raises:
-            TypeError, ValueError: the state is none of this.
+            TypeError, ValueError: the state is not a valid state of this kind.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"a loader's state is a dict, not {type(state).__name__}")
@@ -261,10 +265,11 @@ def make_requests(
     drop_last: bool,
     seed: int | None,
 ) -> OwnRequests | ForeignRequests:
-    """Return where the batches of a loader come from; the arguments are those of FastRecordLoader.
+    """Return the source of a loader's batches; the arguments are those of FastRecordLoader.
 
     Raises:
-        TypeError, ValueError: they contradict each other, one is missing, or the sampler is for other records.
+        TypeError, ValueError: they contradict each other, one is missing, or the sampler is for
+            other records.
     """
     if (batch_size is None) == (batch_sampler is None):
         raise ValueError("give one of batch_size and batch_sampler")

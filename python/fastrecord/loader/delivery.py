@@ -1,4 +1,7 @@
-"""How batches get from the core's threads to where the consumer wants them: plain or pinned memory, or a device."""
+"""`Delivery`: moves batches from the core's threads to plain or pinned memory, or to a device.
+
+Does not choose records.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from fastrecord import _core
 from fastrecord.loader.batch_source import Request
 from fastrecord.transforms import Geometry, Normalize
 
-# Values that torch normalises by one call, which nothing interrupts: some 10 ms of work, in the CPU's cache.
+# Values that one call of torch normalises, which cannot be interrupted: about 10 ms of work, in the
+# CPU cache.
 _VALUES_AT_ONCE = 1 << 21
 
 Failures = list[tuple[int, Exception]]
@@ -20,16 +24,18 @@ Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
 
 
 class Delivery:
-    """Where batches go.
+    """The destination of batches.
 
     Args:
-        device: None leaves them in the host's memory.
-        pin_memory: "auto": if the device is CUDA, or none is given and there is CUDA.
+        device: None leaves them in host memory.
+        pin_memory: "auto": True if the device is CUDA, or if no device is given and CUDA is
+            available.
         dtype: A float type to normalise to; None leaves uint8.
 
     Raises:
-        TypeError: `dtype` is no float type.
-        ValueError: no such device; pinned memory is asked for without CUDA, or CUDA without there being one.
+        TypeError: `dtype` is not a float type.
+        ValueError: no such device; or pinned memory or CUDA is requested, but CUDA is not
+            available.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class Delivery:
 
     @property
     def stream(self) -> Any:
-        """The stream of the copies, made when first used; None if there are none to CUDA."""
+        """The stream of the copies, created at first use; None without copies to CUDA."""
         if self._stream is None and self.device is not None and self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return self._stream
@@ -64,7 +70,10 @@ class Delivery:
     def begin(
         self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry], fill: Fill | None = None
     ) -> Pending:
-        """Have a batch made; `fill` is called with its images and failures, and returns the failures that are left."""
+        """Start making a batch.
+
+        `fill` is called with its images and failures, and returns the remaining failures.
+        """
         shapes = [(len(request.rows), *geometry.output, 3) for geometry in outputs.values()]
         # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
         memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
@@ -73,7 +82,7 @@ class Delivery:
         return Pending(self, request, load, shapes, memory, fill)
 
     def send(self, value: Any) -> Any:
-        """Return a tensor or array on the device; what is neither stays as it is."""
+        """Return a tensor or array on the device; other values unchanged."""
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value)
         if not isinstance(value, torch.Tensor):
@@ -83,7 +92,7 @@ class Delivery:
         return self.receive(self.copy(value)) if self.copies else value
 
     def send_all(self, value: Any) -> Any:
-        """Return a value with all tensors in it, also those in lists and tuples, on the device."""
+        """Return a value with all its tensors, also in lists and tuples, on the device."""
         if not (self.pinned or self.copies):
             return value
         if isinstance(value, (list, tuple)):
@@ -91,27 +100,28 @@ class Delivery:
         return self.send(value) if isinstance(value, torch.Tensor) else value
 
     def current_stream(self) -> Any:
-        """Return the stream that work is queued on now; None if there are no copies to CUDA."""
+        """Return the stream that work is queued on now; None without copies to CUDA."""
         return None if self.stream is None else torch.cuda.current_stream(self.device)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Begin to copy to the device, on the copies' own stream; nobody uses it before `receive`."""
+        """Start a copy to the device on the copy stream; call `receive` before using it."""
         if self.stream is None:
             return tensor.to(self.device, non_blocking=True)
         with torch.cuda.stream(self.stream):
             return tensor.to(self.device, non_blocking=True)
 
     def receive(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Let work that is queued from now on see a copied tensor whole."""
+        """Make work queued from now on wait for the copy of a tensor."""
         if self.stream is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(self.stream)
-            # Its memory is the copies' stream's, and must not be used again before the consumer's work is done.
+            # Its memory belongs to the copy stream, and must not be reused before the consumer's
+            # work is done.
             tensor.record_stream(current)
         return tensor
 
     def show(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if so asked."""
+        """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if requested."""
         shown = images.permute(0, 3, 1, 2)
         if self._normalize is None:
             return shown
@@ -121,12 +131,12 @@ class Delivery:
 
 
 class Pending:
-    """A batch under way.
+    """A batch in progress.
 
     Attributes:
-        request: What was asked for.
-        images: Of each output, uint8 (B, height, width, 3), once complete.
-        failures: Positions of records without an image, and why, once complete.
+        request: The request.
+        images: For each output, uint8 (B, height, width, 3); set by `complete`.
+        failures: Positions of records without an image, with their errors; set by `complete`.
     """
 
     def __init__(
@@ -145,11 +155,11 @@ class Pending:
         self._fill = fill
 
     def is_ready(self) -> bool:
-        """Return whether `complete` would not wait for the threads."""
+        """Return whether `complete` would return without waiting for the threads."""
         return bool(self.images) or self._load.is_ready()
 
     def complete(self) -> None:
-        """Wait for the batch, and begin to copy it to the device. The second time does nothing."""
+        """Wait for the batch and start its copy to the device. A second call does nothing."""
         if self.images:
             return
         made, failures = self._load.wait()
@@ -165,7 +175,7 @@ class Pending:
 
 
 def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
-    """Return images (B, 3, H, W) normalised by the CPU, part by part: Ctrl-C is heard between two of them."""
+    """Return images (B, 3, H, W) normalised on the CPU in parts, so that Ctrl-C works between them."""
     images_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1].numel()))
     rows_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1, :, :1].numel()))
     made = torch.empty_like(images, dtype=normalize.dtype)

@@ -1,4 +1,7 @@
-"""Images that the core does not decode: by Pillow, in the consumer's thread, into their places in a batch."""
+"""`Foreign`: images that the core cannot decode, decoded by Pillow in the consumer's thread.
+
+Writes into the memory of batches that `delivery` made.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,25 @@ from fastrecord.loader.stats import Clock
 SixteenBit = Literal["reject", "scale", "clip"]
 Failures = list[tuple[int, Exception]]
 
-# No image of a known type; a kind that is not decoded.
+# Error codes: not an image of a known type; a kind that the core does not decode.
 _NOT_DECODED = ("FR501", "FR504")
 _PALETTES = ("P", "PA")
 _SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
 
 class Picture(NamedTuple):
-    """An image as the core takes it: its bytes, and what its pixels were if they do not say that any more."""
+    """An image for the core: its bytes, and the original pixel format if the bytes do not show it."""
 
     data: bytes
     channels: str | None
 
 
 class Foreign:
-    """Fills in the records of which the core's threads made nothing because they do not know the kind of image.
+    """Makes the records that the core's threads left out because they do not know the kind of image.
 
     Args:
-        dataset: Where the records are.
-        fields: Of the images, one for each output.
+        dataset: The records.
+        fields: Image field of each output.
         sixteen_bit, exif_orientation, max_pixels: As for the loader.
     """
 
@@ -60,14 +63,14 @@ class Foreign:
     def fill(
         self, loading: Loading, request: Request, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
     ) -> Failures:
-        """Make what Pillow can make, and return the failures that are left.
+        """Make the images that Pillow can decode, and return the remaining failures.
 
         Args:
-            loading: Whose threads made the batch.
-            request: What was asked for.
-            images: Of each output, uint8 (B, height, width, 3) in the host's memory.
-            failures: Positions in the batch, and why the core made nothing of them.
-            clock: Counts what is made.
+            loading: Its threads made the batch.
+            request: The request.
+            images: For each output, uint8 (B, height, width, 3) in host memory.
+            failures: Positions in the batch, with the core's errors.
+            clock: Counts the decoded images.
         """
         left: Failures = []
         kinds: Counter[str] = Counter()
@@ -91,14 +94,17 @@ class Foreign:
         return left
 
     def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
-        """Return a record's images, those that the core does not decode as pixels, and the kind of the first of these.
+        """Return a record's images, and the kind of the first image that the core cannot decode.
+
+        Images that the core cannot decode are returned as pixels.
 
         Raises:
-            DecodeError: Pillow does not open one either. CorruptFileError, OSError: it cannot be read.
+            DecodeError: Pillow cannot open one either.
+            CorruptFileError, OSError: it cannot be read.
         """
         stored = [bytes(reader.get(record, field, verify=self._dataset.verify, copy=True)) for field in self._fields]
         kinds = [foreign_kind(data) for data in stored]
-        # Where the headers promise more than the decoder holds, all of them.
+        # If the headers promise more than the decoder supports, Pillow decodes all of them.
         every = not any(kinds)
         pictures, found = [], ""
         for field, data, kind in zip(self._fields, stored, kinds, strict=True):
@@ -118,7 +124,7 @@ class Foreign:
         return pictures, found
 
     def _decode(self, data: bytes) -> tuple[Picture, str]:
-        """Return the pixels that Pillow gives, and its name of the format."""
+        """Return the pixels that Pillow decodes, and its name of the format."""
         with Image.open(io.BytesIO(data)) as opened:
             name = opened.format or "unknown"
             if opened.width * opened.height > self._max_pixels:
@@ -126,7 +132,7 @@ class Foreign:
                 limit = f"the limit of {self._max_pixels}: `max_pixels` of the loader sets another"
                 raise DecodeError(f"{size} are more than {limit} [FR505]")
             if self._upright:
-                opened.load()  # which turns some formats already
+                opened.load()  # applies the orientation of some formats
                 image = ImageOps.exif_transpose(opened)
             else:
                 image = as_stored(opened)
@@ -139,7 +145,7 @@ class Foreign:
         """Return an image of 8 bits.
 
         Raises:
-            DecodeError: it has more, and nobody said what to do.
+            DecodeError: it has more bits, and `sixteen_bit` is "reject".
         """
         if not image.mode.startswith(("I", "F")) or self._sixteen_bit == "clip":
             return image
@@ -164,7 +170,7 @@ class Foreign:
             raise _placed(error, message, reader, record, self._fields[output]) from None
 
     def _tell(self, kinds: Counter[str], records: int, clock: Clock) -> None:
-        """Count what was made, and warn the first time."""
+        """Count the decoded images, and warn the first time."""
         first = not clock.by_pillow
         clock.by_pillow += kinds.total()
         if first:
@@ -178,11 +184,11 @@ class Foreign:
 
 
 def _placed(error: DecodeError, message: str, reader: Reader, record: int, field: str) -> DecodeError:
-    """Return an error whose message names the value that it is about."""
+    """Return an error whose message names the value."""
     return type(error)(f"{reader.path}: record {record}, field {field}: {message}")
 
 
-# What has to be installed, and imported, for Pillow to know a kind.
+# The package to install and import for Pillow to support a kind.
 _PLUGINS = {"HEIC": "pillow-heif", "HEIF": "pillow-heif", "JPEG XL": "pillow-jxl-plugin"}
 
 

@@ -1,4 +1,7 @@
-"""Batches of images that the core's threads have made, and what follows them."""
+"""`ImageBatches`: batches of images made by the core's threads, with labels and other fields.
+
+Decodes nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from fastrecord.transforms import Geometry
 
 
 class ImageBatches:
-    """Makes batches `(images, labels, *fields)`; of a data set in fields mode dicts of images and other fields.
+    """Makes batches `(images, labels, *fields)`, or dicts of images and other fields in fields mode.
 
     Args:
-        dataset: Says files and labels.
-        outputs: Field -> what is made of its images.
-        single: Of one output, the images themselves stand in the batch, and no dict.
+        dataset: The files and labels.
+        outputs: Field -> geometry of its images.
+        single: With one output, put the images themselves into the batch, not a dict.
         fields: Further fields whose values follow.
-        options: What else the core's threads are told.
-        delivery: Says where batches go.
-        prefetch: Batches under way beside the one that the consumer has or waits for.
-        by_pillow: Whether Pillow decodes what the core does not know.
+        options: Further options for the core's threads.
+        delivery: Where batches go.
+        prefetch: Batches in progress besides the one that the consumer has or waits for.
+        by_pillow: Whether Pillow decodes images that the core cannot decode.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class ImageBatches:
     ) -> None:
         self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
         self._delivery, self._prefetch = delivery, prefetch
-        # The consumer's batch, the one before it while it is replaced, and those under way.
+        # The consumer's batch, the previous batch during its replacement, and the batches in
+        # progress.
         self._options = {**options, "main": _main(dataset, outputs), "spares": len(outputs) * (prefetch + 2)}
         names = ("sixteen_bit", "exif_orientation", "max_pixels")
         self._foreign = (
@@ -59,7 +63,7 @@ class ImageBatches:
         )
 
     def plan(self) -> _core.ImagePlan:
-        """Return what the core's threads are to do."""
+        """Return the plan for the core's threads."""
         names = list(self._outputs)
         specs = [geometry._spec() for geometry in self._outputs.values()]
         return _core.ImagePlan([(reader, names) for reader in self._dataset.readers], specs, **self._options)
@@ -67,10 +71,10 @@ class ImageBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, NDArray[np.int64] | slice, Any]]]:
-        """Yield groups of one batch: what was asked for, what part of it is left, what the consumer gets (or None).
+        """Yield groups of one batch: its request, the rows that are left, and its value (or None).
 
         Raises:
-            FastRecordError, OSError: the turn of a batch has come with a record that failed.
+            FastRecordError, OSError: a batch with a failed record is due.
         """
         pending: deque[Pending] = deque()
         waiting = iter(requests)
@@ -84,7 +88,7 @@ class ImageBatches:
                 batch.complete()
             kept, made = self._finish(batch, skips)
             if pending and self._delivery.copies and pending[0].is_ready():
-                # Its copy to the device runs while the consumer computes.
+                # Its copy to the device runs during the consumer's computation.
                 pending[0].complete()
             yield ((batch.request, kept, made),)
 
@@ -94,7 +98,7 @@ class ImageBatches:
         return self._delivery.begin(loading, request, self._outputs, fill)
 
     def _finish(self, batch: Pending, skips: EpochSkips) -> tuple[NDArray[np.int64] | slice, Any]:
-        """Return what the consumer gets: without the records that failed, if they may be skipped."""
+        """Return the consumer's batch, without failed records if they may be skipped."""
         rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
         kept: NDArray[np.int64] | slice = slice(None)
         skips.seen += len(rows)
@@ -133,7 +137,7 @@ class ImageBatches:
 
 
 def _main(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> int | None:
-    """Return which of several outputs may show anything: that of the data set's images, else the first."""
+    """Return the output that may show any image: the data set's image field, else the first."""
     names = list(outputs)
     if len(names) == 1:
         return None

@@ -1,4 +1,7 @@
-"""Batches of images or arrays for a training step, made by the core's threads: no workers, no Python per record."""
+"""`FastRecordLoader`: training batches of images or arrays, made by the core's threads.
+
+Uses no worker processes and no Python code per record.
+"""
 
 from __future__ import annotations
 
@@ -36,95 +39,108 @@ from fastrecord.transforms.batch_info import BatchInfo
 
 # More threads or batches than this are a mistake.
 _MANY = 1 << 16
-# How many numbers a plan counts.
+# Number of counters of a plan.
 _COUNTERS = 7
 
 
 class FastRecordLoader(Fixed, Iterable[Any]):
     """Iterates over batches of a data set, made by threads of the core.
 
-    In the place of torch's DataLoader: there are no worker processes; threads read, check, decode, crop, resize and
-    mirror images, and decompress and stack arrays, straight into the memory of the batch. A batch is the consumer's
-    own: its memory is used again only when no tensor over it is left.
+    It replaces torch's DataLoader and has no worker processes. Threads read, check, decode, crop,
+    resize and mirror images, and decompress and stack arrays, directly into the memory of the
+    batch. The consumer owns a batch: its memory is reused only after all tensors over it are gone.
 
-    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, int64 (B,) (floats or arrays
-    if the labels are). As in the data set, batches are the images alone if the files have no labels, and values of
-    `fields` follow behind: tensors of numbers and of arrays of one shape, lists of others.
+    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, and
+    int64 (B,), or floats or arrays if the labels are. Without labels, batches are the images alone,
+    as in the data set. The values of `fields` follow: numbers and arrays of one shape as tensors,
+    others as lists.
 
-    **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and arrays of a fixed shape
-    are tensors (B, *shape) of the field's type, arrays of varying shape what `ragged` says, and others lists. Small
-    batches are made many at a time, so that a batch of 8 costs per record what one of 128 does: those of one group
-    (about 4 MiB, at most 64 batches) are parts of one memory, all of which a batch that is kept keeps.
+    **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and
+    arrays of a fixed shape are tensors (B, *shape) of the field's type. `ragged` selects the form
+    of arrays of varying shape; other values are lists. Small batches are made many at a time, so a
+    batch of 8 costs as much per record as a batch of 128. The batches of one group (about 4 MiB, at
+    most 64 batches) share one block of memory, which lives as long as any of them.
 
-    **Order and augmentation** depend on the sampler, its seed and the epoch alone, not on threads or timing: a crop is
-    a function of (seed, epoch, position in the epoch's order). Epochs advance by themselves as those of
-    FastRecordBatchSampler do; `set_epoch` names one.
+    **Order and augmentation** depend only on the sampler, its seed and the epoch, not on threads or
+    timing. A crop is a function of (seed, epoch, position in the epoch's order). Epochs advance
+    automatically as in FastRecordBatchSampler; `set_epoch` selects one.
 
-    **Resuming.** `state_dict()` counts the batches handed out, not those that are under way; after `load_state_dict`
-    the next iteration goes on behind them, with the same images. With a FastRecordBatchSampler it is that sampler's
-    state.
+    **Resuming.** `state_dict()` counts the batches handed out, not the batches in progress. After
+    `load_state_dict` the next iteration continues after them, with the same images. With a
+    FastRecordBatchSampler the state is that sampler's state.
 
-    **Changes.** `image`, `images`, `flip` and `batch_transform` may be set, and take effect from the next iteration on.
-    Other attributes cannot be set.
+    **Changes.** `image`, `images`, `flip` and `batch_transform` may be set, and take effect from
+    the next iteration on. Other attributes cannot be set.
 
-    **Processes.** May be forked and pickled (to spawned processes) between iterations; an iteration itself belongs to
-    its process. An iteration that is broken off, fails or is garbage-collected ends its threads.
+    **Processes.** The loader may be forked and pickled (for spawned processes) between iterations;
+    an iteration belongs to its process. An iteration that is stopped early, fails or is
+    garbage-collected ends its threads.
 
     Args:
-        dataset: Says files, fields and whether payloads are verified. It may not have a `transform`; a
-            `target_transform` is called with each label. Paths stand for `FastRecordDataset(paths)`.
-        batch_size: Records in a batch of this rank: makes a FastRecordBatchSampler.
-        batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches of record numbers
-            (whose states then go on by asking it again for the batches that were done).
-        shuffle: With `batch_size`, as of FastRecordBatchSampler: True (the default) to train, False to evaluate,
-            "blocks" for slow disks.
-        drop_last: Of the sampler that `batch_size` makes; see there.
-        seed: Of order and augmentation, default 0; a FastRecordBatchSampler that is given brings its own.
-        image: What is done to the images: a geometry of `fastrecord.transforms`.
-        images: Instead of `image`, where records hold several images: field name -> geometry. All show the same part of
-            the scene: the crop is drawn for the smallest output, and the others' is the same part of their image, at
-            their scale. Batches then have a dict of field name -> tensor in the place of the images. In fields mode
-            these fields are decoded, and the dict has the others too. An image that has a palette, or one channel and
-            would be resized, is an error in all of these fields but the data set's `image_field` (in fields mode the
-            first): it may be a mask.
-        flip: Mirror images left to right, one in two at random.
-        fields: Names of further fields whose values follow; by default the data set's `extra_fields`. Not in fields
-            mode.
-        ragged: In fields mode, field of arrays whose shape varies -> "list" (the default): a list of tensors; "pad":
-            one tensor (B, *largest shape), zeros behind what is smaller; "packed": all along their first axis, and
-            int64 (B + 1,), where each begins.
-        batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; what it returns is handed
-            out, such as `transforms.PairedRandomCrop(32)`. Runs in the consumer's thread.
-        threads: Threads that work; by default the CPUs that this process may use, divided by `LOCAL_WORLD_SIZE`.
-        prefetch: Batches under way beside the one that the consumer has or waits for; of arrays groups of batches. 0:
-            each batch is asked for and made when its turn has come.
-        pin_memory: Put batches into pinned memory, from where copies to a GPU are asynchronous. "auto": if `device` is
-            CUDA, or it is not given and there is CUDA.
-        device: Where batches go; copies to CUDA run on a stream of their own beside the step before. Default: they stay
-            in the host's memory.
-        dtype: For images, a float type: they are normalised by ImageNet's statistics, on the device; for others leave
-            them uint8 and apply `transforms.Normalize`. Default: uint8.
-        on_error: What a record that can not be decoded, is damaged or lacks a value does. "raise": its error is raised
-            when the batch's turn has come. "skip": the batch is smaller by it, and `skipped` and `stats()` count it. A
-            callable: called with the error and a `SkippedRecord`; the record is skipped if it returns. An error of the
-            disk is never skipped.
-        max_skipped: How many records an iteration may skip, whoever decides it; one more ends it with an error. A
-            float: a share of this rank's records of an epoch, but 10 at least if it is not 0.0 (with a batch sampler
-            that is none of fastrecord's: of the rank's part of the data set, or of the records so far if these are
-            more). An int: a number. None: all.
-        decoder: What decodes images of a kind that the core does not know, such as AVIF. "auto": Pillow, in the
-            consumer's thread; there is a warning the first time, and `stats().by_pillow` counts them. "native":
-            nothing, they are errors.
-        truncated: "reject": an image that lacks some of its data is an error. "accept": what is there is decoded.
-        sixteen_bit: Grey of 16 bits has no place in 8. "reject": it is an error. "scale": divided by 257 and rounded.
-            "clip": all above 255 is white, as in Pillow.
-        exif_orientation: Turn images as their EXIF data (of TIFF, their tag) says; torchvision does not.
-        max_pixels: Larger images are errors. Default: where Pillow refuses them.
-        verify: When payloads are checked against their CRCs: "once", True or False. Default: as the data set says.
+        dataset: Determines files, fields and whether payloads are verified. It may not have a
+            `transform`; a `target_transform` is called with each label. Paths stand for
+            `FastRecordDataset(paths)`.
+        batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler.
+        batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches
+            of record numbers. To resume, the loader iterates over such an iterable again and skips
+            the batches that were done.
+        shuffle: With `batch_size`, as in FastRecordBatchSampler: True (the default) to train, False
+            to evaluate, "blocks" for slow disks.
+        drop_last: Passed to the sampler that `batch_size` creates.
+        seed: Seed of order and augmentation, default 0; a given FastRecordBatchSampler has its own.
+        image: Geometry of the images, from `fastrecord.transforms`.
+        images: Instead of `image`, for records with several images: field name -> geometry. All
+            show the same part of the scene: the crop is drawn for the smallest output, and the
+            other outputs show the same part of their image, at their scale. Batches then have a
+            dict of field name -> tensor instead of the images. In fields mode these fields are
+            decoded, and the dict also has the other fields. An image with a palette, or with one
+            channel if it would be resized, may be a mask: it is an error in all of these fields
+            except the data set's `image_field` (in fields mode the first).
+        flip: Mirror one image in two left to right at random.
+        fields: Names of further fields whose values follow; by default the data set's
+            `extra_fields`. Not in fields mode.
+        ragged: In fields mode, field of arrays of varying shape -> form. "list" (the default): a
+            list of tensors. "pad": one tensor (B, *largest shape), padded with zeros at the end.
+            "packed": all arrays concatenated along their first axis, and their offsets, int64 (B +
+            1,).
+        batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; its
+            return value is the batch. For example `transforms.PairedRandomCrop(32)`. Runs in the
+            consumer's thread.
+        threads: Number of worker threads; by default the CPUs that this process may use, divided by
+            `LOCAL_WORLD_SIZE`.
+        prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
+            consumer has or waits for. 0: each batch is made when it is requested.
+        pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
+            "auto": True if `device` is CUDA, or if it is not given and CUDA is available.
+        device: Where batches go; copies to CUDA run on their own stream during the previous step.
+            Default: batches stay in host memory.
+        dtype: For images, a float type: the device normalises them by ImageNet's statistics. For
+            other statistics leave them uint8 and apply `transforms.Normalize`. Default: uint8.
+        on_error: What happens to a record that cannot be decoded, is damaged or lacks a value.
+            "raise": its error is raised when the batch is due. "skip": the record is left out of
+            the batch, and `skipped` and `stats()` count it. A callable: called with the error and a
+            `SkippedRecord`; the record is skipped if it returns. I/O errors are never skipped.
+        max_skipped: How many records an iteration may skip, also if a callable decides; one more
+            ends it with an error. A float: a share of this rank's records of an epoch, but at least
+            10 if it is not 0.0. With a foreign batch sampler, the share is of the rank's part of
+            the data set, or of the records so far if these are more. An int: a number. None: no
+            limit.
+        decoder: What decodes kinds of images that the core does not support, such as AVIF. "auto":
+            Pillow, in the consumer's thread; the first such image causes a warning, and
+            `stats().by_pillow` counts them. "native": nothing; they are errors.
+        truncated: "reject": an image that lacks some of its data is an error. "accept": the
+            available part is decoded.
+        sixteen_bit: 16-bit grey does not fit into 8 bits. "reject": it is an error. "scale":
+            divided by 257 and rounded. "clip": values above 255 become white, as in Pillow.
+        exif_orientation: Rotate images by their EXIF data (in TIFF, by their tag); torchvision does
+            not.
+        max_pixels: Larger images are errors. Default: Pillow's limit.
+        verify: When payloads are checked against their CRCs: "once", True or False. Default: the
+            data set's setting.
 
     Raises:
         TypeError, ValueError: an argument is of another type, out of range, or contradicts another.
-        SchemaError: a field is not there, or of a type that can not be what it is to be.
+        SchemaError: a field does not exist, or its type does not fit its use.
     """
 
     def __init__(
@@ -187,12 +203,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
         self._clock = Clock()
         self._warned = False
-        # Of iterations under way, with what they go by; and what plans that are replaced had counted.
+        # Iterations in progress, each with its plan; and the counts of plans that were replaced.
         self._iterations: list[tuple[Any, _core.ArrayPlan | _core.ImagePlan]] = []
         self._counted = np.zeros(_COUNTERS, np.int64)
 
     def _make(self) -> ArrayBatches | ImageBatches:
-        """Return what makes batches by the arguments as they are now."""
+        """Return the batch maker for the current arguments."""
         dataset, image, images = self._dataset, self._image, self._images
         if self._verify is not None:
             dataset = copy.copy(dataset)
@@ -211,7 +227,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return ImageBatches(dataset, outputs, images is None, further, options, delivery, prefetch, by_pillow=by_pillow)
 
     def _change(self, **changed: Any) -> None:
-        """Make batches by other arguments from the next iteration on; nothing changes if they are refused."""
+        """Use other arguments from the next iteration on; if they are refused, nothing changes."""
         before = dict(self.__dict__)
         self.__dict__.update(changed)
         try:
@@ -224,7 +240,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._retire(old)
 
     def _retire(self, plan: _core.ArrayPlan | _core.ImagePlan | None) -> None:
-        """Keep what a plan has counted once nothing goes by it any more."""
+        """Keep a plan's counts when no iteration uses it any more."""
         if plan is not None and plan is not self._plan and all(plan is not other for _, other in self._iterations):
             self._counted = self._counted + np.array(plan.counters(), np.int64)
 
@@ -242,7 +258,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return len(self._requests.sampler)  # type: ignore[arg-type]  # its TypeError is the right one
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over an epoch, or over what is left of it after `load_state_dict`; see the class."""
+        """Iterate over an epoch, or over the rest of it after `load_state_dict`; see the class."""
         if self._plan is None:
             self._plan = self._maker.plan()
         self._warn_of_runs()
@@ -265,7 +281,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             for group in maker.groups(loading, requests, self._clock, skips):
                 for request, part, made in group:
                     if made is None:
-                        # Nothing is left of it. A state counts it all the same.
+                        # The batch is empty. A state still counts it.
                         request.hand_out()
                         continue
                     if transform is not None:
@@ -289,7 +305,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             self._clock.stop()
 
     def _warn_of_runs(self) -> None:
-        """Warn once if the loader augments, as if to train, and its order has few classes in a batch."""
+        """Warn once if the loader augments, as for training, and its order has few classes in a batch."""
         geometries = [self._image] if self._images is None else list(self._images.values())
         random = self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
         sampler = self._requests.sampler
@@ -317,7 +333,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def image(self) -> Geometry | None:
-        """What is done to the images. Set it, say for progressive resizing, and the next iteration goes by it."""
+        """Geometry of the images. Setting it, for progressive resizing, affects the next iteration."""
         return self._image
 
     @image.setter
@@ -326,7 +342,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def images(self) -> Mapping[str, Geometry] | None:
-        """What is done to the images of each field. Set it, and the next iteration goes by it."""
+        """Geometry of the images of each field. Setting it affects the next iteration."""
         return self._images
 
     @images.setter
@@ -335,7 +351,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def flip(self) -> bool:
-        """Whether images are mirrored at random. Set it, and the next iteration goes by it."""
+        """Whether images are mirrored at random. Setting it affects the next iteration."""
         return self._flip
 
     @flip.setter
@@ -344,7 +360,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def batch_transform(self) -> Callable[[Any, BatchInfo], Any] | None:
-        """What is called with each batch. Set it, and the next iteration goes by it."""
+        """The function called with each batch. Setting it affects the next iteration."""
         return self._batch_transform
 
     @batch_transform.setter
@@ -365,29 +381,29 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def batch_size(self) -> int | None:
-        """Records in a full batch, if the sampler says."""
+        """Records in a full batch, if the sampler has a batch size."""
         return self._batch_size
 
     @property
     def threads(self) -> int:
-        """Threads that an iteration starts."""
+        """Number of threads that an iteration starts."""
         return self._threads
 
     @property
     def skipped(self) -> list[SkippedRecord]:
-        """The first 1000 records that were skipped."""
+        """The first 1000 skipped records."""
         return list(self._skipper.records)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration, to the sampler too."""
+        """Set the epoch of the next iteration, also of the sampler."""
         self._requests.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the epoch stands, ready for JSON: what the consumer got, not what is under way."""
+        """Return the position in the epoch, ready for JSON; batches in progress do not count."""
         return self._requests.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where `state` was taken.
+        """Continue from `state` in the next iteration.
 
         Raises:
             TypeError, ValueError: the state is malformed or does not fit; nothing has changed then.
@@ -395,7 +411,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._requests.load_state_dict(state)
 
     def stats(self) -> LoaderStats:
-        """Return what was done since the loader was made (or unpickled); may be called at any time."""
+        """Return the counts since the loader was made (or unpickled); call it at any time."""
         plans = {id(plan): plan for plan in (self._plan, *(plan for _, plan in self._iterations)) if plan is not None}
         counted = sum((np.array(plan.counters(), np.int64) for plan in plans.values()), start=self._counted)
         records, _, reads, size, read, decode, resize = counted.tolist()
@@ -416,7 +432,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         )
 
     def __repr__(self) -> str:
-        """Describe what it makes batches of, and how."""
+        """Describe the data and the order."""
         made = {
             "image": self._image,
             "images": self._images,
@@ -434,7 +450,10 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return "\n".join(lines)
 
     def close(self) -> None:
-        """End the threads of iterations that are not over; they can not go on. New ones may begin."""
+        """End the threads of unfinished iterations, which cannot continue.
+
+        New iterations may begin.
+        """
         for loading, _ in list(self._iterations):
             loading.close()
 
@@ -448,7 +467,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
 
 def _as_dataset(dataset: Any) -> FastRecordDataset:
-    """Return the data set, or that of paths.
+    """Return the data set, or a data set of paths.
 
     Raises:
         TypeError: it is neither.
@@ -463,10 +482,10 @@ def _as_dataset(dataset: Any) -> FastRecordDataset:
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
-    """Refuse what is done to images where batches are of arrays.
+    """Refuse image options for batches of arrays.
 
     Raises:
-        ValueError: something is.
+        ValueError: one is given.
     """
     if given:
         schema = dataset.readers[0].schema
@@ -519,6 +538,6 @@ def _outputs(
 
 
 def _default_threads() -> int:
-    """CPUs that this process may use, shared among the processes that torchrun started on this machine."""
+    """Return this process's CPUs divided by torchrun's number of local processes."""
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, _core.default_threads() // max(1, int(processes) if processes.isdecimal() else 1))

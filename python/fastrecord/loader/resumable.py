@@ -1,4 +1,4 @@
-"""A DataLoader of torch whose state is that of the batch it handed out last: `ResumableLoader`."""
+"""`ResumableLoader`: a DataLoader of torch whose state counts the batches it has yielded."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A DataLoader over a FastRecordBatchSampler that is resumed in the middle of an epoch, with workers too.
+    """A DataLoader over a FastRecordBatchSampler that can resume within an epoch, also with workers.
 
-    Worker processes take batches from the sampler ahead of the training loop. This loader counts those that it has
-    handed out: its states are the sampler's, as of the last of them. Lightning saves and loads them by itself. Takes
-    what DataLoader takes; `batch_sampler` is a FastRecordBatchSampler.
+    Worker processes take batches from the sampler ahead of the training loop. This loader counts
+    the batches that it has yielded, and its states are the sampler's states after the last of them.
+    Lightning saves and loads them automatically. Takes the arguments of DataLoader; `batch_sampler`
+    is a FastRecordBatchSampler.
 
     Raises:
-        TypeError: when it is used, if the batch sampler is of another kind.
+        TypeError: on use, if the batch sampler is of another kind.
     """
 
     _start = 0
     _state: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch says a class of its own
-        """Iterate over an epoch, or over what is left of it after `load_state_dict`."""
+        """Iterate over an epoch, or over the rest of it after `load_state_dict`."""
         sampler = self._sampler()
         start, self._start = self._start, 0
         for done, batch in enumerate(super().__iter__(), start + 1):
@@ -33,11 +34,11 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the epoch stands, ready for JSON: what was handed out, not what workers are ahead."""
+        """Return the position in the epoch, ready for JSON: batches yielded, not prefetched by workers."""
         return self._state or self._sampler().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where `state` was taken.
+        """Continue from `state` in the next iteration.
 
         Raises:
             TypeError, ValueError: the state is malformed or does not fit; nothing has changed then.

@@ -1,4 +1,4 @@
-"""What becomes of records that can not be loaded: whose errors are raised, what is skipped, and how much of it."""
+"""`Skipper`: records that cannot be loaded: which errors are raised, which records are skipped."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from fastrecord.schema.roles import read_key
 
 _log = logging.getLogger("fastrecord.loader")
 
-# So many are named in the log.
+# Maximum number of skipped records in the log.
 _TOLD = 20
-# Enough to look for the cause; a disk that fails every read must not fill the memory.
+# Enough to find the cause; a disk that fails every read must not fill the memory.
 _LISTED = 1000
-# Any share but 0.0 allows so many: a few bad records of a small file are no reason to end a run.
+# Any share except 0.0 allows this many: a few bad records of a small file are not a reason to end a
+# run.
 _AT_LEAST = 10
-# Named by the error that ends an epoch.
+# Maximum number of records named in the error that ends an epoch.
 _NAMED = 3
 
-# Far above what a sound data set loses, and far below what a wrong file or a dying disk takes.
+# Far above what an intact data set loses, and far below what a wrong file or a dying disk loses.
 MAX_SKIPPED = 0.05
 
 
@@ -38,10 +39,10 @@ class SkippedRecord:
     """A record that was left out of its batch.
 
     Attributes:
-        path: Of its file.
+        path: Path of its file.
         record: Its number in the file.
-        key: Its key; None if it has none, or one that can not be read.
-        reason: What was wrong, in a sentence that names file and record too.
+        key: Its key; None if it has none, or if the key cannot be read.
+        reason: The error, as a sentence that also names file and record.
     """
 
     path: str
@@ -54,10 +55,11 @@ OnError: TypeAlias = Literal["raise", "skip"] | Callable[[Exception, SkippedReco
 
 
 def check_max_skipped(value: Any) -> float | int | None:
-    """Check a bound: an int is a number of records, a float a share, None none.
+    """Check a limit: an int is a number of records, a float a share, None no limit.
 
     Raises:
-        TypeError: neither. ValueError: out of range.
+        TypeError: another type.
+        ValueError: out of range.
     """
     if value is None:
         return None
@@ -72,14 +74,14 @@ def check_max_skipped(value: Any) -> float | int | None:
 
 
 class Skipper:
-    """Decides about failed records as `on_error` says, counts those that were skipped, and lists the first of them.
+    """Applies `on_error` to failed records; counts the skipped ones and lists the first of them.
 
     Attributes:
-        records: The first 1000 that were skipped.
-        total: How many were.
+        records: The first 1000 skipped records.
+        total: Number of skipped records.
 
     Raises:
-        TypeError, ValueError: an argument is none of its values.
+        TypeError, ValueError: an argument has a value that is not allowed.
     """
 
     def __init__(self, on_error: OnError, max_skipped: float | None, dataset: FastRecordDataset) -> None:
@@ -92,15 +94,15 @@ class Skipper:
         self.total = 0
 
     def anew(self) -> Skipper:
-        """Return one that has skipped nothing yet."""
+        """Return a new one with the same settings that has skipped nothing."""
         return Skipper(self._on_error, self._max_skipped, self._dataset)
 
     def begin(self, records: int, *, may_fall_short: bool) -> EpochSkips:
         """Begin an iteration.
 
         Args:
-            records: Of the whole epoch, as far as that is known: it may turn out to be longer.
-            may_fall_short: Whether a batch may be left out of which no record is left.
+            records: Number of records of the whole epoch as far as known; the epoch may be longer.
+            may_fall_short: Whether a batch without any remaining record may be left out.
         """
         return EpochSkips(self, records, may_fall_short)
 
@@ -111,17 +113,17 @@ class Skipper:
             return math.inf
         if not isinstance(most, float):
             return most
-        # 0.57 * 1000 is a little less than 570.
+        # 0.57 * 1000 is slightly less than 570.
         return max(math.floor(most * records + 1e-9), _AT_LEAST if most else 0)
 
     def skip(self, row: int, failure: Exception) -> SkippedRecord:
-        """Skip a record, or raise what was wrong with it.
+        """Skip a record, or raise its error.
 
         Raises:
             FastRecordError, OSError: a failure that may not be skipped.
         """
         error, record = self._describe(row, failure)
-        # A disk that does not answer is no matter of this record.
+        # I/O errors are never skipped: they are not about one record.
         if self._on_error == "raise" or not isinstance(failure, FastRecordError):
             raise error
         if callable(self._on_error):
@@ -141,7 +143,7 @@ class Skipper:
         key = read_key(reader, number)
         named = "" if key is None else f", key {key!r}"
         if isinstance(failure, FastRecordError):
-            # That of a whole file names no record.
+            # The error of a whole file does not name a record.
             which = "" if f"record {number}" in str(failure) else f", record {number}"
             failure = type(failure)(extended(failure, f"{which}{named}"))
         else:
@@ -150,10 +152,10 @@ class Skipper:
 
 
 class EpochSkips:
-    """What one iteration skips.
+    """The skipped records of one iteration.
 
     Attributes:
-        seen: Records of the batches whose turn has come so far; counted by whoever makes batches.
+        seen: Records of the batches so far; the batch maker counts them.
     """
 
     def __init__(self, skipper: Skipper, records: int, may_fall_short: bool) -> None:
@@ -163,15 +165,15 @@ class EpochSkips:
         self._last: deque[SkippedRecord] = deque(maxlen=_NAMED)
 
     def keep(self, rows: NDArray[np.int64], failures: Sequence[tuple[int, Exception]]) -> NDArray[np.int64]:
-        """Return the positions in a batch that stay, int64 (K,); none if the batch may be left out.
+        """Return the positions in a batch to keep, int64 (K,); none if the batch may be left out.
 
         Args:
-            rows: The batch, numbers over all files, int64 (N,).
-            failures: Positions in it, and why they can not be loaded.
+            rows: The batch, record numbers over all files, int64 (N,).
+            failures: Positions in the batch, with their errors.
 
         Raises:
-            FastRecordError, OSError: a failure that may not be skipped, more of them than may be in an epoch, or
-                nothing is left of a batch that may not be left out.
+            FastRecordError, OSError: a failure may not be skipped; an epoch has more failures than
+                allowed; or nothing is left of a batch that may not be left out.
         """
         for position, failure in failures:
             self._last.append(self._skipper.skip(int(rows[position]), failure))
@@ -188,10 +190,10 @@ class EpochSkips:
         return np.delete(np.arange(len(rows)), [position for position, _ in failures])
 
     def end(self) -> None:
-        """End the iteration: its last batch has come.
+        """End the iteration after its last batch.
 
         Raises:
-            FastRecordError: there was no record that could be loaded.
+            FastRecordError: no record could be loaded.
         """
         if self._count and self._count == self.seen:
             raise FastRecordError(

@@ -1,4 +1,4 @@
-"""What a loader has done, and where its time went."""
+"""`LoaderStats`: what a loader has done, and where its time went."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """Sums since a loader was made; the difference of two says what happened in between.
+    """Sums since a loader was made; subtract two to get the sums of an interval.
 
     Attributes:
-        records: Records that were made.
-        images: Those whose images were made: all of them, or none where batches are of arrays.
-        skipped: Records that were left out of the batches handed out.
-        by_pillow: Records with an image that the core does not decode, which Pillow decoded in the consumer's thread.
+        records: Records loaded.
+        images: Records whose images were made: all of them, or none for batches of arrays.
+        skipped: Records left out of the batches handed out.
+        by_pillow: Records with an image that the core does not support, decoded by Pillow in the
+            consumer's thread.
         batches: Batches handed to the consumer.
         reads: Payloads read.
-        bytes_read: Their bytes.
-        seconds: Wall time of the iterations, from their first batch asked for.
-        threads: Threads at work in an iteration.
-        read_seconds: Reading and checking payloads, and of arrays stacking them, summed over the threads.
+        bytes_read: Bytes of these payloads.
+        seconds: Wall time of the iterations, starting when their first batch is requested.
+        threads: Threads that work in an iteration.
+        read_seconds: Reading and checking payloads, and stacking arrays, summed over the threads.
         decode_seconds: Decoding, likewise.
         resize_seconds: Cropping, resizing and mirroring, likewise.
-        wait_seconds: The consumer waited for a batch.
+        wait_seconds: Time that the consumer waited for batches.
     """
 
     records: int = 0
@@ -43,28 +44,28 @@ class LoaderStats:
     wait_seconds: float = 0.0
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:
-        """Return what happened since `earlier`."""
+        """Return the sums since `earlier`."""
         values = {field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         return LoaderStats(**{**values, "threads": self.threads})
 
     @property
     def records_per_second(self) -> float:
-        """Records made, over the wall time."""
+        """Records loaded per second of wall time."""
         return self.records / self.seconds if self.seconds else 0.0
 
     @property
     def images_per_second(self) -> float:
-        """Images made, over the wall time."""
+        """Images made per second of wall time."""
         return self.images / self.seconds if self.seconds else 0.0
 
     @property
     def megabytes_per_second(self) -> float:
-        """Millions of bytes read, over the wall time."""
+        """Millions of bytes read per second of wall time."""
         return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
 
     @property
     def reads_per_second(self) -> float:
-        """Payloads read, over the wall time."""
+        """Payloads read per second of wall time."""
         return self.reads / self.seconds if self.seconds else 0.0
 
     @property
@@ -72,7 +73,8 @@ class LoaderStats:
         return self.read_seconds + self.decode_seconds + self.resize_seconds
 
     def _share(self, seconds: float) -> float:
-        # Work that began before a window or goes on in several iterations at once may be more than the threads' time.
+        # Work that began before an interval, or runs in several iterations at once, may exceed the
+        # threads' time.
         available = max(self.threads * self.seconds, self._busy_seconds)
         return seconds / available if available else 0.0
 
@@ -102,7 +104,7 @@ class LoaderStats:
         return min(1.0, self.wait_seconds / self.seconds) if self.seconds else 0.0
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return the statistics in one line."""
         shares = {"read": self.read_share, "decode": self.decode_share, "resize": self.resize_share}
         told = ", ".join(f"{name} {100 * share:.0f} %" for name, share in {**shares, "idle": self.idle_share}.items())
         skipped = f", {self.skipped} skipped" if self.skipped else ""
@@ -117,7 +119,7 @@ class LoaderStats:
 
 
 class Clock:
-    """The consumer's time: how long it has iterated, and how long it has waited for batches meanwhile."""
+    """The consumer's time: total time of iterations, and time spent waiting for batches."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -128,24 +130,24 @@ class Clock:
         self._before = 0.0
 
     def start(self) -> None:
-        """Note that an iteration begins."""
+        """Start the clock for an iteration."""
         if not self._running:
             self._since = time.perf_counter()
         self._running += 1
 
     def stop(self) -> None:
-        """Note that an iteration ends."""
+        """Stop the clock for an iteration."""
         self._running -= 1
         if not self._running:
             self._before += time.perf_counter() - self._since
 
     def seconds(self) -> float:
-        """Return the time during which an iteration was under way."""
+        """Return the time during which an iteration was running."""
         return self._before + (time.perf_counter() - self._since if self._running else 0.0)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the block as waited."""
+        """Count the time of the block as waiting."""
         start = time.perf_counter()
         try:
             yield

@@ -1,4 +1,7 @@
-"""Values of a batch that are no tensors of one shape: text, bytes, JSON, lists, arrays whose shape varies."""
+"""`ListedFields`: values that are not tensors of one shape.
+
+These are text, bytes, JSON, lists, and arrays of varying shape.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,20 @@ class ListedFields:
     """Reads the fields that the core's threads do not stack, in the consumer's thread.
 
     Args:
-        dataset: In fields mode.
-        ragged: Field of arrays whose shape varies -> what is made of them: "list", tensors of their own shapes; "pad",
-            one tensor (B, *largest shape) with zeros behind what is smaller; "packed", a tensor of all of them along
-            their first axis and int64 offsets (B + 1,), where each begins.
+        dataset: A data set in fields mode.
+        ragged: Field of arrays of varying shape -> form. "list": tensors of their own shapes.
+            "pad": one tensor (B, *largest shape), padded with zeros at the end. "packed": one
+            tensor of all arrays concatenated along their first axis, and their offsets, int64 (B +
+            1,).
 
     Attributes:
         names: The fields.
 
     Raises:
-        SchemaError: a field of images, which a loader decodes; a field in `ragged` that has no such arrays.
-        ValueError: `ragged` has another value. TypeError: it is no mapping.
+        SchemaError: a field of images, which a loader decodes; a field in `ragged` without arrays
+            of varying shape.
+        ValueError: `ragged` has another value.
+        TypeError: it is not a mapping.
     """
 
     def __init__(self, dataset: FastRecordDataset, ragged: Mapping[str, Ragged] | None) -> None:
@@ -65,7 +71,7 @@ class ListedFields:
         return tuple(self._kinds)
 
     def read_many(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-        """Return values of several batches, to be cut apart; None if they have to be read batch by batch."""
+        """Return values of several batches, to be split; None if they must be read batch by batch."""
         if self._merged:
             return None
         try:
@@ -77,10 +83,10 @@ class ListedFields:
         """Return the values of a batch.
 
         Args:
-            rows: Numbers over all files, int64 (B,).
+            rows: Record numbers over all files, int64 (B,).
 
         Raises:
-            FastRecordError: one can not be read.
+            FastRecordError: a value cannot be read.
         """
         plain = [name for name in self._kinds if name not in self._merged and name != self._label]
         found = dict(zip(plain, self._dataset.values(rows, plain), strict=True)) if plain else {}
@@ -92,7 +98,7 @@ class ListedFields:
         return made
 
     def failures(self, rows: NDArray[np.int64]) -> list[tuple[int, Exception]]:
-        """Return the places of the rows of which a value can not be read, and why."""
+        """Return the positions of rows with a value that cannot be read, and the errors."""
         failures: list[tuple[int, Exception]] = []
         for place in range(len(rows)):
             try:
@@ -102,7 +108,7 @@ class ListedFields:
         return failures
 
     def _parts(self, name: str, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Any]]:
-        """Return the arrays of each file, with their places in the batch."""
+        """Return the arrays of each file, with their positions in the batch."""
         dataset = self._dataset
         return [
             (places, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify, copy=True)[name])
@@ -136,7 +142,7 @@ class ListedFields:
             )
         whole = np.empty((int(offsets[-1]), *rest.pop()), parts[0][1].dtype)
         for places, values, own in parts:
-            # Where each of the file's arrays goes: as far from where it lies as its first row.
+            # The destination of each of the file's arrays, as the distance from its source.
             shift = np.repeat(offsets[places] - own[:-1], np.diff(own))
             whole[np.arange(len(values)) + shift] = values
         return as_tensors(whole, self._kinds[name]), torch.from_numpy(offsets)

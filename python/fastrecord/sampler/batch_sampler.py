@@ -218,9 +218,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         )
 
     def positions(self, batch: int) -> NDArray[np.int64]:
-        """Return this rank's positions, in the epoch order, of a batch, int64 (records in the batch,).
+        """Return this rank's positions in the epoch order of one batch.
 
-        Positions that fill up a last batch wrap around to the start.
+        The result is int64 (records in the batch,). Positions that fill up a last batch wrap around
+        to the start.
 
         Raises:
             IndexError: `batch` is not in [0, len(self)).
@@ -299,7 +300,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     @property
     def num_samples(self) -> int:
-        """Positions of an epoch: the number of records, or `num_samples` for draws with replacement."""
+        """Positions of an epoch: the number of records, or `num_samples` for weights or balance."""
         return self._n
 
     @property

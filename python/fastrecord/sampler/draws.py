@@ -122,7 +122,9 @@ def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike |
 
 
 def class_weights(dataset: FastRecordDataset, field: str | None = None) -> NDArray[np.float64]:
-    """Return weights that draw every class equally often: records / (classes * records of the class).
+    """Return weights that draw every class equally often.
+
+    A record's weight is records / (classes * records of its class).
 
     Args:
         dataset: Has a field of classes.
