@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
 
-# What needs torch is imported when first asked for: `import fastrecord` and the command line stay quick (PEP 562).
+# Names that need torch are imported at first use, so `import fastrecord` and the command line start
+# fast (PEP 562).
 _LAZY = {
     "FastRecordBatchSampler": "fastrecord.sampler.batch_sampler",
     "FastRecordDataset": "fastrecord.dataset.dataset",

@@ -62,7 +62,7 @@ __version__: str
 class FastRecordError(Exception):
     @property
     def code(self) -> str | None:
-        """The error's code, such as "FR302": docs/errors.md says what to do. None if it has none."""
+        """The error's code, such as "FR302"; docs/errors.md explains each. None if it has no code."""
 
 class CorruptFileError(FastRecordError): ...
 class NoCommitError(CorruptFileError): ...
@@ -336,7 +336,7 @@ class Batch:
 
 @final
 class Payloads:
-    """The payloads of one field of a batch: N read-only memoryviews, made when asked for."""
+    """The payloads of one field of a batch: N read-only memoryviews, created on access."""
 
     def __len__(self) -> int: ...
     @overload
@@ -350,7 +350,7 @@ class Payloads:
 
 @final
 class Arrays:
-    """The arrays of one field of a batch whose shape varies: N read-only arrays, made when asked for."""
+    """The arrays of varying shape of one field of a batch: N read-only arrays, created on access."""
 
     def __len__(self) -> int: ...
     @overload

@@ -21,7 +21,7 @@ def digest(array: NDArray[Any]) -> str:
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Check an int, numpy's too, against [low, high)."""
+    """Check an int, also of a numpy type, against [low, high)."""
     if isinstance(value, bool):
         raise TypeError(f"{name} is an int, not a bool: {value}")
     try:
@@ -42,14 +42,14 @@ def flag(name: str, value: Any) -> bool:
 
 
 def check_seed(seed: int) -> None:
-    """Raise a ValueError for what is no seed, a TypeError for what is no int."""
+    """Raise a ValueError for a number that is not a valid seed, a TypeError for a non-integer."""
     _check_int("seed", seed, " in [0, 2**64)")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is in [0, 2**64), not {seed}")
 
 
 def check_count(name: str, value: int) -> None:
-    """Raise a ValueError for less than 1, a TypeError for what is no int."""
+    """Raise a ValueError for a number below 1, a TypeError for a non-integer."""
     _check_int(name, value)
     if value < 1:
         raise ValueError(f"{name} is at least 1, not {value}")

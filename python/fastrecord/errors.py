@@ -1,4 +1,4 @@
-"""Codes of errors: what stands in brackets at the end of a message, as docs/errors.md lists them."""
+"""Error codes: the part in brackets at the end of a message, listed in docs/errors.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fastrecord._core import FastRecordError, error_code
 
 
 def plain(error: FastRecordError) -> str:
-    """Return an error's message without its code, to be part of another one."""
+    """Return an error's message without its code, for use in another message."""
     return str(error).removesuffix(f" [{error.code}]")
 
 
@@ -22,15 +22,15 @@ def with_more(message: str, more: str) -> str:
 
 
 def system_text(error: OSError) -> str:
-    """Return what an error of the system says in one line: the file, and why."""
+    """Return the message of a system error in one line: the file and the reason."""
     if error.filename is None or not error.strerror:
         return str(error)
-    # The core says it by itself, of the files that it opens.
+    # The core adds this itself for the files that it opens.
     remote = isinstance(error, FileNotFoundError) and "://" in str(error.filename) and "remote" not in error.strerror
     reason = "remote paths are not read yet: copy the file to this machine, or mount its storage" if remote else None
     return f"{error.filename}: {reason or error.strerror}"
 
 
 def codes_of(messages: list[str]) -> list[str | None]:
-    """Return the code that each message ends with; None for one without, as those of the system are."""
+    """Return the code at the end of each message; None for messages without one, such as the system's."""
     return [error_code(message) for message in messages]

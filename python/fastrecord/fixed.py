@@ -1,4 +1,4 @@
-"""Objects that refuse attributes that would change nothing: `Fixed`."""
+"""`Fixed`: base class of objects that refuse to set attributes without an effect."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 class Fixed:
-    """Refuses to set a public attribute that its class does not offer to be set.
+    """Refuses to set a public attribute that its class does not declare as settable.
 
-    A class that users derive from one of fastrecord's may have attributes of its own.
+    Subclasses written by users may have attributes of their own.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the core tells of itself, in Python's `logging`: loggers fastrecord.core.<module>."""
+"""The core's log events in Python's `logging`: loggers fastrecord.core.<module>."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from fastrecord._core import deliver_events
 
-# Who uses a library says where its log goes; without this, Python would print warnings by itself.
+# The application configures logging; without this handler, Python would print warnings by itself.
 logging.getLogger("fastrecord").addHandler(logging.NullHandler())
 
 _CORE = logging.getLogger("fastrecord.core")
-# Those modules that tell anything: one may be listened to by itself.
+# Modules that log; each has its own logger.
 _MODULES = tuple(
     logging.getLogger(f"fastrecord.core.{name}")
     for name in (
@@ -42,15 +42,15 @@ def threshold() -> int:
 def emit(
     name: str, level: int, message: str, created: float, other: bool, thread: str | None, place: tuple[str, int]
 ) -> None:
-    """Give an event to the handlers, as of the time and the thread that it happened at.
+    """Pass an event to the handlers with its original time and thread.
 
     Args:
-        name: Of the logger.
-        level: As `logging` has it.
+        name: Name of the logger.
+        level: Level as in `logging`.
         message: The text.
-        created: When it happened, in seconds since 1970.
-        other: It happened on another thread than this one.
-        thread: The name of that thread.
+        created: Time of the event, in seconds since 1970.
+        other: Whether it happened on another thread than this one.
+        thread: Name of that thread.
         place: Source file and line.
     """
     logger = logging.getLogger(name)
@@ -64,5 +64,5 @@ def emit(
     logger.handle(record)
 
 
-# Before logging ends: its own hook was registered earlier, and hooks run backwards.
+# Before logging shuts down: its own hook was registered earlier, and hooks run in reverse order.
 atexit.register(deliver_events, last=True)

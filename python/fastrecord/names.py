@@ -1,4 +1,4 @@
-"""Names of the file system as text, which is stored as UTF-8 whatever the locale is."""
+"""File system names as text, which is stored as UTF-8 in any locale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def as_text(name: str) -> str:
-    """Return what a name that the system gave is as UTF-8.
+    """Return a name from the system as UTF-8 text.
 
     Raises:
         UnicodeDecodeError: its bytes are not UTF-8.
@@ -16,7 +16,7 @@ def as_text(name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """Return the name that stands for UTF-8 text where a path is opened."""
+    """Return the name to open for UTF-8 text."""
     return os.fsdecode(text.encode())
 
 
@@ -24,7 +24,7 @@ _NAMED_AT_MOST = 5
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Return the first few names, quoted, and how many more there are."""
+    """Return the first few names, quoted, and the number of further names."""
     shown = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST])
     more = len(names) - _NAMED_AT_MOST
     return f"{shown} and {more:,} more" if more > 0 else shown

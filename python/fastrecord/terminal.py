@@ -1,4 +1,4 @@
-"""Text for a terminal: names that a file or a folder has made up shall not steer it."""
+"""Text for a terminal: names from a file or a folder must not control it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    """Return text that takes one line of a terminal of some encoding and does nothing else to it."""
+    """Return text that fits on one line of a terminal in some encoding and does not control it."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats a record as one line that does nothing else to a terminal; of a traceback behind it, each line."""
+    """Formats a log record as one line without control characters; a traceback keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line of a record."""
         return printable(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return all that is written of a record."""
+        """Return the full text of a record."""
         return "\n".join(printable(line) for line in super().format(record).split("\n"))
 
 

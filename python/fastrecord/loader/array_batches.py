@@ -1,4 +1,4 @@
-"""`ArrayBatches`: batches of field values, stacked by the core's threads in groups of small batches.
+"""`ArrayBatches`: batches of field values, stacked by the core's threads in groups.
 
 Does not make images; `image_batches` does.
 """
@@ -72,7 +72,7 @@ class ArrayBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any] | None]]]:
-        """Yield groups of batches: for each batch a request, its part of the rows, its fields (or None).
+        """Yield groups of batches: of each batch a request, its part of the rows, its fields or None.
 
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.

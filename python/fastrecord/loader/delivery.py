@@ -121,7 +121,7 @@ class Delivery:
         return tensor
 
     def show(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images (B, H, W, 3) as (B, 3, H, W) in channels_last memory, normalised if requested."""
+        """Return images (B, H, W, 3) as channels_last (B, 3, H, W), normalised if requested."""
         shown = images.permute(0, 3, 1, 2)
         if self._normalize is None:
             return shown

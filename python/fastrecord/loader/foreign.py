@@ -39,7 +39,7 @@ class Picture(NamedTuple):
 
 
 class Foreign:
-    """Makes the records that the core's threads left out because they do not know the kind of image.
+    """Makes the records whose kind of image the core's threads do not support.
 
     Args:
         dataset: The records.

@@ -27,7 +27,7 @@ from fastrecord.transforms import Geometry
 
 
 class ImageBatches:
-    """Makes batches `(images, labels, *fields)`, or dicts of images and other fields in fields mode.
+    """Makes batches `(images, labels, *fields)`; in fields mode, dicts of images and fields.
 
     Args:
         dataset: The files and labels.

@@ -305,7 +305,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             self._clock.stop()
 
     def _warn_of_runs(self) -> None:
-        """Warn once if the loader augments, as for training, and its order has few classes in a batch."""
+        """Warn once if the loader augments, as for training, but its batches have few classes."""
         geometries = [self._image] if self._images is None else list(self._images.values())
         random = self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
         sampler = self._requests.sampler

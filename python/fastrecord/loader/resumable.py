@@ -11,7 +11,7 @@ from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A DataLoader over a FastRecordBatchSampler that can resume within an epoch, also with workers.
+    """A DataLoader over a FastRecordBatchSampler that resumes within an epoch, also with workers.
 
     Worker processes take batches from the sampler ahead of the training loop. This loader counts
     the batches that it has yielded, and its states are the sampler's states after the last of them.
@@ -34,7 +34,7 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, ready for JSON: batches yielded, not prefetched by workers."""
+        """Return the position in the epoch, ready for JSON; it counts yielded batches only."""
         return self._state or self._sampler().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Fields that come later than the records: embeddings, scores, cleaned labels."""
+"""`add_field` and `drop_field`: fields added after the records, such as embeddings or scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fastrecord._core import SchemaError, Writer
 from fastrecord.schema import FieldType
 
-# Values that are written by one call: enough for its threads, few enough for memory and for progress.
+# Values written by one call: enough for its threads, few enough for memory and for progress.
 _VALUES = 1024
 _BYTES = 16 << 20
 
@@ -25,20 +25,24 @@ def add_field(
 ) -> None:
     """Add a field to an existing file without rewriting it: all or nothing, in one durable commit.
 
-    Readers and data sets that are open keep their snapshot without the field; `refresh()` shows it. What is killed or
-    fails in between leaves the file as it was. To replace the values of a field, add them as another ("label_v2").
+    Open readers and data sets keep their snapshot without the field; `refresh()` shows it. If the
+    process is killed or fails, the file is unchanged. To replace the values of a field, add a new
+    field ("label_v2").
 
     Args:
         path: The .frec file. No writer may have it open; readers may.
-        name: Of the new field.
+        name: Name of the new field.
         type: `fastrecord.array("float32", (512,))` or another type.
-        values: One for each of the file's N records, in record order. An array (N, ...) is quickest, one in a file
-            (`numpy.load(..., mmap_mode="r")`) among them; other iterables and generators are read as they go, so that
-            not all values need be in memory. For batches of values use `Writer.add_field`.
-        progress: Called with records done and records in total, now and then; an exception in it ends it all.
+        values: One for each of the file's N records, in record order. An array (N, ...) is fastest,
+            also one in a file (`numpy.load(..., mmap_mode="r")`). Other iterables and generators
+            are read incrementally, so the values need not fit in memory. For batches of values use
+            `Writer.add_field`.
+        progress: Called now and then with records done and records in total; an exception in it
+            cancels the operation.
 
     Raises:
-        SchemaError: the file has the name already, a value does not fit (names its record), or they are not N.
+        SchemaError: the file already has a field of this name, a value does not fit (names its
+            record), or the number of values is not N.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
         TypeError: `values` is a str, bytes, a mapping or a set.
     """
@@ -55,10 +59,13 @@ def add_field(
 
 
 def drop_field(path: str | PathLike[str], name: str) -> None:
-    """Remove a field from a file, durably, without rewriting it: its bytes stay, and only older snapshots name them.
+    """Remove a field from a file, durably, without rewriting it.
+
+    Its bytes stay in the file, and only older snapshots refer to them.
 
     Raises:
-        KeyError: the file has no such field. SchemaError: it is the only one.
+        KeyError: the file has no such field.
+        SchemaError: it is the only field.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
     """
     with Writer(path, mode="a") as writer:
@@ -66,7 +73,7 @@ def drop_field(path: str | PathLike[str], name: str) -> None:
 
 
 def _batches(values: Iterable[Any]) -> Iterator[Any]:
-    """Cut values into batches: slices of arrays, lists of anything else."""
+    """Cut values into batches: slices of arrays, lists of other values."""
     if hasattr(values, "shape") and hasattr(values, "__getitem__") and isinstance(values, Sized):
         each = getattr(values, "nbytes", 0) // max(len(values), 1)
         step = max(_BYTES // max(each, 16), 1)

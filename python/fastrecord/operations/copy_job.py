@@ -1,4 +1,7 @@
-"""What merge, split, shuffle and compact share: sources, new files of which all are finished or none, the summary."""
+"""`Job`: the sources and new files of merge, split, shuffle and compact, and their summary.
+
+Either all new files are finished, or none is left.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ from fastrecord.schema.shard_sets import made_of
 Progress = Callable[[int, int], None]
 PathLike = str | os.PathLike[str]
 
-# Rows handed to the core by one call.
+# Records passed to the core by one call.
 ROWS = 1 << 16
 
 
 @dataclass(slots=True)
 class CopySummary:
-    """What a merge, split, shuffle or compact has done.
+    """Result of a merge, split, shuffle or compact.
 
     Attributes:
         paths: The files written, in order.
-        counts: Records of each of them.
-        records: Records of all of them.
-        bytes: Their size together.
-        source_bytes: Size of the files that they were made of.
-        classes: Class names, position = label; None if there are none.
-        differing: Keys of the metadata that are not the same in all sources; the first file that has one gives its
-            value.
+        counts: Number of records of each file.
+        records: Number of records of all files.
+        bytes: Total size of the files.
+        source_bytes: Total size of the source files.
+        classes: Class names, position = label; None without classes.
+        differing: Metadata keys whose values differ between the sources; the value comes from the
+            first file that has the key.
         seconds: Wall time.
     """
 
@@ -49,12 +52,12 @@ class CopySummary:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as values that JSON knows."""
+        """Return the summary as JSON-able values."""
         return asdict(self)
 
 
 class Job:
-    """The new files of one call: all of them are whole at its end, or each place has what it had before."""
+    """The new files of one call: in the end all are whole, or each path is as it was before."""
 
     def __init__(
         self,
@@ -70,10 +73,10 @@ class Job:
         self.overwrite = overwrite or in_place
         self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
         self.total = sum(reader.nbytes for reader in readers)
-        # The file itself, made anew, is made of no other.
+        # A file compacted in place keeps its origin; it is not made from another file.
         self.origin = {} if in_place else made_of(readers)
         self.copiers: list[Copier] = []
-        self.before = 0  # bytes of the files that are copied already
+        self.before = 0  # size of the files copied so far
         if in_place:
             return
         for path in self.paths:
@@ -84,10 +87,10 @@ class Job:
 
     def __exit__(self, *exception: object) -> None:
         for copier in self.copiers:
-            copier.abort()  # one that is closed stays
+            copier.abort()  # closed files stay
 
     def begin(self, number: int, like: Reader, records: int) -> Copier:
-        """Begin a file for so many records; one that was begun under this number is given up."""
+        """Begin a file for this many records; a file begun under the same number is discarded."""
         for copier in self.copiers[number:]:
             copier.abort()
         self.before = sum(copier.bytes_written for copier in self.copiers[:number])
@@ -96,16 +99,19 @@ class Job:
         return self.copiers[number]
 
     def report(self, written: int) -> None:
-        """Tell the caller how far all is, by the bytes written of the file that is being copied."""
+        """Report the progress of all files, given the bytes written of the current file."""
         if self.progress is not None:
             self.progress(min(self.before + written, self.total), self.total)
 
     def finish(self, *metadata: dict[str, Any], complete: bool = True) -> None:
-        """Commit all files, each with its metadata, then give them their names; Ctrl-C is heard afterwards."""
+        """Commit all files, each with its metadata, then rename them.
+
+        Ctrl-C is held until the end.
+        """
         with HeldInterrupt() as interrupt:
             for copier, own in zip(self.copiers, metadata, strict=True):
                 copier.commit(own | self.origin, complete=complete)
-            # All that can fail for want of room has been done.
+            # Everything that can fail for lack of space is done.
             for copier in self.copiers:
                 copier.close()
         if self.progress is not None:
@@ -114,7 +120,7 @@ class Job:
             raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
 
     def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
-        """Return what was done since `started`, by `time.perf_counter`."""
+        """Return the result since `started`, a value of `time.perf_counter`."""
         counts = [len(copier) for copier in self.copiers]
         size = sum(os.path.getsize(path) for path in self.paths)
         seconds = time.perf_counter() - started
@@ -122,7 +128,7 @@ class Job:
 
 
 def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
-    """Refuse a file to write that is one to read from, or that exists and is not to be replaced."""
+    """Refuse an output that is also a source, or that exists and may not be replaced."""
     refuse_irregular(path)
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
@@ -135,7 +141,7 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
     """Open a file to read from.
 
     Raises:
-        FastRecordError: its import is not complete, and it is not to be taken so.
+        FastRecordError: its import is not complete, and `allow_incomplete` is False.
     """
     reader = Reader(path)
     if not reader.complete and not allow_incomplete:
@@ -148,6 +154,6 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
 
 
 def steps(n: int) -> Iterable[NDArray[np.int64]]:
-    """Yield all positions in [0, n), some at a time."""
+    """Yield all positions in [0, n), in chunks."""
     for start in range(0, n, ROWS):
         yield np.arange(start, min(start + ROWS, n), dtype=np.int64)

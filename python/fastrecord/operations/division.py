@@ -1,4 +1,7 @@
-"""How the records of a file are divided over several: by number, by size, or by shares at random."""
+"""How the records of a file are divided over several: by number, by size, or by random shares.
+
+Computes positions and names; writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from fastrecord.operations.copy_job import PathLike, steps
 from fastrecord.operations.shard_names import Part, refuse_strays
 from fastrecord.schema.shard_sets import shard_path
 
-# What a file takes beside its records: pages of its own for start and end, and padding.
+# Size of a file besides its records: pages for its start and end, and padding.
 _FILE_BYTES = 64 << 10
-# Fractions that are meant to be 1 in all, as floats are.
+# Tolerance for floats whose sum is meant to be 1.
 _ROUNDING = Fraction(1, 10**9)
 
 
 def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[int]:
-    """Return the sizes of the files that shares make. Records that the shares leave out go to no file.
+    """Return the sizes of the files for shares. Records not covered by a share go to no file.
 
     Raises:
-        ValueError: a share is not above 0, or they are more than 1 in all.
+        ValueError: a share is not above 0, or their sum exceeds 1.
     """
     try:
-        # A float's text is the decimal that was meant.
+        # The text of a float is the intended decimal.
         exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
     except (ValueError, ZeroDivisionError) as err:
         raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
@@ -41,7 +44,7 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
 
 
 def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
-    """Return for each record the number of its file; the number of files for those that are left out."""
+    """Return the number of each record's file; omitted records get the number of files."""
     chosen = np.empty(n, np.min_scalar_type(len(ends)))
     for positions in steps(n):
         chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")
@@ -51,16 +54,18 @@ def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
 def name_files(
     path: str, out: PathLike | Sequence[PathLike] | None, names: Sequence[str] | None, shares: int
 ) -> list[PathLike]:
-    """Return what the files of shares are called. They serve different ends, so they have no names like shards.
+    """Return the paths of files made by shares. They serve different purposes: they are not shards.
 
     Args:
         path: The file that is split.
-        out: With `names` the folder to write into, by default that of `path`; else a path for each file.
-        names: What each file is called, such as "train" for `train.frec`.
+        out: With `names` the folder to write into, by default the folder of `path`; else a path for
+            each file.
+        names: Name of each file, such as "train" for `train.frec`.
         shares: Number of files.
 
     Raises:
-        ValueError: there is not one name for each file, or one is not the name of a file.
+        ValueError: the number of names differs from the number of files, or a name is not valid as
+            a file name.
     """
     if names is None:
         if out is None or isinstance(out, (str, os.PathLike)):
@@ -82,10 +87,11 @@ def name_files(
 
 
 def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
-    """Give runs of records that end at `ends` the names of their files.
+    """Assign file names to the runs of records that end at `ends`.
 
     Raises:
-        ValueError: other names than files, or the same twice. FastRecordError: shards of another division lie there.
+        ValueError: the number of names differs from the number of files, or a name comes twice.
+        FastRecordError: shards of another division exist there.
     """
     starts = [0, *ends[:-1]]
     if isinstance(out, (str, os.PathLike)):
@@ -104,14 +110,14 @@ def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[
 
 
 def ends_by_size(reader: Reader, limit: int) -> list[int]:
-    """Return where runs end of which each makes a file of at most `limit` bytes, or has one record."""
+    """Return the ends of runs that each fill a file of at most `limit` bytes, or have one record."""
     empty = _FILE_BYTES + len(repr(reader.metadata).encode())
     ends = []
     size = empty
     for positions in steps(len(reader)):
         first = int(positions[0])
         for number, record in enumerate(stored_bytes(reader, first, len(positions)).tolist(), first):
-            # Of long runs a thousandth may be padding to pages.
+            # Up to a thousandth of a long run may be padding to pages.
             if size + record > limit - limit // 1000 and size > empty:
                 ends.append(number)
                 size = empty

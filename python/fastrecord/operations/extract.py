@@ -1,4 +1,4 @@
-"""Write records back into files of their own."""
+"""`extract_records`: writes records back into one file each."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from fastrecord.operations.temp_files import create, remove_leftovers, temporary
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
 
-# Records after which progress is shown.
+# Records between progress reports.
 _BATCH = 64
-# Bytes of one name in a path: what the usual file systems take.
+# Bytes of one name in a path, as in common file systems.
 _NAME_MAX = 255
-# Characters of a key that a message shows.
+# Characters of a key shown in a message.
 _SHOWN = 200
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractSummary:
-    """What was extracted: number of records, bytes of their payloads, and the folder."""
+    """Result of an extraction: number of records, bytes of their payloads, and the folder."""
 
     records: int
     bytes: int
     folder: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as values that JSON knows."""
+        """Return the summary as JSON-able values."""
         return asdict(self)
 
 
@@ -57,33 +57,40 @@ def extract_records(
     progress: Callable[[int, int], None] | None = None,
     on_large: Callable[[str], None] | None = None,
 ) -> ExtractSummary:
-    """Write one payload a record into a folder, byte for byte as it was packed, its checksum verified.
+    """Write one payload per record into a folder, byte for byte as packed, with verified checksums.
 
-    Files are named by the field `key`; without one by the record's number and an ending that fits the value: `.jpg`,
-    `.png` and so on by the first bytes, else `.bin`; `.txt` for strings, `.json`, `.npy` for arrays. A key without an
-    ending gets one, too, unless `fastrecord pack` wrote the file: its keys are the paths that it read. All keys are
-    checked before the first file is written. A file appears under its name when it is whole. One that takes the
-    place of another has its permissions; others have what the process's umask leaves.
+    Files are named by the field `key`. Without keys a file is named by the record's number and an
+    extension that fits the value: `.jpg`, `.png` and so on by the first bytes, else `.bin`; `.txt`
+    for strings, `.json`, `.npy` for arrays. A key without an extension also gets one, unless
+    `fastrecord pack` wrote the file: its keys are the paths that it read. All keys are checked
+    before the first file is written. A file appears under its name when it is complete. A file that
+    replaces another one gets its permissions; others get the default of the process's umask.
 
     Args:
         path: The .frec file.
-        folder: Where to; made if need be.
+        folder: Folder to write into; created if necessary.
         records: Record numbers; each is written once, in ascending order. None: all.
-        classes: Only records of these classes; empty: of any.
-        field: Field to write, of type image, bytes, string, json or array; may be left out if only one is of type image
-            or bytes.
-        numbered: Name files by number although there are keys.
-        overwrite: Replace files that exist.
+        classes: Only records of these classes; empty: of any class.
+        field: Field to write, of type image, bytes, string, json or array; optional if only one
+            field is of type image or bytes.
+        numbered: Name files by number even if there are keys.
+        overwrite: Replace existing files.
         progress: Called with records done and records in total.
-        on_large: Called with a message for each value that memory does not hold; it is left out. None: it is an error.
+        on_large: Called with a message for each value that does not fit in memory; the value is
+            left out. None: it is an error.
 
     Raises:
-        IndexError: a number is out of range. FileExistsError: a file exists (those before it have been written).
-        CorruptFileError: a checksum differs. SchemaError: no such field, class or label.
-        FastRecordError: a key is no path inside of the folder, two records have the same, or one is a folder of
-            another; a link is in the way; or the file system takes two keys for one name.
-        KeyboardInterrupt: Ctrl-C. Of this error and all others that come amid writing a note, or the message, says how
-            many records have been written, each as a whole.
+        IndexError: a number is out of range.
+        FileExistsError: a file exists (the files before it have been written).
+        CorruptFileError: a checksum differs.
+        SchemaError: no such field, class or label.
+        FastRecordError: a key is not a path inside the folder, two records have the same key, or
+            one key is a folder of another; a link is in the way; or the file system treats two keys
+            as one name.
+        KeyboardInterrupt: Ctrl-C.
+
+    If an error comes during writing, a note or the message reports how many records have been
+    written, each completely.
     """
     with Reader(path) as reader:
         payload = _payload_field(reader, field)
@@ -97,7 +104,7 @@ def extract_records(
                 for done, number in enumerate(numbers.tolist()):
                     if interrupt.pending:
                         raise KeyboardInterrupt
-                    # One value at a time: a few bytes of a compressed one may become 64 MiB.
+                    # One value at a time: a few compressed bytes may expand to 64 MiB.
                     try:
                         value = reader.get(number, payload, verify=True, copy=True)
                         content, ending = _content(value, kind)
@@ -121,7 +128,7 @@ def extract_records(
 
 
 def _left(folder: str, written: int, total: int) -> str:
-    """Return what an extraction that did not end well leaves behind."""
+    """Return what a failed extraction leaves behind, for a message."""
     if written == 0:
         return f"{folder}: nothing is written"
     count = f"{written:,} of {total:,} records are written, each as a whole"
@@ -177,10 +184,10 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
 
 
 class _Names:
-    """The names of the files that records become: keys, or numbers; with endings where there are none.
+    """The file names of records: keys or numbers, with extensions if they have none.
 
     Attributes:
-        alike: Keys that some file system could take for another of them.
+        alike: Keys that some file system could treat as equal to another one.
     """
 
     def __init__(self, reader: Reader, numbers: NDArray[np.int64], *, numbered: bool) -> None:
@@ -188,13 +195,13 @@ class _Names:
         self._width = len(str(max(len(reader) - 1, 0)))
         self._keys = None if numbered or "key" not in reader.schema else _keys(reader, numbers)
         self.alike = _alike(self._keys or [])
-        # Keys of a pack are the paths of its input, whatever these end with.
+        # Keys of a pack are the paths of its input, with or without extensions.
         self._packed = "packs" in reader.metadata
         bare = self._keys is not None and not self._packed and not all(map(_has_ending, self._keys))
         self._taken = {_folded(key) for key in self._keys or []} if bare else set()
 
     def name(self, at: int, ending: str) -> tuple[str, str]:
-        """Return the key of a record (its number, if it has none), and the name of its file."""
+        """Return a record's key (its number, if it has none) and its file name."""
         if self._keys is None:
             number = f"{self._numbers[at]:0{self._width}d}"
             return number, f"{number}{ending}"
@@ -232,7 +239,8 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
                 "files by number (`--numbered`) [FR740]"
             )
         above = name.rpartition("/")[0]
-        # Most keys lie in the folder of the one before: the walk up ends at the first folder that is known.
+        # Most keys are in the folder of the previous key: the walk up ends at the first known
+        # folder.
         while above and above not in folders:
             folders[above] = number
             above = above.rpartition("/")[0]
@@ -245,8 +253,9 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
 
 
 def _wrong(key: str) -> str | None:
-    """Return why a key can not name a file below a folder, or None."""
-    # A backslash is a character like any other here, but not where the files may be carried to.
+    """Return why a key cannot name a file below a folder, or None."""
+    # A backslash is an ordinary character here, but not on systems to which the files may be
+    # copied.
     if "\0" in key or ".." in key.replace("\\", "/").split("/") or any(part in ("", ".") for part in key.split("/")):
         return "is no path inside of a folder"
     longest = max(len(part.encode()) for part in key.split("/"))
@@ -260,7 +269,10 @@ def _shown(key: str) -> str:
 
 
 def _alike(names: Sequence[str]) -> set[str]:
-    """Return the names that some file system could take for another of them: only case or composition differs."""
+    """Return the names that differ from another one only in case or Unicode composition.
+
+    Some file systems treat such names as equal.
+    """
     folded = [_folded(name) for name in names]
     counts = Counter(folded)
     if len(counts) == len(names):
@@ -269,15 +281,15 @@ def _alike(names: Sequence[str]) -> set[str]:
 
 
 class _Folder:
-    """Writes files below one folder, and never through a link to anywhere else."""
+    """Writes files below one folder, and never through a link to another place."""
 
     def __init__(self, path: str, alike: set[str], *, overwrite: bool) -> None:
         self.path, self.alike, self.overwrite = path, alike, overwrite
-        # What was written of the names in `alike`: device and inode -> name.
+        # Files written for names in `alike`: device and inode -> name.
         self.written: dict[tuple[int, int], str] = {}
         os.makedirs(path, exist_ok=True)
         self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # The folder that was written to last: keys of one class come one behind the other.
+        # The last folder written to: keys of one class are adjacent.
         self.last: tuple[tuple[str, ...], int] = ((), os.dup(self.root))
         self.tidied: set[tuple[str, ...]] = set()
 
@@ -302,7 +314,7 @@ class _Folder:
             )
         if before is not None and not self.overwrite:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
-        # What replaces a file that others may not read is not for them either, from its first byte on.
+        # A file that replaces a private one is private, too, from its first byte on.
         kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
         if tuple(folders) not in self.tidied:
             remove_leftovers(at)
@@ -353,7 +365,7 @@ class _Folder:
 
 
 def _status(name: str, folder: int) -> os.stat_result | None:
-    """Return what a folder has under a name, links not followed; None if it has nothing."""
+    """Return the status of a name in a folder, without following links; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -376,14 +388,14 @@ _MAGIC = (
 
 
 def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
-    """Return what a file holds of a value of a field of some type, and what its name ends with."""
+    """Return the file content and the file name extension for a value."""
     if kind.name == "string":
         return value.encode(), ".txt"
     if kind.name == "json":
         return json.dumps(value, ensure_ascii=False).encode(), ".json"
     if kind.name == "array":
         if kind.dtype == "bfloat16":
-            # What numpy sees of them are the upper halves of float32.
+            # numpy sees bfloat16 as uint16: the upper halves of float32.
             value = (value.astype(np.uint32) << 16).view(np.float32)
         file = io.BytesIO()
         np.save(file, value)
@@ -392,7 +404,7 @@ def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
 
 
 def _ending(head: bytes) -> str:
-    """Return the usual file name ending for the first 16 bytes of an image, `.bin` for anything else."""
+    """Return the usual extension for the first 16 bytes of an image, `.bin` for other data."""
     if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
         return _BRANDS[head[8:12]]
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":

@@ -1,4 +1,4 @@
-"""Ending at a good moment when Ctrl-C comes."""
+"""`HeldInterrupt`: delays Ctrl-C until a safe point."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Self
 
 
 class HeldInterrupt:
-    """Notes the first Ctrl-C instead of raising it, so that work in steps can end between two of them.
+    """Records the first Ctrl-C instead of raising it, so that stepwise work can end between steps.
 
-    A second Ctrl-C is raised at once. Outside of the main thread, and where the caller has a handler of their own,
-    nothing is noted.
+    A second Ctrl-C is raised at once. Outside the main thread, or if the caller has its own signal
+    handler, nothing is recorded.
 
     Attributes:
-        pending: Ctrl-C came.
+        pending: Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,8 @@ class HeldInterrupt:
         self._held = False
 
     def __enter__(self) -> Self:
-        # Python runs signal handlers in the main thread alone, and a handler of the caller's own stays in charge.
+        # Python runs signal handlers only in the main thread, and a caller's own handler stays
+        # installed.
         main = threading.current_thread() is threading.main_thread()
         self._held = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if self._held:

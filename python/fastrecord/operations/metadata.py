@@ -1,4 +1,4 @@
-"""Metadata that comes later than the records: class names, a license, notes."""
+"""`set_metadata`: metadata added after the records, such as class names, a license, notes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from fastrecord.schema.classes import check_names
 
 
 def set_metadata(path: str | PathLike[str], /, **entries: Any) -> None:
-    """Set entries of a file's metadata, in one durable commit of their own; records stay as they are.
+    """Set entries of a file's metadata in their own durable commit; records are unchanged.
 
-    Readers and data sets that are open keep their snapshot; `refresh()` shows the new metadata.
+    Open readers and data sets keep their snapshot; `refresh()` shows the new metadata.
 
     Args:
         path: The .frec file. No writer may have it open; readers may.
-        entries: JSON-able values by name. They replace entries of the same name; None removes an entry, and all others
-            stay. `classes` is a list of names, position = label: each label of the field `label` needs one, but for
-            negative labels, which mean "none".
+        entries: JSON-able values by name. They replace entries of the same name; None removes an
+            entry. Other entries stay. `classes` is a list of names, position = label: each label of
+            the field `label` needs a name, except negative labels, which mean "none".
 
     Raises:
-        SchemaError: a label has no name in `classes`, or the field `label` does not hold integers; nothing is written.
-        TypeError, ValueError: `classes` is not a list of distinct names, or a value is not JSON-able.
+        SchemaError: a label has no name in `classes`, or the field `label` does not hold integers;
+            nothing is written.
+        TypeError, ValueError: `classes` is not a list of distinct names, or a value is not
+            JSON-able.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
     """
     if entries.get("classes") is not None:

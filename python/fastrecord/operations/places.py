@@ -1,4 +1,4 @@
-"""Where output may go: a regular file, or a path that is absent."""
+"""Checks of output paths: a regular file, or an absent path."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from fastrecord._core import FastRecordError
 
 
 def refuse_irregular(path: str) -> None:
-    """Refuse to write where a folder, a device, a pipe or a socket is; a link counts as its target.
+    """Refuse to write to a folder, a device, a pipe or a socket; a link counts as its target.
 
     Raises:
-        IsADirectoryError: the path is a folder. FastRecordError: it is another thing that is not a regular file.
+        IsADirectoryError: the path is a folder.
+        FastRecordError: it is something else that is not a regular file.
     """
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return  # absent, or out of reach: opening it reports that
+        return  # absent or unreachable: opening it reports the error
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):

@@ -1,4 +1,7 @@
-"""Saving what can be saved of a damaged file, into a new one; the damaged file is only read."""
+"""`repair`: copies the intact records of a damaged file into a new one.
+
+The damaged file is only read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fastrecord.schema.roles import read_key
 REPAIRS = "repairs"
 """The key of the metadata that tells what was lost."""
 
-# In the summary and in the metadata; the list has all of them.
+# Limit in the summary and in the metadata; the list file has all of them.
 _LISTED = 1000
 
 
@@ -30,9 +33,9 @@ class LostValue:
 
     Attributes:
         record: Its number in the damaged file.
-        field: The field that is damaged; None if nothing of the record is left.
-        key: What its field `key` says, if it has one of type string that can be read.
-        why: What is wrong, in a sentence.
+        field: The damaged field; None if nothing of the record is left.
+        key: The value of its string field `key`, if it can be read.
+        why: The reason, as a sentence.
     """
 
     record: int
@@ -43,22 +46,23 @@ class LostValue:
 
 @dataclass(slots=True)
 class RepairSummary:
-    """What a repair has done.
+    """Result of a repair.
 
     Attributes:
         path: The damaged file.
-        out: The file written; None if nothing is damaged, and there was nothing to do.
-        records: Records that the damaged file had, as far as anything tells.
-        saved: Records of them that are in `out`.
-        lost: Records of them that are not.
-        unknown: Whether a later commit is lost of which nothing tells how many records it added.
+        out: The file written; None if nothing is damaged.
+        records: Number of records that the damaged file had, as far as known.
+        saved: Number of records in `out`.
+        lost: Number of records that are not in `out`.
+        unknown: Whether a later commit with an unknown number of records is lost.
         commit: The commit of the damaged file whose records were saved.
-        complete: Whether `out` says that its import is complete, as that commit does.
-        notes: What of the file's structure is damaged, or was taken from an older commit.
+        complete: Whether the import of `out` is marked as complete, as in that commit.
+        notes: Parts of the file's structure that are damaged, or were taken from an older commit.
         values: What is lost, in record order; the first 1,000.
-        lost_list: The file that lists all of it, a JSON object a line; None if nothing is lost.
+        lost_list: The file that lists all lost values, one JSON object a line; None if nothing is
+            lost.
         bytes: Size of `out`.
-        tail_bytes: Bytes behind that commit in the damaged file: one under way, or torn.
+        tail_bytes: Bytes after that commit in the damaged file: an unfinished or torn commit.
         seconds: Wall time.
     """
 
@@ -78,7 +82,7 @@ class RepairSummary:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as values that JSON knows."""
+        """Return the summary as JSON-able values."""
         return asdict(self)
 
 
@@ -90,30 +94,37 @@ def repair(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RepairSummary:
-    """Write the records of a damaged file that can be saved into a new one, in their order, and list the others.
+    """Copy the intact records of a damaged file into a new one, in order, and list the others.
 
-    The newest commit is taken whose footer, directory and metadata can be read. Of its records each is saved whole, as
-    it is stored, or is lost: one damaged value is enough. Index blocks that are damaged are taken from older commits
-    where these have them. What was lost is in the new file's metadata, too, under `repairs`: a list, to which each
-    repair adds a dict with `lost`, `records` (the number before), `runs` (the first 1,000 runs of lost records, as
-    [first, last]), `commit`, `unknown` and `fastrecord` (the version).
+    The repair uses the newest commit with a readable footer, directory and metadata. Each of its
+    records is saved whole, as stored, or is lost: one damaged value is enough. Damaged index blocks
+    are taken from older commits that still have them. The new file's metadata also lists the losses
+    under `repairs`: each repair adds a dict with `lost`, `records` (the number before), `runs` (the
+    first 1,000 runs of lost records, as [first, last]), `commit`, `unknown` and `fastrecord` (the
+    version).
 
     Args:
         path: The damaged file. It is only read.
-        out: File to write. Nothing can be read of it before all is copied.
-        lost: Where to list what is lost, a JSON object a line: `record`, `field`, `key`, `why`. By default `out` with
-            `.lost.jsonl` behind it. Not written if nothing is lost.
-        overwrite: Replace `out` and the list if they exist, at the end.
-        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the repair.
+        out: File to write. It cannot be read before the copy is complete.
+        lost: The list of losses, one JSON object a line: `record`, `field`, `key`, `why`. By
+            default `out` with the suffix `.lost.jsonl`. Not written if nothing is lost.
+        overwrite: Replace `out` and the list at the end, if they exist.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
+            the repair.
 
     Returns:
-        What was done; `out` is None if nothing is damaged: nothing is written then.
+        The result; `out` is None if nothing is damaged. Then nothing is written.
 
     Raises:
-        CorruptFileError: nothing can be saved. UnsupportedVersionError: a newer fastrecord has written it.
-        FileExistsError: `out` or the list exists. FastRecordError: one of them is the damaged file.
-        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these nothing new is left; but
-            `out`, whole, if the list alone fails to get its name at the end, which a note then says.
+        CorruptFileError: nothing can be saved.
+        UnsupportedVersionError: a newer fastrecord wrote the file.
+        FileExistsError: `out` or the list exists.
+        FastRecordError: one of them is the damaged file.
+        OSError: reading or writing failed.
+        KeyboardInterrupt: Ctrl-C.
+
+    After an error no new file is left. The exception: if only the final rename of the list fails,
+    `out` stays, whole, and a note reports it.
     """
     started = time.perf_counter()
     source, target = os.fspath(path), os.fspath(out)
@@ -138,7 +149,8 @@ def repair(
             )
 
         def report(done: int, total: int) -> None:
-            if progress is not None and done < total:  # not when all is written: an exception would come too late
+            # not after the last byte: an exception would come too late
+            if progress is not None and done < total:
                 progress(total + done, 2 * total)
 
         job = Job([reader], [target], overwrite=overwrite, verify=True, progress=report)
@@ -157,7 +169,7 @@ def repair(
                 if summary.lost:
                     with _named(listing, f"{target}: {kept}"):
                         _write_list(temporary, salvage, reader, summary)
-                # Both or none, whenever Ctrl-C comes.
+                # Rename both or none, whenever Ctrl-C comes.
                 with HeldInterrupt() as interrupt:
                     job.finish(metadata, complete=reader.complete)
                     if summary.lost:
@@ -166,7 +178,8 @@ def repair(
                         summary.lost_list = listing
                     elif overwrite:
                         with suppress(FileNotFoundError):
-                            os.unlink(listing)  # of an earlier repair: it would be taken for this one's
+                            # the list of an earlier repair would be taken for this repair's list
+                            os.unlink(listing)
             if interrupt.pending:
                 raise KeyboardInterrupt(f"{target}: all is written")
         finally:
@@ -178,7 +191,7 @@ def repair(
 
 
 def _check_place(path: str) -> None:
-    """Refuse to write where a folder is, or where there is no folder, by the name that the caller knows."""
+    """Refuse to write to a folder, or into a missing folder; the error has the caller's path."""
     folder = os.path.dirname(path) or os.curdir
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -188,7 +201,7 @@ def _check_place(path: str) -> None:
 
 @contextmanager
 def _named(listing: str, left: str) -> Iterator[None]:
-    """Name the list, not the temporary file, in an error of the system, and say in a note what is left."""
+    """Name the list, not the temporary file, in a system error; add a note about what is left."""
     try:
         yield
     except OSError as err:

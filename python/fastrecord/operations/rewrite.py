@@ -1,4 +1,7 @@
-"""New files out of the records of others: merge, split, shuffle, compact. Payloads are copied, never decoded."""
+"""`merge`, `split`, `shuffle`, `compact`: new files from the records of others.
+
+Payloads are copied, never decoded.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +39,33 @@ def merge(
 ) -> CopySummary:
     """Write the records of several files, one file after the other, into a new one.
 
-    Classes are matched by name: those of the first file keep their numbers, names that later files add get the next
-    ones, and the int64 field `label` is renumbered. Of the other metadata, what is the same in all files is kept; where
-    they differ, the first file that has a key gives its value, and the summary lists the key.
+    Classes are matched by name. The first file's classes keep their numbers, new names of later
+    files get the next numbers, and the int64 field `label` is renumbered. Other metadata is kept if
+    it is the same in all files. If it differs, the first file with the key provides the value, and
+    the summary lists the key.
 
     Args:
-        paths: The files, at least one; the same one may come twice. They have the same fields (names and types); the
-            first file's order of them is the new one's.
-        out: File to write. It gets its commit, and so can be read, when all is copied.
-        overwrite: Replace `out` if it exists, at the end.
-        allow_incomplete: Take files, too, whose own import is under way or was stopped, shards of which some are
-            missing, and files beside those that were made of them.
-        verify: Compare the checksum of each payload on the way.
-        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the merge.
+        paths: The files, at least one; a file may come twice. They have the same fields (names and
+            types); the new file has them in the order of the first file.
+        out: File to write. It is committed, and becomes readable, when the copy is complete.
+        overwrite: Replace `out` at the end, if it exists.
+        allow_incomplete: Also accept files whose own import is unfinished, incomplete shard sets,
+            and files together with files made from them.
+        verify: Verify the checksum of each copied payload.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
+            the merge.
 
     Raises:
-        SchemaError: the files differ in their fields, or only some of them name classes; names both files. A label has
-            no class in its own file, and would get one of another.
-        FileExistsError: `out` exists. LockedError: it is being written.
-        CorruptFileError: a file is damaged. FastRecordError: one is incomplete, or is `out` itself; shards are missing.
-        OSError: reading or writing failed. KeyboardInterrupt: Ctrl-C. After any of these `out` is as it was before.
+        SchemaError: the files differ in their fields, or only some of them have class names; names
+            both files. A label has no class in its own file, and would get another file's class.
+        FileExistsError: `out` exists.
+        LockedError: `out` is being written.
+        CorruptFileError: a file is damaged.
+        FastRecordError: a file is incomplete, or is `out` itself; shards are missing.
+        OSError: reading or writing failed.
+        KeyboardInterrupt: Ctrl-C.
+
+    After an error `out` is as it was before.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is a sequence of files, not one path: {os.fspath(paths)!r}")
@@ -96,32 +106,39 @@ def split(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Write the records of a file into several new ones; each is in one of them at most, and each keeps the order.
+    """Write the records of a file into several new files, in order; each record goes to at most one.
 
     Args:
         path: The file.
-        out: What the new files are called: one name, of which `train.frec` stands for `train-00000-of-00004.frec` and
-            so on; or a list of paths, one for each. By default made of `path`. With `names` the folder to write into,
-            by default that of `path`.
-        shards: Number of files; each holds a run of the records, and their numbers differ by one at most.
-        shard_size: Size in bytes that no file shall exceed (unless one record alone does); runs, too.
-        fractions: Share of the records that each file gets, chosen at random: the records that the parts of
-            `FastRecordDataset.split(fractions, seed)` have. Less than 1 in all leaves records out.
-        names: With `fractions`: what each file is called, such as ["train", "val"] for `train.frec` and `val.frec`.
-            Such files are not shards of one data set, so their names are asked for, here or as paths in `out`.
-        seed: Of the choice for `fractions`. Takes a byte a record.
-        overwrite: Replace files that exist, at the end.
-        allow_incomplete: Take a file, too, whose own import is under way or was stopped, or that is a shard of several.
-        verify: Compare the checksum of each payload on the way.
-        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the split.
+        out: Names of the new files. One name such as `train.frec` stands for
+            `train-00000-of-00004.frec` and so on; a list has a path for each. By default derived
+            from `path`. With `names`: the folder to write into, by default the folder of `path`.
+        shards: Number of files; each holds a run of the records, and their numbers of records
+            differ by at most one.
+        shard_size: Maximum size of a file in bytes (unless a single record is larger); each file
+            holds a run of the records.
+        fractions: Share of the records of each file, chosen at random: the records of the parts of
+            `FastRecordDataset.split(fractions, seed)`. A sum below 1 leaves records out.
+        names: With `fractions`: name of each file, such as ["train", "val"] for `train.frec` and
+            `val.frec`. Such files are not shards of one data set, so names are required, here or as
+            paths in `out`.
+        seed: Seed of the choice for `fractions`, which takes a byte of memory a record.
+        overwrite: Replace existing files at the end.
+        allow_incomplete: Also accept a file whose own import is unfinished, or a shard of a set.
+        verify: Verify the checksum of each copied payload.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
+            the split.
 
     Raises:
-        ValueError: not one of `shards`, `shard_size` and `fractions`, one that is out of range, names of another
-            number, or none for `fractions`.
-        FastRecordError: more shards than records; shards of another division lie beside them; the file is incomplete.
-        FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`; none of the new files is
-            left, and with `overwrite` the old ones are. They get their commits one right after the other when all is
-            copied, and with `overwrite` take their places when all are durable, so all are open until then.
+        ValueError: not exactly one of `shards`, `shard_size` and `fractions` is given, or it is out
+            of range; the number of names is wrong, or `fractions` has no names.
+        FastRecordError: more shards than records; shards of another division exist there; the file
+            is incomplete.
+        FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`.
+
+    After an error no new file is left, and with `overwrite` the old files stay. The files are
+    committed one right after the other when the copy is complete. With `overwrite` they replace the
+    old files when all are durable, so all are open until then.
     """
     started = time.perf_counter()
     if sum(choice is not None for choice in (shards, shard_size, fractions)) != 1:
@@ -178,23 +195,25 @@ def shuffle(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Write the records of a file in random order into a new one: read from its start to its end it is shuffled.
+    """Write the records of a file in random order into a new one, which then reads sequentially.
 
-    For disks and network mounts that are slow at anything but reading on and on. Record i of the new file is record
-    `permute(n, seed, epoch=0)[i]` of the old one, and its payloads lie in that order. Payloads are asked for ahead, and
-    written one behind the other.
+    For disks and network mounts that are slow at random reads. Record i of the new file is record
+    `permute(n, seed, epoch=0)[i]` of the old one, and its payloads are stored in that order. The
+    source's payloads are prefetched, and the output is written sequentially.
 
     Args:
         path: The file.
-        out: File to write. It gets its commit, and so can be read, when all is copied.
-        seed: Of the order, in [0, 2**64).
-        overwrite: Replace `out` if it exists, at the end.
-        allow_incomplete: Take a file, too, whose own import is under way or was stopped.
-        verify: Compare the checksum of each payload on the way.
-        progress: Called with bytes done and bytes in all, now and then; an exception in it ends the shuffle.
+        out: File to write. It is committed, and becomes readable, when the copy is complete.
+        seed: Seed of the order, in [0, 2**64).
+        overwrite: Replace `out` at the end, if it exists.
+        allow_incomplete: Also accept a file whose own import is unfinished.
+        verify: Verify the checksum of each copied payload.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
+            the shuffle.
 
     Raises:
-        FileExistsError, LockedError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`.
+        FileExistsError, LockedError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt:
+            as `merge`.
     """
     started = time.perf_counter()
     check_seed(seed)
@@ -217,33 +236,36 @@ def compact(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Write a file anew without what no record names: old directories and indexes, replaced columns, a torn tail.
+    """Rewrite a file without unused bytes: old directories and indexes, replaced columns, a torn tail.
 
-    What is written has one commit and, where no record lacks a value, one chunk a column. It is another file to
-    readers: those that have the old one open go on with it, and data sets pickled before refuse the new one.
+    The new file has one commit and, for columns without missing values, one chunk a column. To
+    readers it is another file: open readers continue with the old one, and data sets pickled before
+    refuse the new one.
 
     Args:
         path: The file.
-        out: File to write. By default `path` itself: under another name beside it, whose place is taken at the end, so
-            both need room; nobody can append meanwhile.
-        overwrite: Replace `out` if it exists, at the end.
-        allow_incomplete: Take a file, too, whose own import is under way or was stopped; it stays incomplete.
-        verify: Compare the checksum of each payload on the way.
-        progress: Called with bytes done and bytes in all, now and then; an exception in it ends it.
+        out: File to write. Default: `path` itself. The new file is then written beside it under
+            another name and replaces it at the end, so there must be space for both; appending is
+            refused meanwhile.
+        overwrite: Replace `out` at the end, if it exists.
+        allow_incomplete: Also accept a file whose own import is unfinished; it stays incomplete.
+        verify: Verify the checksum of each copied payload.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
+            the operation.
 
     Raises:
-        LockedError: a writer has `path` open, and it was to be replaced.
-        FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`; `path` stays as it
-            was.
+        LockedError: a writer has `path` open, and `path` is to be replaced.
+        FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`;
+            `path` is unchanged.
     """
     started = time.perf_counter()
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
-        # The file, not a link to it, is what is replaced.
+        # Replace the file, not a link to it.
         target = os.path.realpath(path) if out is None else os.fspath(out)
         job = Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
         with job:
             copier = job.begin(0, reader, len(reader))
-            # What was committed before the lock was taken must not be lost.
+            # Commits made before the lock was taken must not be lost.
             while out is None and reader.refresh():
                 copier = job.begin(0, reader, len(reader))
             copier.copy_run(reader, 0, len(reader), progress=job.report)
@@ -260,7 +282,7 @@ def _check_fields(first: Reader, other: Reader) -> None:
             if name not in two.schema:
                 raise SchemaError(f"{two.path}: no field {name!r}, which {one.path} has [FR410]")
     for name, kind in first.schema.items():
-        # How a field is compressed is said of each value.
+        # The compression of a field is stored with each value.
         if replace(other.schema[name], compression=None) != replace(kind, compression=None):
             raise SchemaError(
                 f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path} [FR410]"
@@ -268,7 +290,7 @@ def _check_fields(first: Reader, other: Reader) -> None:
 
 
 def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
-    """Return the metadata but for the classes, and the keys that are not the same in all files."""
+    """Return the metadata without the classes, and the keys whose values differ between files."""
     all_metadata = [reader.metadata for reader in readers]
     merged: dict[str, Any] = {}
     for metadata in all_metadata:
@@ -282,13 +304,14 @@ def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str
 
 
 def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:
-    """Return all class names, and for each file the new number of each of its labels, or None if they stay."""
+    """Return all class names, and each file's table of new label numbers (None if unchanged)."""
     none: list[NDArray[np.int64] | None] = [None] * len(readers)
     if all(class_names(reader) is None for reader in readers):
         return None, none
     classes, tables = merge_classes(readers)
     schema = readers[0].schema
-    if _LABEL not in schema or schema[_LABEL].name == "string":  # a name means the same in all files
+    # a name means the same in all files
+    if _LABEL not in schema or schema[_LABEL].name == "string":
         return classes, none
     if schema[_LABEL].name == "int64":
         return classes, tables

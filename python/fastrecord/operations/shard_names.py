@@ -1,4 +1,4 @@
-"""How the input of a pack is divided over files, and what these are called."""
+"""`Part`: how the input of a pack is divided over files, and their names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Part:
     """One file to write.
 
     Attributes:
-        path: Where.
+        path: Its path.
         start: Position of its first input file.
-        stop: Position behind its last one.
-        shard: Its place among the others; None for a file of its own.
+        stop: Position after its last input file.
+        shard: Its place in the set; None for a single file.
     """
 
     path: str
@@ -35,14 +35,15 @@ def as_set(parts: Sequence[Part]) -> list[Part]:
 
 
 def as_set_begun(parts: Sequence[Part]) -> list[Part]:
-    """Return parts as shards of the set that those of them belong to which are there, or of a new one if none is.
+    """Return parts as shards of the set of the files that exist, or of a new set if none exists.
 
     Raises:
-        FastRecordError: they belong to two sets.
+        FastRecordError: the files belong to two sets.
     """
     begun: list[tuple[Shard | None, str]] = []
     for part in parts:
-        # Without a commit, or damaged, it says nothing of a set; opening it to write says what is to be done.
+        # A file without a commit, or a damaged one, has no shard entry; opening it for writing
+        # reports the way out.
         with suppress(FastRecordError, OSError), Reader(part.path) as reader:
             begun.append((Shard.of(reader.metadata), part.path))
     if not begun:
@@ -55,13 +56,13 @@ def as_set_begun(parts: Sequence[Part]) -> list[Part]:
                 f"{other}: not of the same set of shards as {path}, so they can not be resumed together: begin anew "
                 "with `--overwrite` [FR209]"
             )
-    if name is None:  # of a version that did not say so
+    if name is None:  # written by a version without this entry
         return list(parts)
     return [replace(part, shard=Shard(name, number, len(parts))) for number, part in enumerate(parts)]
 
 
 def refuse_strays(out: str, parts: Sequence[Part]) -> None:
-    """Refuse to write shards beside those of another division: a glob would read both as one data set.
+    """Refuse to write shards beside shards of another division: a glob would read both as one set.
 
     Raises:
         FastRecordError: there are such files; the message names one.

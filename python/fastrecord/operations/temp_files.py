@@ -1,4 +1,4 @@
-"""Temporary files of extracts: who writes one has its lock, and what nobody has the lock of is left over."""
+"""Temporary files of extracts. A running extract holds their locks; unlocked ones are left over."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def temporary_name() -> str:
-    """Return a name that no other file has."""
+    """Return a unique file name."""
     return f".fastrecord-{secrets.token_hex(8)}.tmp"
 
 
 def above_streams(file: int) -> int:
-    """Return a descriptor of an open file that is not one of a standard stream, which a library may print to."""
+    """Return a descriptor of an open file that is not a standard stream's.
+
+    Libraries may print to the standard streams.
+    """
     if file > 2:
         return file
     try:
@@ -30,7 +33,7 @@ def create(name: str, folder: int, mode: int) -> int:
     """Create a file in a folder and take its lock.
 
     Args:
-        name: What `temporary_name` gave.
+        name: A return value of `temporary_name`.
         folder: Descriptor of the folder.
         mode: Permissions, before the umask.
 
@@ -38,7 +41,7 @@ def create(name: str, folder: int, mode: int) -> int:
         Its descriptor, open for writing.
 
     Raises:
-        OSError: that of the system.
+        OSError: the system's error.
     """
     while True:
         file = above_streams(os.open(name, _FLAGS, mode, dir_fd=folder))
@@ -49,11 +52,11 @@ def create(name: str, folder: int, mode: int) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # taken for left over before the lock was ours
+        os.close(file)  # removed as a leftover before we took the lock
 
 
 def remove_leftovers(folder: int) -> None:
-    """Remove the temporary files of extracts that were killed.
+    """Remove the temporary files of killed extracts.
 
     Args:
         folder: Descriptor of the folder.
@@ -62,7 +65,7 @@ def remove_leftovers(folder: int) -> None:
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except OSError:
-            continue  # gone by now, or somebody else's
+            continue  # already gone, or another user's
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(name, dir_fd=folder)

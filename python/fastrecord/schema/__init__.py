@@ -1,4 +1,7 @@
-"""Fields and their types: what every record of a file holds."""
+"""Fields and their types: `FieldType` and `Schema`, which describe every record of a file.
+
+Imports only the core.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from fastrecord.schema.compression import Compression
 
-# Bytes of a number of each scalar type.
+# Size of each scalar type in bytes.
 _SIZES = {
     "bool": 1,
     "int8": 1,
@@ -33,14 +36,16 @@ _UNDERSCORED = ("bool", "bytes", "list")
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of one field. Make one with `image()`, `int64()`, `array("float32", (3,))` or another type function.
+    """The type of one field; create it with a type function such as `array("float32", (3,))`.
 
     Attributes:
-        name: "image", "bytes", "string", "json", "array", "list", or the name of a scalar type, say "int64".
+        name: "image", "bytes", "string", "json", "array", "list", or the name of a scalar type,
+            such as "int64".
         dtype: The element type of scalars and arrays: numpy's name, or "bfloat16". None for others.
-        shape: The shape of arrays, None where a dimension varies from record to record; () of scalars. None for others.
+        shape: The shape of arrays, with None for dimensions that vary from record to record; () for
+            scalars. None for others.
         item: The type of a list's items. None for others.
-        compression: How the values are compressed, if they are.
+        compression: How the values are compressed; None without compression.
     """
 
     name: str
@@ -56,13 +61,13 @@ class FieldType:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of each value, if all have as many: those of scalars and of arrays of a fixed shape."""
+        """Size in bytes of each value of a scalar or an array of fixed shape; None for other types."""
         if self.dtype is None or self.shape is None or None in self.shape:
             return None
         return _SIZES[self.dtype] * math.prod(dim for dim in self.shape if dim is not None)
 
     def __repr__(self) -> str:
-        """Return the type as one would write it."""
+        """Return the type as Python code."""
         arguments = []
         if self.name == "array":
             arguments = [f'"{self.dtype}"', repr(self.shape)]
@@ -73,7 +78,7 @@ class FieldType:
         return f"{self.name}{'_' if self.name in _UNDERSCORED else ''}({', '.join(arguments)})"
 
     def __str__(self) -> str:
-        """Return the type as messages and `fastrecord info` show it: array(uint8, (32, 32, 3))."""
+        """Return the type as in messages and `fastrecord info`: array(uint8, (32, 32, 3))."""
         if self.name == "array":
             return f"array({self.dtype}, {self.shape})"
         return self.name if self.item is None else f"{self.name}({self.item})"
@@ -101,16 +106,16 @@ class FieldType:
 
 
 def image() -> FieldType:
-    """Return the type of an encoded image (JPEG, PNG, ...), kept byte for byte, with width and height as index columns.
+    """Return the type of an encoded image (JPEG, PNG, ...), stored byte for byte.
 
-    Values: bytes-like. Read as a read-only memoryview; `column("image.width")` and `column("image.height")` are
-    uint32 (N,).
+    Values are bytes-like. They are read as a read-only memoryview. The index columns
+    `column("image.width")` and `column("image.height")` are uint32 (N,).
     """
     return FieldType("image")
 
 
 def bytes_(compression: Compression | str | None = None) -> FieldType:
-    """Return the type of any bytes. Values: bytes-like; read as a read-only memoryview."""
+    """Return the type of arbitrary bytes. Values: bytes-like; read as a read-only memoryview."""
     return FieldType("bytes", compression=Compression.of(compression))
 
 
@@ -120,7 +125,10 @@ def string(compression: Compression | str | None = None) -> FieldType:
 
 
 def json(compression: Compression | str | None = None) -> FieldType:
-    """Return the type of what JSON can hold: dict, list, str, int, float, bool, None. NaN and inf are refused."""
+    """Return the type of JSON values: dict, list, str, int, float, bool, None.
+
+    NaN and inf are refused.
+    """
     return FieldType("json", compression=Compression.of(compression))
 
 
@@ -130,7 +138,10 @@ def bool_() -> FieldType:
 
 
 def int8() -> FieldType:
-    """Return the type of an 8-bit signed integer. Values outside of its range are refused, as for all integers."""
+    """Return the type of an 8-bit signed integer.
+
+    Like all integers, it refuses values out of range.
+    """
     return FieldType("int8")
 
 
@@ -145,7 +156,7 @@ def int32() -> FieldType:
 
 
 def int64() -> FieldType:
-    """Return the type of a 64-bit signed integer. Values outside of [-2**63, 2**63) are refused."""
+    """Return the type of a 64-bit signed integer. Values outside [-2**63, 2**63) are refused."""
     return FieldType("int64")
 
 
@@ -170,17 +181,23 @@ def uint64() -> FieldType:
 
 
 def float16() -> FieldType:
-    """Return the type of a 16-bit IEEE float. Values are rounded to the nearest; those too large for it are refused."""
+    """Return the type of a 16-bit IEEE float.
+
+    Values are rounded to the nearest float; values that are too large are refused.
+    """
     return FieldType("float16")
 
 
 def bfloat16() -> FieldType:
-    """Return the type of a bfloat16, the upper half of a float32. numpy sees its bits, as uint16."""
+    """Return the type of a bfloat16, the upper half of a float32. numpy reads its bits as uint16."""
     return FieldType("bfloat16")
 
 
 def float32() -> FieldType:
-    """Return the type of a 32-bit IEEE float. Values are rounded to the nearest; those too large for it are refused."""
+    """Return the type of a 32-bit IEEE float.
+
+    Values are rounded to the nearest float; values that are too large are refused.
+    """
     return FieldType("float32")
 
 
@@ -203,26 +220,29 @@ def array(dtype: Any, shape: Sequence[int | None], compression: Compression | st
     """Return the type of an array of numbers.
 
     Args:
-        dtype: What `numpy.dtype()` takes (of numbers or bool; in any byte order: files are little-endian), a
-            torch.dtype, or "bfloat16".
-        shape: The dimensions; None where they vary from record to record. () is a single number.
-        compression: How the values are compressed. Arrays of at most 64 bytes lie in an index column and are not.
+        dtype: An argument of `numpy.dtype()` (numbers or bool, in any byte order: files are
+            little-endian), a torch.dtype, or "bfloat16".
+        shape: The dimensions, with None for dimensions that vary from record to record. () is a
+            single number.
+        compression: How the values are compressed. Arrays of at most 64 bytes are stored in an
+            index column, uncompressed.
 
-    Values are numpy arrays or CPU tensors of this dtype and shape; read as read-only numpy arrays, in batches as one
-    array (N, *shape) if the shape is fixed.
+    Values are numpy arrays or CPU tensors of this dtype and shape. They are read as read-only numpy
+    arrays; batches of a fixed shape are one array (N, *shape).
 
     Raises:
-        TypeError: a dtype of objects, text, dates or several fields; a shape that is no sequence of integers and None.
+        TypeError: a dtype of objects, text, dates or several fields; or a shape that is not a
+            sequence of integers and None.
         ValueError: a negative dimension.
     """
     return FieldType("array", _dtype_name(dtype), _shape(shape), compression=Compression.of(compression))
 
 
 def list_(item: FieldType, compression: Compression | str | None = None) -> FieldType:
-    """Return the type of a list of any number of values of one type, which is no list.
+    """Return the type of a list of any length with items of one type; lists cannot be nested.
 
     Raises:
-        TypeError: `item` is no field type, or a list, or compressed (compress the list).
+        TypeError: `item` is not a field type, or is a list, or is compressed (compress the list).
     """
     if not isinstance(item, FieldType):
         raise TypeError(f"a list's items are of fastrecord.int64() or another type, not {item!r}")
@@ -268,8 +288,9 @@ class Schema(Mapping[str, FieldType]):
         fields: Name -> type; the order of the mapping is the order of the fields.
 
     Raises:
-        TypeError: a name is no str, or a type was not made by one of the type functions.
-        SchemaError: raised by `Writer` for empty schemas and for names or types that the format does not know.
+        TypeError: a name is not a str, or a type was not created by a type function.
+        SchemaError: raised by `Writer` for empty schemas and for names or types that the format
+            does not support.
     """
 
     __slots__ = ("_fields",)

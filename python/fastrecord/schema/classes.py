@@ -1,4 +1,4 @@
-"""Classes of several files, mapped by name."""
+"""Class names of several files, mapped to one numbering by name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Table = NDArray[np.int64]
 
 
 def class_names(reader: Reader) -> list[str] | None:
-    """Return a file's class names, position = label, or None if it names none.
+    """Return a file's class names, position = label, or None if it has none.
 
     Raises:
-        SchemaError: `metadata["classes"]` is no list of distinct names.
+        SchemaError: `metadata["classes"]` is not a list of distinct names.
     """
     names = reader.metadata.get("classes")
     if names is None:
@@ -51,16 +51,16 @@ def merge_classes(
 
     Args:
         readers: The files.
-        classes: The names of all classes, position = number. By default the first file keeps its numbers, and names
-            that later files add get the next ones, in the order of the files.
+        classes: The names of all classes, position = number. By default the first file keeps its
+            numbers. New names of later files get the next numbers, in the order of the files.
 
     Returns:
-        The names, position = label (empty if no file names classes); for each file its table from stored label to
-        label, int64 (classes of the file,), or None where the labels stay as they are.
+        The names, position = label (empty if no file has class names). For each file its table from
+        stored label to label, int64 (classes of the file,), or None if the labels are unchanged.
 
     Raises:
-        SchemaError: only some of the files name classes, or one does so badly; with `classes`, a file names none, or
-            one that is not among them.
+        SchemaError: only some of the files have class names, or a file's names are invalid. With
+            `classes`: a file has no class names, or a name that is not in the list.
     """
     named = [(reader, class_names(reader)) for reader in readers]
     without = [os.fspath(reader.path) for reader, names in named if names is None]
@@ -79,7 +79,7 @@ def merge_classes(
         if classes is not None:
             _require_known(names or [], numbers, reader.path)
         tables.append(np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64))
-    # The table of a file that lacks some of the classes also refuses their numbers, which it does not name.
+    # A file that lacks some classes also gets a table: it refuses numbers without a name.
     return list(numbers), [None if np.array_equal(table, np.arange(len(numbers))) else table for table in tables]
 
 
@@ -94,9 +94,9 @@ def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) 
 
 
 def map_labels(labels: Table, table: Table | None, path: str) -> Table:
-    """Return labels of one file as labels of the data set, int64 (N,).
+    """Map the labels of one file to labels of the data set, int64 (N,).
 
-    Negative labels mean "none" to many losses (`ignore_index`) and stay as they are.
+    Negative labels mean "none" to many losses (`ignore_index`) and stay unchanged.
 
     Raises:
         SchemaError: a label has no class in the file.

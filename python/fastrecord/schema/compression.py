@@ -1,4 +1,4 @@
-"""How the values of a field are compressed."""
+"""`Compression`: how the values of a field are compressed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 _CODECS = ("lz4", "zstd", "auto")
 _LEVELS = range(1, 23)
 _DEFAULT_LEVEL = 3
-# zstd's own.
+# zstd's default.
 _DEFAULT_DICTIONARY = 110 << 10
 _DICTIONARIES = range(256, (16 << 20) + 1)
 
@@ -18,20 +18,23 @@ class Compression:
     """How the values of one field are compressed.
 
     Args:
-        codec: "lz4": decompresses at some GB/s a thread. "zstd": makes text and features smaller still, and takes
-            longer to read. "auto": the writer holds the first values back (at most 1,024, or 8 MiB), tries both on
-            them, and takes what a thread needs least time for, with a disk that gives it 200 MB/s; or neither, if none
-            pays. `Writer.compression` then says what it is, and why.
-        level: How hard zstd tries, 1 to 22; 3 by default. Reading is as quick with any.
-        dictionary: For zstd and values of some KB at most that are alike: True, or at most so many bytes, trains a
-            dictionary from the first values (at most 16,384, or 8 MiB), which the file then holds.
+        codec: "lz4": decompresses at some GB/s a thread. "zstd": smaller for text and features, but
+            slower to read. "auto": the writer holds the first values back (at most 1,024, or 8 MiB)
+            and tries both codecs on them. It chooses the codec with the least time for a thread,
+            with a disk that delivers 200 MB/s to it; or none, if compression does not pay.
+            `Writer.compression` then reports the choice and the reason.
+        level: zstd's effort, 1 to 22; 3 by default. The level does not affect the speed of reading.
+        dictionary: For zstd and similar values of at most some KB: True, or its maximum size in
+            bytes, trains a dictionary from the first values (at most 16,384, or 8 MiB). The file
+            stores the dictionary.
 
-    Values that do not get smaller are stored as they are. Batches are decompressed on all threads, straight to where
-    they are wanted; what is stored is checked against its CRC first, always.
+    Values that do not get smaller are stored uncompressed. All threads decompress batches, directly
+    into their destination. The stored bytes are always checked against their CRC first.
 
     Raises:
-        ValueError: an unknown codec, a level or size out of range, or one that the codec does not have.
-        TypeError: a codec that is no str, a level that is no int.
+        ValueError: an unknown codec, a level or size out of range, or an option that the codec does
+            not have.
+        TypeError: a codec that is not a str, or a level that is not an int.
     """
 
     codec: str
@@ -59,19 +62,19 @@ class Compression:
             raise ValueError(f"a dictionary has {_DICTIONARIES[0]} to {_DICTIONARIES[-1]} bytes, not {self.dictionary}")
 
     def __repr__(self) -> str:
-        """Return it as one would write it."""
+        """Return the compression as Python code."""
         level = "" if self.level is None else f", level={self.level}"
         dictionary = "" if self.dictionary is False else f", dictionary={self.dictionary}"
         return f'Compression("{self.codec}"{level}{dictionary})'
 
     def __str__(self) -> str:
-        """Return it as messages and `fastrecord info` show it: zstd level 3, dictionary."""
+        """Return the compression as in messages and `fastrecord info`: zstd level 3, dictionary."""
         level = "" if self.level is None else f" level {self.level}"
         return f"{self.codec}{level}{', dictionary' if self.dictionary is not False else ''}"
 
     @classmethod
     def of(cls, given: Compression | str | None) -> Compression | None:
-        """Return what a field type is given as its compression: None, a Compression, or the name of a codec."""
+        """Convert the argument of a field type: None, a Compression, or the name of a codec."""
         if given is None or isinstance(given, Compression):
             return given
         if not isinstance(given, str):

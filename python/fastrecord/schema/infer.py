@@ -1,4 +1,4 @@
-"""The schema of a record that is there."""
+"""`infer_schema`: a schema for an existing record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _PLAIN = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
 def infer_schema(sample: Mapping[str, Any]) -> Schema:
-    """Return a schema that the record fits; what each value becomes, `Writer.from_sample` says.
+    """Return a schema that fits the record; `Writer.from_sample` documents the types.
 
     Raises:
-        SchemaError: a value of which no type is known; names the field. TypeError: the record is no mapping.
+        SchemaError: a value's type cannot be inferred; names the field.
+        TypeError: the record is not a mapping.
     """
     if not isinstance(sample, Mapping):
         raise TypeError(f"a record is a mapping of field names to values, not {type(sample).__name__}")

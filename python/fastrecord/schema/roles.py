@@ -1,4 +1,7 @@
-"""Which fields of a file hold the images, the labels and the keys."""
+"""Which fields of a file hold the images, the labels and the keys.
+
+Reads schemas and keys only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def find_image(reader: Reader) -> str:
     """Return the field that holds the images: "image", else the only image field, else the only bytes field.
 
     Raises:
-        SchemaError: none or several come into question.
+        SchemaError: no field or several fields qualify.
     """
     schema = reader.schema
     for kind in ("image", "bytes"):
@@ -40,25 +43,25 @@ def holds_images(reader: Reader) -> bool:
 
 
 def find_label(reader: Reader) -> str | None:
-    """Return the field that holds the labels: "label" if there is one, else None."""
+    """Return the field that holds the labels: "label" if it exists, else None."""
     return "label" if "label" in reader.schema else None
 
 
 def holds_labels(kind: FieldType) -> bool:
-    """Return whether values of a type can be labels: numbers, names of classes, arrays of one shape."""
+    """Return whether values of a type can be labels: numbers, class names, arrays of one shape."""
     return kind.name in _LABEL_TYPES or (kind.name == "array" and None not in (kind.shape or ()))
 
 
 def holds_classes(kind: FieldType) -> bool:
-    """Return whether labels of a type may be numbers of classes."""
+    """Return whether labels of a type may be class numbers."""
     return kind.name in _CLASS_TYPES
 
 
 def check_fields(readers: Sequence[Reader], image: str | None, label: str | None, extra: Sequence[str]) -> None:
-    """Check that every file has the fields, of the types of the first file, and that they can be what they are to be.
+    """Check that every file has the fields, with the first file's types, and that the types fit.
 
     Raises:
-        SchemaError: one does not.
+        SchemaError: a file does not.
     """
     first = readers[0].schema
     for reader in readers:
@@ -80,7 +83,7 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
 
 
 def plain(kind: FieldType) -> FieldType:
-    """Return a type without what makes no difference to its values: how they are compressed."""
+    """Return a type without its compression, which does not affect its values."""
     item = None if kind.item is None else plain(kind.item)
     return replace(kind, item=item, compression=None)
 
@@ -91,7 +94,7 @@ def has_key(reader: Reader) -> bool:
 
 
 def read_key(reader: Reader, record: int) -> str | None:
-    """Return a record's key for a message about it; None if it has none, or one that can not be read."""
+    """Return a record's key for a message; None if it has none, or if the key cannot be read."""
     if not has_key(reader):
         return None
     try:
@@ -102,6 +105,6 @@ def read_key(reader: Reader, record: int) -> str | None:
 
 
 def key_suffix(reader: Reader, record: int) -> str:
-    """Return what to add to a message about a record: its key, if it has one that can be read."""
+    """Return the end of a message about a record: its key, if it has a readable one."""
     key = read_key(reader, record)
     return "" if key is None else f", key {key!r}"

@@ -1,4 +1,4 @@
-"""Which files belong together as shards of one set, and which hold the records of others: what their metadata says."""
+"""Which files are shards of one set, and which hold the records of others, by their metadata."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, Self
 
 from fastrecord._core import FastRecordError, Reader
 
-# Keys of the metadata: docs/format.md, section 5.
+# Metadata keys: docs/format.md, section 5.
 SHARD, MADE_OF = "shard", "made_of"
 
 _NAME = re.compile(r"-\d{5,}-of-\d{5,}\.frec$")
 _NAMED = 3
-# How commands that have the option name it.
+# How commands that have the option call it.
 COMMANDS = "`--allow-incomplete` (allow_incomplete=True)"
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a file says of its place in a set.
+    """A file's place in a shard set, as its metadata has it.
 
     Attributes:
-        set: The same random text in all shards of a set, and in no other.
-        number: Of the shard, from 0 on.
-        count: Shards of the set.
+        set: The same random text in all shards of a set, and in no other set.
+        number: Number of the shard, counted from 0.
+        count: Number of shards in the set.
     """
 
     set: str
@@ -36,14 +36,14 @@ class Shard:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> Self | None:
-        """Return what metadata say; None if they have no such entry, or something of the user's own under its name."""
+        """Return the shard of some metadata; None without a valid entry (users may use the same key)."""
         match metadata.get(SHARD):
             case {"set": str(name), "number": int(number), "count": int(count)} if 0 <= number < count:
                 return cls(name, number, count)
         return None
 
     def entry(self) -> dict[str, Any]:
-        """Return the metadata that say it."""
+        """Return the metadata entry."""
         return {SHARD: asdict(self)}
 
 
@@ -59,25 +59,26 @@ def shard_path(out: str, number: int, count: int) -> str:
 
 
 def without_origin(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return metadata without what they say of shards and of the files that theirs was made of."""
+    """Return metadata without the entries about shards and source files."""
     return {key: value for key, value in metadata.items() if key not in (SHARD, MADE_OF)}
 
 
 def made_of(readers: Iterable[Reader]) -> dict[str, Any]:
-    """Return the metadata of a file made of others: their ids, and the ids of all that they were made of."""
+    """Return the metadata of a file made from others: their ids, and the ids of all their sources."""
     origins = (origin for reader in readers for origin in (reader.file_id, *_origins(reader.metadata)))
     return {MADE_OF: list(dict.fromkeys(origins))}
 
 
 def check_together(readers: Sequence[Reader], *, option: str = "allow_incomplete=True") -> None:
-    """Refuse files that together lack records of a set of shards, or hold records twice.
+    """Refuse files that together lack records of a shard set, or hold records twice.
 
     Args:
         readers: The files.
-        option: What takes them as they are, for errors.
+        option: The option that accepts them, for error messages.
 
     Raises:
-        FastRecordError: a shard of a set is missing, or there twice; or a file was made of another one.
+        FastRecordError: a shard of a set is missing, or present twice; or a file was made from
+            another one of them.
     """
     about = [(reader, reader.metadata) for reader in readers]
     _check_origins(about, option)
@@ -146,7 +147,7 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
 
 
 def _sibling(path: str, number: int, count: int) -> str:
-    """Return what another shard of the same set is called: its path, or its number if names do not say it."""
+    """Return the path of another shard of the same set, or its number if the path is not a shard's."""
     if not _NAME.search(path):
         return f"shard {number} of {count:,}, counted from 0"
     return shard_path(_NAME.sub("", path), number, count)
