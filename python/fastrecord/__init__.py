@@ -1,4 +1,4 @@
-"""Pack training records into one append-only file and feed training from it at the speed of the hardware."""
+"""Pack training records into one append-only file and train from it at hardware speed."""
 
 from __future__ import annotations
 

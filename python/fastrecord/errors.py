@@ -32,5 +32,5 @@ def system_text(error: OSError) -> str:
 
 
 def codes_of(messages: list[str]) -> list[str | None]:
-    """Return the code at the end of each message; None for messages without one, such as the system's."""
+    """Return the code at the end of each message; None for system errors and others without one."""
     return [error_code(message) for message in messages]

@@ -1,4 +1,7 @@
-"""The command `fastrecord`. A subcommand's module is imported when it is called, so that `--help` answers at once."""
+"""The command `fastrecord`.
+
+Imports a subcommand's module when it is called, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
 from fastrecord.terminal import PrintableFormatter, occupy_streams
 
-# Name -> module that defines a command of that name (`list_` for a word of Python's own), and its line in the overview.
+# Name -> module that defines the command (`list_` avoids a Python name), and its line in the
+# overview.
 _COMMANDS = {
     "pack": ("pack", "Pack a folder of images into one file."),
     "info": ("inspect", "Show what files hold."),
@@ -55,14 +59,14 @@ class _Commands(click.Group):
             _tell("interrupted" if not str(err) else f"interrupted: {err}", err)
             ctx.exit(130)
         except BrokenPipeError:
-            raise  # click ends quietly: the reader of a pipe, `head` perhaps, has had enough
+            raise  # click ends quietly: the reader of the pipe, such as `head`, has closed it
         except (FastRecordError, OSError, IndexError) as err:
             _tell(f"error: {describe(err)}", err)
             ctx.exit(1)
 
 
 def describe(err: BaseException) -> str:
-    """Return an error's message; an error of the system begins with the path, as the others do."""
+    """Return an error's message; a system error begins with its path, as other errors do."""
     return system_text(err) if isinstance(err, OSError) else str(err)
 
 
@@ -84,7 +88,7 @@ def cli(ctx: click.Context, verbose: int) -> None:
 
 
 def _log_to_stderr(ctx: click.Context, level: int) -> None:
-    """Write the log to stderr until the command has ended."""
+    """Log to stderr until the command has ended."""
     logger, handler = logging.getLogger("fastrecord"), logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     before = logger.level
@@ -104,7 +108,8 @@ def main() -> NoReturn:
     occupy_streams()
     try:
         cli.main(prog_name="fastrecord")
-    except OSError as err:  # click's own, of --help and --version: those of commands are told by then
+    # Raised by click while printing --help or --version; commands handle their own.
+    except OSError as err:
         say(f"error: {describe(unwritten(err, 'standard output'))}", err=True)
         raise SystemExit(1) from err
     finally:
@@ -113,7 +118,7 @@ def main() -> NoReturn:
 
 
 def _drop_unwritten() -> None:
-    """Let go of what stdout can not take: Python would try once more at its end, and say so in words of its own."""
+    """Drop what stdout cannot take: Python would try again at exit, and print its own message."""
     if sys.stdout is None:  # it was closed from the start
         return
     try:

@@ -1,4 +1,4 @@
-"""The subcommand bench."""
+"""The subcommand bench: prints a benchmark report and its verdict. Measures nothing itself."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _about(report: Report) -> list[str]:
 
 
 def _table(report: Report, verdict: Verdict) -> list[str]:
-    # What others take of the CPUs is no matter of scaling.
+    # CPU use by other programs does not say anything about scaling.
     one = report.row("load", 1) if verdict.limit != "cpu" else None
     width = max(len(_NAMES[row.name]) for row in report.rows)
     head = f"{'':{width}}  threads  {_unit(report) + '/s':>12}  {'MB/s':>8}  CPU ms each"

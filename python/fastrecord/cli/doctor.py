@@ -1,4 +1,4 @@
-"""The subcommand doctor."""
+"""The subcommand doctor: prints findings. Examines nothing itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastrecord.diagnose.findings import Finding
     from fastrecord.diagnose.machine import Machine
 
-# Files that are described one by one.
+# Maximum number of files described one by one.
 _SHOWN = 8
 
 
@@ -55,7 +55,7 @@ def _text(report: Report) -> list[str]:
     told = [finding for finding in report.findings if finding.level != "ok"]
     good = len(report.findings) - len(told)
     lines.append(f"findings ({good:,} other checks are good)" if told else f"nothing found: {good:,} checks are good")
-    # Of shards beside each other the same is found.
+    # Shards in one folder usually have the same findings.
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in told:
         groups.setdefault((finding.level, finding.code, finding.message), []).append(finding)

@@ -1,4 +1,4 @@
-"""The subcommands that look into a file: info, ls, extract."""
+"""The subcommands that read a file: info, ls, extract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.shard_sets import Shard
 
 _BATCH = 4096
-# Of values of these types the size is listed, not the value.
+# For values of these types the listing shows the size, not the value.
 _LARGE = ("image", "bytes", "array", "list")
 _NAMED = 5
 
@@ -101,7 +101,7 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
 
 
 def _compression_text(how: dict[str, Any]) -> str:
-    """Return how a field is compressed and what it saves: zstd level 3 with a dictionary, 2.45 times smaller."""
+    """Return a field's compression and savings: zstd level 3 with a dictionary, 2.45 times smaller."""
     level = "" if how["level"] is None else f" level {how['level']}"
     dictionary = " with a dictionary" if how["dictionaries"] else ""
     smaller = "" if how["ratio"] is None else f" ({how['ratio']:.2f} times smaller)"
@@ -109,7 +109,7 @@ def _compression_text(how: dict[str, Any]) -> str:
 
 
 def _recoded(packs: object) -> list[str]:
-    """Return how each pack that made a file changed its images, as the command line says it."""
+    """Return how each pack of a file changed its images, in command-line form."""
     from fastrecord.pack.recode import Recode
 
     texts: list[str] = []
@@ -169,7 +169,7 @@ def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator
         else:
             column = batch[name]
             if kind.name == "bfloat16":
-                # What numpy sees of them are the upper halves of float32.
+                # numpy sees bfloat16 as uint16: the upper halves of float32.
                 column = (column.astype("uint32") << 16).view("float32")
             values[name] = column.tolist() if hasattr(column, "tolist") else list(column)
     for i, number in enumerate(numbers):
@@ -182,7 +182,7 @@ def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator
 
 
 def _as_json(value: Any) -> Any:
-    """Return a complex number as its two parts, which JSON has; anything else as it is."""
+    """Return a complex number as its two parts, for JSON; other values unchanged."""
     return [value.real, value.imag] if isinstance(value, complex) else value
 
 

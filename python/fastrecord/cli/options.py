@@ -1,4 +1,4 @@
-"""Options that several subcommands have in the same words."""
+"""Options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import click
 
 
 class NumberRange(click.FloatRange):
-    """A range that nan is not in: click lets it pass, as it is neither below the range nor above it."""
+    """A range without nan. click accepts nan, which is neither below nor above the range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number."""
+        """Convert and return the number."""
         number = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return number
 
 
-# A file that may not be read is told as one that is not there is: by who opens it, and the others are looked at.
+# Do not check readability here: the command reports unreadable files one by one and continues with
+# the rest.
 path_type = click.Path(readable=False)
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)"

@@ -1,4 +1,4 @@
-"""The subcommand repair."""
+"""The subcommand repair: options and report. Repairs nothing itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrecord.cli.text import bytes_text, progress_of_total, say
 if TYPE_CHECKING:
     from fastrecord.operations.repair import RepairSummary
 
-# More are counted, and are in the list.
+# Further lost records are counted, and are in the list file.
 _SHOWN = 20
 
 

@@ -1,4 +1,4 @@
-"""The subcommands that make files of files: merge, split, shuffle, compact."""
+"""The subcommands that make files from files: merge, split, shuffle, compact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Command = Callable[..., Any]
 
 
 def _shared(command: _Command) -> _Command:
-    """Add the options that all of them have."""
+    """Add the shared options to a command."""
     options = [
         click.option(
             "--overwrite",

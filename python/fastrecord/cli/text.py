@@ -1,4 +1,4 @@
-"""What the subcommands share: lines that are printed, sizes as text and back, and the progress bar."""
+"""Shared output of the subcommands: printed lines, sizes as text and back, and the progress bar."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def bytes_text(size: float) -> str:
 def say(*lines: str, err: bool = False) -> None:
     """Print lines to stdout, or to stderr.
 
-    What would steer the terminal, a line's end inside of it too, is escaped, and so is what its encoding does not have.
+    Control characters, line ends within a line, and characters that the encoding lacks are escaped.
 
     Raises:
-        OSError: it could not be written; the error names the stream, as others name their file.
+        OSError: it could not be written; the error names the stream like a file.
     """
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -50,7 +50,7 @@ def say(*lines: str, err: bool = False) -> None:
 
 
 def unwritten(error: OSError, stream: str) -> OSError:
-    """Return the error of the system for a stream that could not be written."""
+    """Return the system error for a stream that could not be written."""
     return OSError(error.errno, f"can not be written: {error.strerror}", stream)
 
 
@@ -69,11 +69,11 @@ def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 @contextmanager
 def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
-    """Show a progress bar on stderr while the block runs, or give None if there is no terminal to show it on.
+    """Show a progress bar on stderr during the block; yield None if there is no terminal.
 
     Args:
-        quiet: Show none.
-        options: Of `tqdm.tqdm`; the total may be set later by its `reset`.
+        quiet: Show no bar.
+        options: Options of `tqdm.tqdm`; the total may be set later by its `reset`.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -86,7 +86,7 @@ def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
 
 @contextmanager
 def progress_of_total(*, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar as `progress_bar` does; give what is to be called with what is done and what there is."""
+    """Show a progress bar like `progress_bar`; yield a function of the amount done and the total."""
     with progress_bar(quiet=quiet, **options) as bar:
 
         def show(done: int, total: int) -> None:

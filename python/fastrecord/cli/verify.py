@@ -1,4 +1,4 @@
-"""The subcommand verify."""
+"""The subcommand verify: prints verification reports. Verifies nothing itself."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
 
 
 def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
-    """Return the report, and whether there is a file to be read, be it damaged."""
+    """Return the report, and whether the file could be read, even if it is damaged."""
     try:
         with Reader(file) as reader, progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
             return {"file": file} | reader.verify(progress=show, deep=deep), True

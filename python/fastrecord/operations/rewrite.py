@@ -106,7 +106,7 @@ def split(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Write the records of a file into several new files, in order; each record goes to at most one.
+    """Write the records of a file into several new files, in order and each at most once.
 
     Args:
         path: The file.
@@ -236,7 +236,9 @@ def compact(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> CopySummary:
-    """Rewrite a file without unused bytes: old directories and indexes, replaced columns, a torn tail.
+    """Rewrite a file without unused bytes.
+
+    These are old directories and indexes, replaced columns, and a torn tail.
 
     The new file has one commit and, for columns without missing values, one chunk a column. To
     readers it is another file: open readers continue with the old one, and data sets pickled before

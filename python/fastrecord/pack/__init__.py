@@ -1,6 +1,6 @@
-"""Folders, lists and pairs of images packed into files: `fastrecord pack`.
+"""Packing folders, lists and pairs of images into files: `fastrecord pack`.
 
-Imports `operations`, `schema` and the core's writer. Knows no data set and no loader.
+Imports `operations`, `schema` and the core's writer. Does not know data sets or loaders.
 """
 
 from fastrecord.pack.images import pack_folder

@@ -1,4 +1,4 @@
-"""How a packed data set is divided among shards."""
+"""`plan`: how the input of a pack is divided among shards."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
 from fastrecord.schema.shard_sets import shard_path
 
-# What a record takes beside its image and its key: alignment, two extents, width, height and label, twice because
-# closing a file may write its columns anew; and what a file takes beside its records.
+# Overhead of a record besides its image and key: alignment, two extents, width, height and label.
+# They count twice because closing a file may rewrite its columns. Then the overhead of a file
+# besides its records.
 _RECORD_OVERHEAD = 7 + 2 * (32 + 4 + 4 + 8 + 32)
 
 
@@ -16,13 +17,13 @@ _FILE_OVERHEAD = 64 << 10
 
 
 def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | None) -> list[Part]:
-    """Divide the input into runs, one for each file, in its order.
+    """Divide the input into runs, one for each file, in order.
 
     Args:
         listing: The input.
-        out: The file; or, if there are shards, what their names are made of.
-        shards: Number of files, or None. Their numbers of records differ by one at most.
-        shard_size: Largest size of a file in bytes, or None. Looks up the size of each input file.
+        out: The file; for shards, the base of their names.
+        shards: Number of files, or None. Their numbers of records differ by at most one.
+        shard_size: Maximum size of a file in bytes, or None. Reads the size of each input file.
 
     Raises:
         FastRecordError: more shards than input files.
@@ -46,7 +47,7 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
 
 
 def _ends_by_size(listing: Listing, limit: int) -> list[int]:
-    # Class names are written by the first commit and again by the last.
+    # The first and the last commit each write the class names.
     empty = _FILE_OVERHEAD + 2 * sum(len(name.encode()) + 4 for name in listing.classes or ())
     ends = []
     size = empty
@@ -54,7 +55,7 @@ def _ends_by_size(listing: Listing, limit: int) -> list[int]:
         try:
             image = listing.stored_bytes(position)
         except OSError:
-            image = 0  # its turn comes when it is read
+            image = 0  # reading it later reports the error
         record = image + len(key.encode()) + _RECORD_OVERHEAD
         if size + record > limit and size > empty:
             ends.append(position)

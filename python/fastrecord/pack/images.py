@@ -1,4 +1,4 @@
-"""Pack a folder of images, or the files of a list, into one file or several shards."""
+"""`pack_folder`: packs a folder of images, or the files of a list, into one file or several shards."""
 
 from __future__ import annotations
 
@@ -44,47 +44,57 @@ def pack_folder(
     commit_bytes: int = 1 << 30,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
-    """Pack image files, as they are, byte for byte, unless told otherwise.
+    """Pack image files, byte for byte unless options request changes.
 
-    A record has an image, a label (int64; absent if a list has none) and a key (path relative to `src`, with `/`).
-    Records lie in the order of `torchvision.datasets.ImageFolder`, or of the list. Until its last commit a file says
-    `complete: false`.
+    A record has an image, a label (int64; absent if a list has no labels) and a key (path relative
+    to `src`, with `/`). Records have the order of `torchvision.datasets.ImageFolder`, or of the
+    list. Before its last commit a file has `complete: false`.
 
     Args:
-        src: Folder with one sub-folder a class, or any folder that holds the files of the list.
-        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
-        mode: "x": `out` must not exist. "a": add records to it; its classes keep their numbers, new ones come behind.
-            "w": replace it, or all its shards, when all is packed. "resume": go on where a killed or interrupted pack
-            of the same input stopped, or begin if there is nothing yet.
+        src: Folder with one sub-folder per class, or any folder that holds the files of the list.
+        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
+            on.
+        mode: "x": `out` must not exist. "a": add records to it; its classes keep their numbers, and
+            new classes get the next ones. "w": replace it, or all its shards, once packing has
+            succeeded. "resume": continue a killed or interrupted pack of the same input, or begin
+            if there is nothing yet.
         list_path: CSV list of the files and their labels; see `fastrecord.pack.listing.list_csv`.
-        classes_from: .frec file whose classes give the label numbers; a class that it does not know is an error.
-        bad_files: "stop": a file that is no image, or can not be read, ends the pack. "skip": it is left out, and
-            listed in the summary and under "skipped" in the metadata.
+        classes_from: .frec file whose classes define the label numbers; unknown classes are an
+            error.
+        bad_files: "stop": a file that is not an image, or cannot be read, ends the pack. "skip": it
+            is left out, and listed in the summary and under "skipped" in the metadata.
         allow_empty_classes: Keep class folders without files as classes without records.
-        shards: Number of files to write, whose numbers of records differ by one at most.
-        shard_size: Size in bytes that no shard shall exceed (unless one record alone does). Only of images that stay as
-            they are: what becomes of the others is known too late.
-        short_side: Make images whose shorter side is above so many pixels smaller, and JPEGs of them. Of their metadata
-            these keep the orientation only. All other images keep their bytes.
+        shards: Number of files to write, whose numbers of records differ by at most one.
+        shard_size: Maximum size of a shard in bytes (unless a single record is larger). Not with
+            options that change images, because their sizes are known too late.
+        short_side: Shrink images whose shorter side is above this many pixels, and store them as
+            JPEGs. These keep only the orientation of their metadata. All other images keep their
+            bytes.
         max_side: The same for the longer side.
-        quality: Of these JPEGs, 1 to 100; 90 by default.
-        raw: Store all images as their pixels, in binary PPM; those above `short_side` or `max_side` made smaller.
-        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image. Which of their
-            marker segments are kept: "all", "none", or names out of "exif", "icc" and "other" with commas between them.
-        sixteen_bit: Of images that are decoded for that, what becomes of grey of 16 bits: "scale" divides by 257 and
-            rounds, "clip" makes all above 255 white, as Pillow does. By default such a file is a bad one.
-        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        quality: Quality of these JPEGs, 1 to 100; 90 by default.
+        raw: Store all images as their pixels, in binary PPM; images above `short_side` or
+            `max_side` are shrunk.
+        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
+            image. The value selects the marker segments to keep: "all", "none", or a
+            comma-separated list of "exif", "icc" and "other".
+        sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
+            257 and rounds, "clip" maps all values above 255 to white, as Pillow does. By default
+            such a file is a bad file.
+        commit_bytes: Commit durably each time this many bytes have been written.
         progress: Called a few times a second; an exception in it ends the pack.
 
     Raises:
-        ValueError: options that contradict each other.
-        FileExistsError: `out` exists and `mode` is "x". FileNotFoundError: it does not and `mode` is "a".
+        ValueError: options contradict each other.
+        FileExistsError: `out` exists and `mode` is "x".
+        FileNotFoundError: it does not exist and `mode` is "a".
         LockedError: another process writes to `out`.
-        FastRecordError: the input or `out` is not as it must be; the message has the name and the way out.
-        OSError: reading a folder or writing failed. A file without any commit is removed; else it stays at its last
-            commit.
-        KeyboardInterrupt: Ctrl-C; what was packed so far is committed (dropped, if it was to replace a file), and
-            "resume" goes on from there. A second Ctrl-C does not wait for that: the file stays at its commit before.
+        FastRecordError: the input or `out` is not valid for this pack; the message has the name and
+            the way out.
+        OSError: reading a folder or writing failed. A file without any commit is removed; else it
+            stays at its last commit.
+        KeyboardInterrupt: Ctrl-C. The packed records are committed (or dropped, if they were to
+            replace a file), and "resume" continues after them. A second Ctrl-C does not wait for
+            the commit: the file stays at its previous commit.
     """
     started = time.perf_counter()
     check_options(mode, bad_files, shards, shard_size, commit_bytes)
@@ -115,7 +125,7 @@ def pack_folder(
 
 
 class _ImagePacker(Packer):
-    """Packs one image of each record."""
+    """Packs one image per record."""
 
     def __init__(
         self,
@@ -139,8 +149,8 @@ class _ImagePacker(Packer):
         values: dict[str, Sequence[Any] | NDArray[Any]] = {"key": [listing.keys[i] for i in readable]}
         if target.labels is not None:
             values["label"] = target.labels[np.asarray(readable, np.int64)]
-        # Also when the first bad file is to end the pack: only so is its place in the list known, and what was appended
-        # behind it goes with the abort.
+        # Append also when the first bad file ends the pack: this finds its position in the list,
+        # and the abort drops what was appended after it.
         paths = [listing.path(i) for i in readable]
         failed = writer.append_files("image", paths, values, on_error="skip", **self.recode.keywords())
         reasons = {readable[at]: _reason(listing, readable[at], message) for at, message in failed}
@@ -180,7 +190,7 @@ def _refuse_inside(out: str, listing: Listing) -> None:
 
 
 def _reason(listing: Listing, position: int, message: str) -> str:
-    """Return what the core says of a file, without the path that it begins with and the system's error number."""
+    """Return the core's message about a file without its path and the system's error number."""
     text = message.removeprefix(f"{listing.path(position)}: ")
     plain = re.sub(r" \(os error \d+\)$", "", text)
     return plain if plain == text else f"{UNREADABLE}: {plain}"

@@ -1,4 +1,7 @@
-"""Find what to pack: a folder of class folders, or a CSV list. What comes out is ordered, and the same every time."""
+"""`Listing`: the files to pack, found in a folder of class folders or in a CSV list.
+
+The order is deterministic. Reads no image.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,19 @@ UNREADABLE = "can not be read"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of one data set, in the order in which they are packed.
+    """The files of one data set, in packing order.
 
     Attributes:
         source: The folder that the keys are relative to.
-        keys: Path of each file relative to `source`, with `/` between its parts; unique, valid UTF-8.
-        labels: int64 label of each file (positions in `classes` if there are any), or None without labels.
-        classes: Class names, sorted, or None if the labels are bare numbers or there are none.
-        bad: Key -> reason of the files that are known to be unreadable (broken link, pipe, socket, device).
-        ignored: Number of files beside the class folders, which belong to no class.
-        lines: Line of the CSV list that each file stands in; empty if there was no list.
+        keys: Path of each file relative to `source`, with `/` between its parts; unique, valid
+            UTF-8.
+        labels: int64 label of each file (positions in `classes` if there are classes), or None
+            without labels.
+        classes: Class names, sorted, or None if the labels are plain numbers or absent.
+        bad: Key -> reason for files that are known to be unreadable (broken link, pipe, socket,
+            device).
+        ignored: Number of files beside the class folders, which have no class.
+        lines: Line of each file in the CSV list; empty without a list.
         list_path: The CSV list, or None.
     """
 
@@ -50,25 +56,29 @@ class Listing:
         return os.path.join(self.source, *as_name(self.keys[position]).split("/"))
 
     def describe(self, position: int) -> str:
-        """Return how an error names the file at `position`: its path, and the line of the list if there is one."""
+        """Return the name of the file at `position` for errors: its path, and its line in the list."""
         path = self.path(position)
         return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
 
     def stored_bytes(self, position: int) -> int:
-        """Return how many bytes of a file are stored, as they are. Raises OSError if it can not be looked up."""
+        """Return the unmodified size of a file in bytes.
+
+        Raises:
+            OSError: the size cannot be read.
+        """
         return os.stat(self.path(position)).st_size
 
     def other_keys(self) -> str:
-        """Return how an error says the way to other keys for files whose keys are taken."""
+        """Return the advice in an error about keys that are already taken."""
         return "name a folder further up as SRC and their paths in a list (`--list`)"
 
     def find_irregular(self, positions: range) -> None:
-        """Note under `bad` which of some files are pipes, sockets or devices: to read one may never end."""
+        """Add pipes, sockets and devices to `bad`: reading one may never end."""
         for position in positions:
             try:
                 mode = os.stat(self.path(position)).st_mode
             except OSError:
-                continue  # reading it says why
+                continue  # reading it reports the error
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 self.bad[self.keys[position]] = "not a regular file"
 
@@ -76,17 +86,20 @@ class Listing:
 def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     """List a folder of class folders in the order of `torchvision.datasets.ImageFolder`.
 
-    Sorted folder names are the classes; inside each, folders (links are followed) and then file names are sorted.
-    Unlike there, every file is listed, whatever its name ends with.
+    Sorted folder names are the classes. Inside each folder, sub-folders (links are followed) and
+    then file names are sorted. Unlike ImageFolder, the listing has every file, whatever its
+    extension.
 
     Args:
-        source: Folder with one sub-folder a class. Files beside the class folders are counted and left out, as there.
+        source: Folder with one sub-folder per class. Files beside the class folders are counted and
+            left out, as in ImageFolder.
         allow_empty_classes: Keep class folders without any file as classes without records.
 
     Raises:
-        NotADirectoryError, FileNotFoundError, PermissionError: a folder can not be read; the error has its name.
-        FastRecordError: there is no class folder or no file, a class folder is empty, a link leads back to a folder
-            above it, or a name is not valid UTF-8.
+        NotADirectoryError, FileNotFoundError, PermissionError: a folder cannot be read; the error
+            has its name.
+        FastRecordError: there is no class folder or no file, a class folder is empty, a link leads
+            back to a folder above it, or a name is not valid UTF-8.
     """
     classes, beside = [], 0
     with os.scandir(source) as entries:
@@ -125,12 +138,12 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
 
 
 def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
-    """Yield the paths of all files of a folder in the order of `sorted(os.walk(folder, followlinks=True))`.
+    """Yield the paths of all files in a folder, ordered as `sorted(os.walk(folder, followlinks=True))`.
 
     Args:
-        source: What the paths are relative to, with `/` between their parts.
-        folder: The folder in it; empty for itself.
-        bad: Path -> reason of the files that are known to be unreadable is added here.
+        source: Base of the paths, which have `/` between their parts.
+        folder: The folder in it; empty for `source` itself.
+        bad: Path -> reason for files that are known to be unreadable is added here.
     """
     folders: list[tuple[str, list[str]]] = []
     pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(folder, frozenset())]
@@ -170,13 +183,13 @@ def _key(folder: str, name: str) -> str:
 def list_csv(source: str, list_path: str) -> Listing:
     """List the files that a CSV file names, in its order.
 
-    Columns are path and, if wanted, label (a number) or class (a name). A first row with a cell `path` is a header: it
-    names the columns, and columns with other names are ignored. Without a header the first column is the path, and the
-    second, if there is one, holds numbers if its first value is one, else names. Relative paths are relative to
-    `source`.
+    Columns are path and, optionally, label (a number) or class (a name). A first row with a cell
+    `path` is a header: it names the columns, and other columns are ignored. Without a header the
+    first column is the path. The second column, if it exists, holds numbers if its first value is a
+    number, else names. Relative paths are relative to `source`.
 
     Args:
-        source: Folder that the keys are relative to; every path must lie in it.
+        source: Folder that the keys are relative to; it must contain every path.
         list_path: The CSV file: UTF-8, commas, quotes as in RFC 4180; empty lines are skipped.
 
     Raises:
@@ -184,7 +197,7 @@ def list_csv(source: str, list_path: str) -> Listing:
         FastRecordError: a row is wrong; the message has its line.
     """
     with os.scandir(source):
-        pass  # a wrong folder is named as such, not as a thousand missing files
+        pass  # report a wrong folder as such, not as a thousand missing files
     lister = _CsvLister(source, list_path)
     try:
         with open(list_path, newline="", encoding="utf-8-sig") as file:
@@ -203,8 +216,9 @@ def list_csv(source: str, list_path: str) -> Listing:
 class _CsvLister:
     def __init__(self, source: str, list_path: str) -> None:
         self.source, self.list_path = source, list_path
-        self.columns: tuple[int, int | None] | None = None  # positions of path and label or class
-        self.numbers: bool | None = None  # labels are numbers; None: none seen yet
+        # positions of the path and of the label or class
+        self.columns: tuple[int, int | None] | None = None
+        self.numbers: bool | None = None  # labels are numbers; None: no label seen yet
         self.header = False
         self.first_line: dict[str, int] = {}
         self.labels = array("q")
@@ -310,11 +324,11 @@ class _CsvLister:
 
 
 def _relative_path(path: str, source: str) -> str:
-    """Return a path of a list, relative to the source or absolute, as one from the source without `.` and `..`."""
+    """Return a path of a list, made relative to the source, without `.` and `..`."""
     source = os.path.abspath(source)
     parts = path.split("/")
     if ".." in parts:
-        # As the system goes: `link/..` is the folder above the one that the link leads to.
+        # As the system resolves paths: `link/..` is the folder above the link's target.
         source = os.path.realpath(source)
         below = len(parts) - parts[::-1].index("..")
         path = os.path.join(os.path.realpath(os.path.join(source, "/".join(parts[:below]))), *parts[below:])

@@ -1,4 +1,4 @@
-"""The file that a pack writes to: begun, appended to, or gone on with after a kill."""
+"""`Target`: the output file of a pack, new, appended to, or resumed after a kill."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from fastrecord.schema.classes import class_names
 Labels = NDArray[np.int64]
 Settings = Recode | Pairing
 
-# A pack commits between its chunks, where the list of skipped files is complete: never the writer by itself.
+# A pack commits between its chunks, when the list of skipped files is complete; the writer must not
+# commit by itself.
 _NEVER = 1 << 62
 _BATCH = 4096
 
 
 @dataclass(slots=True)
 class Target:
-    """An output file and what is known of it.
+    """An output file and its state.
 
     Attributes:
-        writer: Open for appending; None if the file is complete already.
-        classes: Class names, position = label; None if labels are bare numbers or absent.
+        writer: Open for appending; None if the file is already complete.
+        classes: Class names, position = label; None if labels are plain numbers or absent.
         labels: Label of each input file in this file's numbers, int64 (N,), or None.
-        position: Position of the input file to go on with.
-        records: Records in the file when it was opened.
-        first_record: Number of the first record that this pack, over all its runs, adds.
-        skipped: (key, reason) of the input files that this pack has skipped.
-        kept: Metadata that is not this pack's.
-        source: Name of the folder that it is made of.
+        position: Position of the next input file.
+        records: Number of records in the file when it was opened.
+        first_record: Number of the first record that this pack adds, over all its runs.
+        skipped: (key, reason) for the input files that this pack has skipped.
+        kept: Metadata from outside this pack.
+        source: Name of the source folder.
         settings: How this pack stores images.
     """
 
@@ -57,7 +58,7 @@ class Target:
     settings: Settings = field(default_factory=Recode)
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata to commit: with it the file tells how far the pack is."""
+        """Return the metadata to commit, which records the progress of the pack."""
         this: dict[str, Any] = {"source": self.source, "fastrecord": __version__, "first_record": self.first_record}
         this |= self.settings.entry()
         this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
@@ -73,7 +74,7 @@ def class_table(path: str) -> list[str]:
     """Return the class names of a file, position = label.
 
     Raises:
-        SchemaError: it names none.
+        SchemaError: the file has no class names.
     """
     with Reader(path) as reader:
         names = class_names(reader)
@@ -85,16 +86,19 @@ def class_table(path: str) -> list[str]:
 def number_labels(
     listing: Listing, known: list[str] | None, where: str, *, extend: bool = False
 ) -> tuple[Labels | None, list[str] | None]:
-    """Return the labels of a listing in the numbers of known classes, int64 (N,), and all class names.
+    """Map the labels of a listing to known classes.
 
     Args:
         listing: The input.
-        known: Class names, position = label; None to number the classes as the listing does.
-        where: The file that knows them, for errors.
+        known: Class names, position = label; None to number the classes as in the listing.
+        where: The file with the known classes, for errors.
         extend: Add unknown classes at the end, instead of refusing them.
 
+    Returns:
+        The labels, int64 (N,), or None; all class names, or None.
+
     Raises:
-        SchemaError: a class or a label number that is unknown, or no labels at all where classes are known.
+        SchemaError: a class or a label number is unknown, or there are known classes but no labels.
     """
     if listing.labels is None:
         if known is not None:
@@ -138,27 +142,27 @@ def open_target(
     settings: Settings,
     facts: Mapping[str, Any] | None = None,
 ) -> Target:
-    """Open the file of one part and find out where to go on.
+    """Open the file of one part and find where to continue.
 
     Args:
         part: The file and its run of the input.
         mode: As in `fastrecord.pack.images.pack_folder`.
         listing: The input.
-        schema: What its records are.
+        schema: Schema of its records.
         labels: Its labels for a new file, int64 (N,), or None.
         classes: Class names for a new file, or None.
         settings: How images are stored.
-        facts: What the metadata shall say of all records; None takes it back.
+        facts: Metadata about all records; None removes an entry.
 
     Raises:
-        FastRecordError: the file does not fit the input, or is not in a state for this mode.
+        FastRecordError: the file does not fit the input, or its state does not allow this mode.
         LockedError: it has a writer.
     """
     if mode == "a":
         return _append(part, listing, schema, settings, facts or {})
     path = part.path
     if mode == "resume":
-        path = os.path.realpath(path)  # a link stays, and leads to what is written
+        path = os.path.realpath(path)  # a link stays a link to the written file
         if os.path.exists(path) and not _removed_without_commit(path):
             return _resume(part, listing, schema, labels, classes, settings)
     kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
@@ -173,12 +177,12 @@ def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str,
 
 
 def _source(listing: Listing) -> str:
-    # The folder's own name: where it lies is this machine's business.
+    # Only the folder's own name: its location concerns this machine only.
     return os.fsencode(os.path.basename(os.path.abspath(listing.source))).decode(errors="backslashreplace")
 
 
 def _removed_without_commit(path: str) -> bool:
-    """Remove a file whose writer was killed before the first commit; return whether it was one."""
+    """Remove a file whose writer was killed before the first commit; return whether it was removed."""
     if os.path.getsize(path) > 0:
         try:
             Reader(path).close()
@@ -187,7 +191,7 @@ def _removed_without_commit(path: str) -> bool:
             if "holds no commit" not in str(err):
                 raise
     with open(path, "rb") as file:
-        # The writer's own lock: a pack that runs now, before its first commit, must not lose its file.
+        # Take the writer's lock: a running pack without a commit must not lose its file.
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:
@@ -243,7 +247,7 @@ def _resume(
                 "give the same, or begin anew with `--overwrite` [FR731]"
             )
         names = class_names(reader)
-        if this["first_record"] > 0:  # an append: it has numbered its classes by the file's
+        if this["first_record"] > 0:  # an append: its class numbers are the file's
             labels, classes = number_labels(listing, names, part.path)
         elif names != classes:
             raise _other_input(reader, f"the classes are not those that it was begun with: {_differ(names, classes)}")
@@ -260,7 +264,7 @@ def _resume(
 
 
 def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Take what the last pack said of itself out of a file's metadata; return that, and what it skipped."""
+    """Remove the last pack's entry from a file's metadata; return the entry and its skipped files."""
     try:
         this = metadata["packs"].pop()
         first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
@@ -280,7 +284,7 @@ def _settings(this: dict[str, Any]) -> Settings:
 
 
 def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
-    """Compare the records of a pack with its input; return the position of the first input file that is not done."""
+    """Compare the records of a pack with its input; return the position of the next input file."""
     keys = listing.keys
     position = part.start
     for number, key, label in _records(reader, first):
@@ -340,9 +344,9 @@ def _check_schema(reader: Reader, schema: Schema) -> None:
 
 
 def _holds(found: FieldType, given: FieldType) -> bool:
-    """Return whether all values of a type are values of the one that a file has: its shape may leave open more.
+    """Return whether values of one type fit another, whose shape may have more open dimensions.
 
-    How a file compresses is its own; what a pack was told to do is compared with its settings.
+    Compression is ignored here; the options of a pack are compared with its settings.
     """
     if found.shape is None or given.shape is None or len(found.shape) != len(given.shape):
         return found == given
@@ -351,7 +355,7 @@ def _holds(found: FieldType, given: FieldType) -> bool:
 
 
 def _records(reader: Reader, first: int) -> Iterator[tuple[int, str, int]]:
-    """Yield number, key and label (0 if there are no labels) of the records from `first` on."""
+    """Yield number, key and label (0 without labels) of the records from `first` on."""
     fields = ["key", "label"] if "label" in reader.schema else ["key"]
     for start in range(first, len(reader), _BATCH):
         numbers = range(start, min(start + _BATCH, len(reader)))

@@ -1,4 +1,4 @@
-"""Fill the files of a pack: chunk by chunk, with commits between, and a good end whatever comes."""
+"""`Packer`: fills the files of a pack in chunks, with commits between them, and cleans up after errors."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ _log = logging.getLogger("fastrecord.pack")
 Mode = Literal["x", "a", "w", "resume"]
 BadFiles = Literal["stop", "skip"]
 
-# One call into the core reads about this much, so that progress shows and Ctrl-C is heard a few times a second.
+# One call into the core reads about this much, so that progress and Ctrl-C work a few times a
+# second.
 _CHUNK_BYTES = 64 << 20
 _CHUNK_FILES = range(16, 1025)
 _FIRST_CHUNK_FILES = 64
-# Where images are changed a chunk is done after about so long: by then it takes what CPUs give, not what disks do.
+# Target duration of a chunk when images are changed: its time then depends on CPUs, not on disks.
 _CHUNK_SECONDS = 0.3
 _FIRST_CHANGED_FILES = 2
-# Of the files that are left out, so many are named in the log.
+# Maximum number of skipped files named in the log.
 _NAMED = 20
-# A writer commits by itself when its index takes 64 MiB of memory, in the middle of a chunk: this comes long before.
+# A writer commits by itself, within a chunk, when its index takes 64 MiB of memory; this limit
+# comes long before.
 _COMMIT_RECORDS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class PackProgress:
-    """How far a pack is.
+    """Progress of a pack.
 
     Attributes:
-        files: Input files done, packed or skipped, those of earlier runs included.
+        files: Input files done, packed or skipped, including earlier runs.
         total: Files in the input.
         bytes: Bytes that this run has written.
-        stage: "sizes" while the sizes of pairs are looked up, then "pack".
+        stage: "sizes" during the lookup of the sizes of pairs, then "pack".
     """
 
     files: int
@@ -56,24 +58,25 @@ class PackProgress:
 
 @dataclass(slots=True)
 class PackSummary:
-    """What a pack has done.
+    """Result of a pack.
 
     Attributes:
         paths: The files written, in order.
-        records: Records that they hold.
-        packed: Records that this run has added to them.
-        bytes: Size of the files together.
+        records: Total number of records in them.
+        packed: Number of records that this run added.
+        bytes: Total size of the files.
         written: Bytes that this run has written.
-        classes: Class names, position = label; None if labels are bare numbers or absent.
-        empty_classes: Classes of the input of which no file was packed.
-        skipped: (key, reason) of each file of the input that is in no file.
-        ignored: Files beside the class folders, which belong to no class.
-        foreign: Kind -> number of images of this run that fastrecord itself does not decode, such as AVIF. The loader
-            has Pillow decode them, one by one.
-        recoded: What became of the images that this run has packed, if any were to be changed: numbers of `images`
-            and, of them, `kept` byte for byte, made `smaller`, `crop_ready`, `raw`; `bytes_in` of the input files and
-            `bytes_out` of what is stored of them.
-        scale: How many times as high and wide the larger images of pairs are; None without pairs, or one scale of all.
+        classes: Class names, position = label; None if labels are plain numbers or absent.
+        empty_classes: Classes of the input without any packed file.
+        skipped: (key, reason) for each input file that was left out.
+        ignored: Files beside the class folders, which have no class.
+        foreign: Kind -> number of images of this run that fastrecord itself cannot decode, such as
+            AVIF. The loader has Pillow decode them, one by one.
+        recoded: Counts of this run if images were to be changed: the number of `images`, and how
+            many were `kept` byte for byte, made `smaller`, `crop_ready` or `raw`; `bytes_in` of the
+            input files and `bytes_out` as stored.
+        scale: Ratio of the sizes of the larger and smaller images of pairs; None without pairs, or
+            without a common scale.
         seconds: Wall time.
     """
 
@@ -92,23 +95,23 @@ class PackSummary:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as values that JSON knows."""
+        """Return the summary as JSON-able values."""
         return asdict(self) | {"skipped": [{"key": key, "reason": reason} for key, reason in self.skipped]}
 
 
 class Packer(ABC):
-    """Packs one part after the other, and adds up what was done.
+    """Packs one part after the other, and sums up the results.
 
     Args:
         listing: The input.
         bad_files: Whether a bad file ends the pack.
-        commit_bytes: Make what is packed durable each time that so many bytes have been written.
+        commit_bytes: Commit durably each time this many bytes have been written.
         progress: Called after each chunk.
-        changes: Whether what is stored takes work to make, and is of another size than the files.
+        changes: Whether storing images takes computation and changes their size.
         started: When the pack began, by `time.perf_counter`.
     """
 
-    # How an error calls what is packed, and what each is to be.
+    # The end of an error message: what is packed, and what each input must be.
     inputs = "input files is an image"
 
     def __init__(
@@ -128,22 +131,22 @@ class Packer(ABC):
 
     @abstractmethod
     def append(self, positions: range, target: Target, writer: Writer) -> None:
-        """Append the records of some input files; what is left out is noted in `target.skipped`."""
+        """Append the records of some input files; skipped files are added to `target.skipped`."""
 
     @abstractmethod
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         """Return the error for a bad file."""
 
     def count(self, writer: Writer) -> None:  # noqa: B027 - by default there is nothing to count
-        """Add to the summary what a writer has counted."""
+        """Add a writer's counts to the summary."""
 
     def count_foreign(self, kinds: Mapping[str, int]) -> None:
-        """Add images of kinds that the core does not decode to the summary."""
+        """Add images of kinds that the core cannot decode to the summary."""
         for kind, number in kinds.items():
             self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
 
     def refuse_bad(self) -> None:
-        """Raise the error for the first file that is known to be bad, if bad files end the pack."""
+        """Raise the error for the first known bad file, if bad files end the pack."""
         if self.listing.bad and self.bad_files == "stop":
             position = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
             raise self.describe_bad(position, self.listing.bad[self.listing.keys[position]])
@@ -153,7 +156,7 @@ class Packer(ABC):
 
         Args:
             parts: The files to write.
-            out: What the caller calls them.
+            out: The caller's name for them.
             mode: As in `fastrecord.pack.images.pack_folder`.
             opened: Opens the file of a part.
         """
@@ -195,7 +198,7 @@ class Packer(ABC):
         _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
 
     def _pack(self, part: Part, target: Target, interrupt: HeldInterrupt, *, replaces: bool = False) -> None:
-        """Pack one part; if it replaces a file, all is durable then but its name."""
+        """Pack one part; a file that replaces another one is then durable, but not yet renamed."""
         summary = self.summary
         writer = target.writer
         if writer is not None:
@@ -225,10 +228,10 @@ class Packer(ABC):
         summary.skipped += target.skipped
 
     def _replace(self, parts: Sequence[Part], opened: Callable[[Part], Target], interrupt: HeldInterrupt) -> None:
-        """Pack all parts, and have them take their places when all are whole: until then the old files stay."""
+        """Pack all parts, and rename them when all are whole; until then the old files stay."""
         with ExitStack() as stack:
             begun: list[tuple[Part, Target, Writer]] = []
-            # What keeps one of them from its place shows before hours of work.
+            # Find obstacles to the final rename before hours of work.
             for part in parts:
                 target = opened(part)
                 if target.writer is not None:
@@ -241,7 +244,7 @@ class Packer(ABC):
                     writer.close()
 
     def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
-        """Append what the file does not have yet; return whether all was done, or Ctrl-C came first."""
+        """Append what the file lacks; return whether everything was done, or Ctrl-C came first."""
         position = target.position
         files = _FIRST_CHANGED_FILES if self.changes else _FIRST_CHUNK_FILES
         committed_bytes, committed_records = writer.bytes_written, len(writer)
@@ -265,7 +268,7 @@ class Packer(ABC):
         return True
 
     def _next_files(self, files: int, grown: int, seconds: float) -> int:
-        """Return how many files the next chunk takes, by what this one of `files` took."""
+        """Return the number of files in the next chunk, from the cost of this one of `files` files."""
         by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
         if not self.changes:
             return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
@@ -285,7 +288,7 @@ class Packer(ABC):
 
 @contextmanager
 def _explained(path: str, writer: Writer) -> Iterator[None]:
-    """Give up a writer after an error, and say in a note what that leaves behind."""
+    """Abort a writer after an error, and add a note about what is left."""
     try:
         yield
     except BaseException as err:
@@ -295,7 +298,7 @@ def _explained(path: str, writer: Writer) -> Iterator[None]:
 
 
 def foreign_text(kinds: Mapping[str, int]) -> str:
-    """Say how many images are of kinds that the core does not decode."""
+    """Return a text about images of kinds that the core cannot decode."""
     names = ", ".join(f"{kind}: {number:,}" for kind, number in sorted(kinds.items()))
     return (
         f"{sum(kinds.values()):,} images are of kinds that fastrecord does not decode ({names}): the loader leaves "
@@ -304,11 +307,11 @@ def foreign_text(kinds: Mapping[str, int]) -> str:
 
 
 def _explain(path: str, err: BaseException) -> None:
-    """Say in a note what an error leaves behind."""
+    """Add a note to an error about what it leaves behind."""
     if isinstance(err, FastRecordError) and err.code == "FR607":
-        return  # it says where the records are, which the path does not lead to
+        return  # it names the location of the records, which the path does not lead to
     if isinstance(err, OSError):
-        err.__notes__ = []  # the writer's own, which knows of no `--resume`
+        err.__notes__ = []  # the writer's own notes, which do not mention `--resume`
     room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     try:
         with Reader(path) as reader:
@@ -317,7 +320,7 @@ def _explain(path: str, err: BaseException) -> None:
         err.add_note(f"{path}: nothing was committed, and no file is left{room and ': make room, then pack again'}")
         return
     except (FastRecordError, OSError):
-        return  # the error at hand matters more
+        return  # the original error matters more
     if complete:
         err.add_note(f"{path}: the file is as it was before, with {records:,} records")
     else:
@@ -326,10 +329,10 @@ def _explain(path: str, err: BaseException) -> None:
 
 
 def check_options(mode: str, bad_files: str, shards: int | None, shard_size: int | None, commit_bytes: int) -> None:
-    """Refuse options of any pack that make no sense.
+    """Refuse options that are invalid for any pack.
 
     Raises:
-        ValueError: the message says which.
+        ValueError: the message names the option.
     """
     if mode not in ("x", "a", "w", "resume"):
         raise ValueError(f'mode is "x", "a", "w" or "resume", not {mode!r}')

@@ -1,4 +1,7 @@
-"""Find pairs of images: two folders in which the same names stand for the same scene, at two resolutions."""
+"""`PairListing`: pairs of images from two folders, where equal names mean the same scene.
+
+The folders have different resolutions. Reads image headers, no pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from fastrecord.pack.listing import UNREADABLE, Listing, files_below
 
 Sizes = NDArray[np.int64]
 
-# What data sets of super-resolution add to the names of the smaller images: 0001x4.png beside 0001.png.
+# Suffixes that super-resolution data sets add to the smaller images: 0001x4.png beside 0001.png.
 _SCALE_SUFFIX = re.compile(r"[_-]?x[2348]$", re.IGNORECASE)
-# Width and height stand this near to the start of all but JPEGs with much metadata.
+# The header with width and height is within this prefix, except in JPEGs with much metadata.
 _HEAD_BYTES = 64 << 10
 _REPORT_EVERY = 1000
 _SECOND_OVERHEAD = 2 * 63 + 2 * (32 + 4 + 4)
@@ -31,12 +34,13 @@ class Pairing:
     """How pairs are stored.
 
     Attributes:
-        decode: As their pixels, uint8 (height, width, 3), not as the bytes of the files.
-        compression: Of the pixels.
-        sixteen_bit: What becomes of grey of 16 bits where pixels are stored, "scale" or "clip"; None: it is an error.
+        decode: Store pixels, uint8 (height, width, 3), not the bytes of the files.
+        compression: Compression of the pixels.
+        sixteen_bit: How 16-bit grey is converted if pixels are stored, "scale" or "clip"; None: it
+            is an error.
 
     Raises:
-        ValueError: there is no such thing to become.
+        ValueError: `sixteen_bit` has another value.
     """
 
     decode: bool = False
@@ -48,22 +52,22 @@ class Pairing:
             raise ValueError(f"--sixteen-bit is scale or clip, not {self.sixteen_bit!r}")
 
     def entry(self) -> dict[str, Any]:
-        """Return what a file's metadata says of it."""
+        """Return the entry for a file's metadata."""
         return {"pairs": {name: value for name, value in asdict(self).items() if value}}
 
     @classmethod
     def from_json(cls, settings: object) -> Self:
-        """Return the settings that a file's metadata holds.
+        """Return the settings in a file's metadata.
 
         Raises:
-            TypeError: they are none.
+            TypeError: the entry is not valid.
         """
         if not isinstance(settings, dict):
             raise TypeError(f"settings are an object, not {settings!r}")
         return cls(**settings)
 
     def __str__(self) -> str:
-        """Return the settings as the command line has them."""
+        """Return the settings in command-line form."""
         words = ["--pairs", *(["--decode"] if self.decode else [])]
         for option, value in (("--compression", self.compression), ("--sixteen-bit", self.sixteen_bit)):
             words += [] if value is None else [option, value]
@@ -72,14 +76,14 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class PairListing(Listing):
-    """The pairs of two folders, in the order in which they are packed; `source` is the folder of the larger images.
+    """The pairs of two folders, in packing order; `source` is the folder of the larger images.
 
     Attributes:
         lr_source: The folder of the smaller images.
         lr_names, hr_names: Path of each image in its folder; empty for a file without a partner.
-        unmatched: Key -> reason of those; they are among `bad` too.
-        sizes: Height and width of the smaller and the larger image of each pair, int64 (N, 4); 0 until `measure` has
-            found them.
+        unmatched: Key -> reason for files without a partner; `bad` has them, too.
+        sizes: Height and width of the smaller and the larger image of each pair, int64 (N, 4); 0
+            before `measure`.
         decode: Whether pixels are stored.
     """
 
@@ -97,12 +101,12 @@ class PairListing(Listing):
         return low, high
 
     def describe(self, position: int) -> str:
-        """Return how an error names a pair: by its paths."""
+        """Return the name of a pair for errors: its paths."""
         names = ((self.lr_source, self.lr_names[position]), (self.source, self.hr_names[position]))
         return " and ".join(os.path.join(folder, *as_name(name).split("/")) for folder, name in names if name)
 
     def stored_bytes(self, position: int) -> int:
-        """Return how many bytes a pair takes, alignment and what a second image takes in the index included."""
+        """Return the size of a pair in bytes, including alignment and the index of the second image."""
         if self.keys[position] in self.bad:
             return 0
         if self.decode:
@@ -111,7 +115,7 @@ class PairListing(Listing):
         return _SECOND_OVERHEAD + sum(os.stat(path).st_size for path in self.paths(position))
 
     def other_keys(self) -> str:
-        """Return how an error says the way to other keys for pairs whose keys are taken."""
+        """Return the advice in an error about keys that are already taken."""
         return "name folders further up as LR_DIR and HR_DIR"
 
     def good(self) -> NDArray[np.bool_]:
@@ -120,11 +124,12 @@ class PairListing(Listing):
 
 
 def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
-    """Match the files of two folders, and of the folders in them, by their paths without the ending.
+    """Match the files of two folders and their sub-folders by their paths without extension.
 
-    Where that finds no partner for a file of `lr`, its name without x2, x3, x4 or x8 at its end (with or without `_` or
-    `-` before it) is tried, and taken if just one file has it. The key of a pair is the path of its larger image
-    without the ending; pairs lie in the order of the larger images: sorted folders, and sorted names in each.
+    A file of `lr` without a match is tried without a final x2, x3, x4 or x8 (with or without `_` or
+    `-` before it). The match is used if exactly one file has that name. The key of a pair is the
+    path of its larger image without extension. Pairs have the order of the larger images: sorted
+    folders, and sorted names in each.
 
     Args:
         lr: Folder of the smaller images.
@@ -132,9 +137,10 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
         decode: Whether pixels are to be stored.
 
     Raises:
-        NotADirectoryError, FileNotFoundError, PermissionError: a folder can not be read; the error has its name.
-        FastRecordError: no two files match, the folders are one and the same, a link leads back to a folder above it,
-            or a name is not valid UTF-8.
+        NotADirectoryError, FileNotFoundError, PermissionError: a folder cannot be read; the error
+            has its name.
+        FastRecordError: no two files match, both folders are the same, a link leads back to a
+            folder above it, or a name is not valid UTF-8.
     """
     if os.path.samefile(lr, hr):
         raise FastRecordError(
@@ -176,7 +182,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
 
 
 def _stems(folder: str, bad: dict[str, str]) -> dict[str, list[str]]:
-    """Return path without ending -> paths."""
+    """Return path without extension -> paths."""
     stems = defaultdict(list)
     for name in files_below(folder, "", bad):
         stems[os.path.splitext(name)[0]].append(name)
@@ -184,7 +190,7 @@ def _stems(folder: str, bad: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _matched(small: dict[str, list[str]], large: dict[str, list[str]]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each key with all files of either folder that it may stand for."""
+    """Yield each key with all matching files of both folders."""
     suffixed: dict[str, list[str]] = defaultdict(list)
     alone = []
     for stem, lows in small.items():
@@ -200,7 +206,7 @@ def _matched(small: dict[str, list[str]], large: dict[str, list[str]]) -> Iterat
 
 
 def _mismatch(lows: list[str], highs: list[str], lr: str, hr: str) -> str | None:
-    """Return why files are no pair, if they are none."""
+    """Return why files are not a pair; None for a pair."""
     for names, folder in ((lows, lr), (highs, hr)):
         if not names:
             return f"no file of that name in {os.path.basename(os.path.abspath(folder))}"
@@ -210,7 +216,7 @@ def _mismatch(lows: list[str], highs: list[str], lr: str, hr: str) -> str | None
 
 
 def measure(listing: PairListing, progress: Callable[[int], None]) -> None:
-    """Look up the sizes of all images; those that are no images are noted under `bad`.
+    """Read the sizes of all images; files that are not images are added to `bad`.
 
     Args:
         listing: Its `sizes` are filled in.
@@ -230,7 +236,7 @@ def measure(listing: PairListing, progress: Callable[[int], None]) -> None:
 
 
 def _size(path: str) -> tuple[int, int] | str:
-    """Return width and height of an image, or why there are none."""
+    """Return width and height of an image, or an error text."""
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(_HEAD_BYTES)
@@ -243,11 +249,11 @@ def _size(path: str) -> tuple[int, int] | str:
 
 
 def common_scale(listing: PairListing) -> tuple[int | None, NDArray[np.int64]]:
-    """Return how many times as large the larger images are, and which good pairs have another scale.
+    """Return the common scale of the pairs, and the good pairs with another scale.
 
     Returns:
-        The scale of most pairs, None if of most the larger image is no whole multiple of the smaller; the positions of
-        the other ones, int64 (M,).
+        The scale of most pairs, None if in most pairs the larger size is not a multiple of the
+        smaller; the positions of the other pairs, int64 (M,).
     """
     good = np.flatnonzero(listing.good())
     small, large = listing.sizes[good, :2], listing.sizes[good, 2:]

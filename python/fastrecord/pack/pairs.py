@@ -1,4 +1,4 @@
-"""Pack pairs of images, each a scene at two resolutions, as their files or as their pixels."""
+"""`pack_pairs`: packs pairs of images of one scene at two resolutions, as files or as pixels."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fastrecord.schema import FieldType, Schema, array, image, string
 
 Pair = tuple[Any, Any]
 
-# Arrays of so few bytes lie in a column of the index, which is not compressed.
+# Arrays of at most this many bytes are stored in an index column, uncompressed.
 _IN_COLUMNS = 64
 
 
 class Stored(NamedTuple):
-    """What is known of a file to append to: its name, and the scale of its pairs if they have one."""
+    """The file to append to: its name, and the scale of its pairs if they have one."""
 
     path: str
     scale: object
@@ -52,33 +52,40 @@ def pack_pairs(
     commit_bytes: int = 1 << 30,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
-    """Pack the images of two folders in pairs: as `pair_listing.list_pairs` matches them by name.
+    """Pack the images of two folders in pairs, matched by name (`pair_listing.list_pairs`).
 
-    A record has the smaller image `lr`, the larger one `hr`, and a key: the path of the larger one below its folder,
-    without its ending. Images are stored as their files, byte for byte, or as arrays, uint8 (height, width, 3), of the
-    very pixels that `fastrecord.decode_image` gives: grey is repeated, alpha is dropped, colours of 16 bits
-    become 8. Arrays have a fixed shape in the schema if all images of that side have one size.
+    A record has the smaller image `lr`, the larger image `hr`, and a key: the path of the larger
+    image in its folder, without extension. Images are stored as their files, byte for byte, or as
+    arrays, uint8 (height, width, 3). The arrays have exactly the pixels of
+    `fastrecord.decode_image`: grey is repeated, alpha is dropped, 16-bit colours become 8-bit.
+    Arrays have a fixed shape in the schema if all images of that side have one size.
 
-    The sizes of all images are looked up first. Each larger image must be as many whole times as high and as wide as
-    its partner; that number stands under "scale" in the metadata.
+    The sizes of all images are read first. The size of each larger image must be a whole multiple
+    of its partner's size. The factor is stored under "scale" in the metadata.
 
     Args:
-        lr: Folder of the smaller images; those in folders below it count too.
+        lr: Folder of the smaller images, including its sub-folders.
         hr: Folder of the larger ones.
-        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so on.
+        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
+            on.
         mode: As in `fastrecord.pack.images.pack_folder`.
         decode: Store pixels.
-        compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and may leave them.
-        any_scale: Take pairs of any sizes; "scale" then stands in the metadata only if it is that of all.
-        sixteen_bit: With `decode`, what becomes of grey of 16 bits: "scale" divides by 257 and rounds, "clip" makes all
-            above 255 white, as Pillow does. By default such a pair is a bad one.
-        bad_files: "stop": a file without a partner, one that is no image or can not be read, or a pair of another scale
-            than most, ends the pack. "skip": the pair is left out, and listed in the summary and under "skipped" in the
-            metadata. (Whether an image can be decoded is only known where it is decoded.)
-        shards: Number of files to write, whose numbers of records differ by one at most.
-        shard_size: Size in bytes that no shard shall exceed (unless one record alone does).
-        commit_bytes: Make what is packed durable each time that so many bytes have been written.
-        progress: Called a few times a second, with the stage "sizes" first; an exception in it ends the pack.
+        compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and
+            may choose none.
+        any_scale: Accept pairs of any sizes; the metadata then has "scale" only if all pairs share
+            it.
+        sixteen_bit: With `decode`, how 16-bit grey is converted: "scale" divides by 257 and rounds,
+            "clip" maps all values above 255 to white, as Pillow does. By default such a pair is a
+            bad pair.
+        bad_files: "stop": a file without a partner, a file that is not an image or cannot be read,
+            or a pair with another scale than most ends the pack. "skip": the pair is left out, and
+            listed in the summary and under "skipped" in the metadata. (Images that cannot be
+            decoded are found only if they are decoded.)
+        shards: Number of files to write, whose numbers of records differ by at most one.
+        shard_size: Maximum size of a shard in bytes (unless a single record is larger).
+        commit_bytes: Commit durably each time this many bytes have been written.
+        progress: Called a few times a second, first with the stage "sizes"; an exception in it ends
+            the pack.
 
     Raises:
         As `fastrecord.pack.images.pack_folder` does.
@@ -110,7 +117,7 @@ def pack_pairs(
 
 
 class _PairPacker(Packer):
-    """Packs two images of each record."""
+    """Packs two images per record."""
 
     inputs = "pairs is one of two images"
     listing: PairListing
@@ -142,7 +149,7 @@ class _PairPacker(Packer):
             )
 
     def measure(self) -> None:
-        """Look up the sizes of all images."""
+        """Read the sizes of all images."""
 
         def report(position: int) -> None:
             if self.progress is not None:
@@ -151,11 +158,11 @@ class _PairPacker(Packer):
         measure(self.listing, report)
 
     def check_scale(self, stored: Stored | None, *, any_scale: bool) -> None:
-        """Find the scale of the pairs, and leave out, or refuse, those that have another.
+        """Find the scale of the pairs, and skip or refuse pairs that have another.
 
         Args:
-            stored: What is known of the file to append to.
-            any_scale: Take them all.
+            stored: The file to append to.
+            any_scale: Accept all pairs.
         """
         scale, others = common_scale(self.listing)
         one = scale if len(others) == 0 else None
@@ -204,7 +211,7 @@ class _PairPacker(Packer):
         return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
 
     def _load(self, positions: Sequence[int]) -> list[Pair | str]:
-        """Return what is stored of each pair, or why nothing is; on all threads."""
+        """Return the stored form of each pair, or the reason for an error; on all threads."""
         size = max(1, -(-len(positions) // (4 * default_threads())))
         runs = [positions[start : start + size] for start in range(0, len(positions), size)]
         return list(chain.from_iterable(self.pool.map(lambda run: [self._load_one(i) for i in run], runs)))

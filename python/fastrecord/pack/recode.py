@@ -1,4 +1,4 @@
-"""What a pack does to images on their way into the file."""
+"""`Recode`: how a pack changes images before it stores them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ _KEEP = ("exif", "icc", "other")
 
 @dataclass(frozen=True, slots=True)
 class Recode:
-    """How images are stored; by default as they come, byte for byte.
+    """How images are stored; by default unchanged, byte for byte.
 
     Attributes:
-        short_side: Images whose shorter side has more pixels are made smaller, and become JPEGs.
-        max_side: Images whose longer side has more pixels are. At most one of the two is given.
-        quality: Of these JPEGs, 1 to 100; None: 90.
+        short_side: Images whose shorter side has more pixels are shrunk, and become JPEGs.
+        max_side: Images whose longer side has more pixels are shrunk, and become JPEGs. At most one
+            of the two is given.
+        quality: Quality of these JPEGs, 1 to 100; None: 90.
         raw: Store all images as their pixels, in binary PPM.
-        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its image: which marker
-            segments they keep, "all", "none" or names out of exif, icc and other with commas between. None: do not.
-        sixteen_bit: Of images that are decoded for that, what becomes of grey of 16 bits: "scale" divides by 257,
-            "clip" makes all above 255 white. None: it is an error.
+        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
+            image. The value selects the marker segments to keep: "all", "none" or a comma-separated
+            list of exif, icc and other. None: do not rewrite.
+        sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
+            257, "clip" maps all values above 255 to white. None: it is an error.
 
     Raises:
-        ValueError: the settings do not fit each other; the message uses the names of the command line.
+        ValueError: the settings contradict each other; the message uses the names of the command
+            line.
     """
 
     short_side: int | None = None
@@ -60,30 +63,30 @@ class Recode:
 
     @property
     def changes(self) -> bool:
-        """Whether any image may be stored otherwise than it comes."""
+        """Whether any image may be changed."""
         return self.raw or any(x is not None for x in (self.short_side, self.max_side, self.crop_ready))
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords for `Writer.append_files`: what is set, nothing else."""
+        """Return the keywords for `Writer.append_files`, without unset ones."""
         return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
     def entry(self) -> dict[str, Any]:
-        """Return what a file's metadata says of it: what is set, nothing else."""
+        """Return the entry for a file's metadata, without unset settings."""
         return {"recode": self.keywords()} if self.changes else {}
 
     @classmethod
     def from_json(cls, settings: object) -> Self:
-        """Return the settings that a file's metadata holds.
+        """Return the settings in a file's metadata.
 
         Raises:
-            TypeError, ValueError: they are none.
+            TypeError, ValueError: the entry is not valid.
         """
         if not isinstance(settings, dict):
             raise TypeError(f"settings are an object, not {settings!r}")
         return cls(**settings)
 
     def __str__(self) -> str:
-        """Return the settings as the command line has them; "no change to the images" if there are none."""
+        """Return the settings in command-line form; "no change to the images" without any."""
         words = []
         for name, value in self.keywords().items():
             if name == "crop_ready":
@@ -94,7 +97,7 @@ class Recode:
 
 
 def _kept(names: str) -> str:
-    """Return a list of segments to keep in the one form that it is compared in."""
+    """Return a list of segments to keep in canonical form, for comparison."""
     if names in ("all", "none"):
         return names
     chosen = {name.strip() for name in names.split(",")}

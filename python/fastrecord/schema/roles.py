@@ -17,7 +17,7 @@ _LABEL_TYPES = (*_CLASS_TYPES, "float64", "float32", "float16", "bfloat16", "str
 
 
 def find_image(reader: Reader) -> str:
-    """Return the field that holds the images: "image", else the only image field, else the only bytes field.
+    """Return the image field: "image", else the only image field, else the only bytes field.
 
     Raises:
         SchemaError: no field or several fields qualify.

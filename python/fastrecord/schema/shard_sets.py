@@ -36,7 +36,7 @@ class Shard:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> Self | None:
-        """Return the shard of some metadata; None without a valid entry (users may use the same key)."""
+        """Return the shard of some metadata; None without a valid entry (the key may be a user's)."""
         match metadata.get(SHARD):
             case {"set": str(name), "number": int(number), "count": int(count)} if 0 <= number < count:
                 return cls(name, number, count)
