@@ -186,7 +186,7 @@ def pack(
 
 
 def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) -> Callable[..., PackSummary]:
-    """Return the function that packs a folder, or the files of a list; refuse options that do not fit."""
+    """Return the function that packs a folder or the files of a list; refuse unfit options."""
     from fastrecord.pack.images import pack_folder
     from fastrecord.pack.recode import Recode
 
@@ -213,7 +213,7 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
 
 
 def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., PackSummary]:
-    """Return the function that packs pairs of images; refuse options that do not fit."""
+    """Return the function that packs pairs of images; refuse unfit options."""
     from fastrecord.pack.pairs import pack_pairs
 
     (out,) = _arguments(paths, "OUT")

@@ -1,4 +1,4 @@
-"""Measurements and checks of a file, a machine and its mounts: `fastrecord bench` and `fastrecord doctor`.
+"""Measurements and checks of files, machines and mounts: `fastrecord bench`, `fastrecord doctor`.
 
-Imports the loader and everything below it. Only the command line imports it.
+Imports the loader and the layers below it. Only the command line imports it.
 """

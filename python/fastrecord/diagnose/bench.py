@@ -1,4 +1,7 @@
-"""Measuring a file on the machine that is to read it: reading, decoding and loading, and what limits them."""
+"""`bench_file`: measures reading, decoding and loading of a file on this machine.
+
+Draws no conclusions; `verdict` does.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,14 @@ class Row:
     """One measurement.
 
     Attributes:
-        name: What was done: "read", "views", "copies", "decode" or "load".
-        threads: How many worked.
-        records: Records that were handled within `seconds`.
+        name: The operation: "read", "views", "copies", "decode" or "load".
+        threads: Number of threads.
+        records: Records processed within `seconds`.
         bytes: Their bytes in the file; 0 for "views".
         seconds: Wall time.
         cpu_seconds: CPU time of the process within it.
-        shares: For "load": the shares of the threads' time, by "read", "decode", "resize" and "idle".
+        shares: For "load": the shares of the threads' time, by "read", "decode", "resize" and
+            "idle".
     """
 
     name: str
@@ -52,12 +56,12 @@ class Row:
 
     @property
     def records_per_second(self) -> float:
-        """Records handled, over the wall time."""
+        """Records processed per second of wall time."""
         return self.records / self.seconds if self.seconds else 0.0
 
     @property
     def megabytes_per_second(self) -> float:
-        """Millions of bytes handled, over the wall time."""
+        """Millions of bytes processed per second of wall time."""
         return self.bytes / 1e6 / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,22 +75,28 @@ class Row:
 
 @dataclass
 class Report:
-    """What was found of a file.
+    """Measurements and properties of a file.
 
     Attributes:
         file: The path as given.
-        records: Records in the file. nbytes: Its bytes.
-        field: The field that was read. kind: Its type.
-        mean_bytes: Of the field's values that were sampled.
-        mean_width, mean_height: In pixels, of the images sampled; None if it holds none.
+        records: Number of records in the file.
+        nbytes: Size of the file in bytes.
+        field: The field that was read.
+        kind: Its type.
+        mean_bytes: Mean size of the sampled values in bytes.
+        mean_width, mean_height: Mean size of the sampled images in pixels; None without images.
         formats: Share of the sampled images by their first bytes, such as {"JPEG": 1.0}.
-        crop_ready: Most of the sampled images are JPEGs with restart markers.
-        sample: Records that were measured. sample_bytes: Their bytes.
-        cpus: CPUs that this process may use. machine_cpus: CPUs of the machine.
-        memory: Bytes of memory that are free or can be freed; None if the system does not tell.
-        cold: The file was dropped from memory before it was read.
-        cached: Share of the file that lay in memory before it was read; None if the system does not tell.
-        skipped: Images among those sampled that can not be decoded.
+        crop_ready: Whether most of the sampled images are JPEGs with restart markers.
+        sample: Number of records measured.
+        sample_bytes: Their bytes.
+        cpus: CPUs that this process may use.
+        machine_cpus: CPUs of the machine.
+        memory: Bytes of memory that are free or can be freed; None if the system does not report
+            it.
+        cold: Whether the file was dropped from memory before it was read.
+        cached: Share of the file that was in memory before it was read; None if the system does not
+            report it.
+        skipped: Number of sampled images that cannot be decoded.
         rows: The measurements.
     """
 
@@ -111,12 +121,12 @@ class Report:
     rows: list[Row] = attribute(default_factory=list)
 
     def row(self, name: str, threads: int | None = None) -> Row | None:
-        """Return the measurement of that name, of the most threads unless told otherwise."""
+        """Return the measurement of a name, by default with the most threads."""
         found = [row for row in self.rows if row.name == name and threads in (None, row.threads)]
         return max(found, key=lambda row: row.threads, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return the report, ready for JSON."""
         return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
 
 
@@ -134,31 +144,34 @@ def bench_file(
 ) -> Report:
     """Measure reading, decoding and loading of random records of a file. Changes nothing.
 
-    What is measured after the first reading lies in memory, so that it shows what CPUs and memory give; the first one
-    shows the disk, as far as the file was not in memory.
+    The first reading measures the disk as far as the file is not in memory. All later measurements
+    use records in memory, so they measure CPUs and memory.
 
     Args:
-        path: The .frec file; one that is not complete is taken as it is.
-        seconds: Time for all measurements; importing torch comes on top, and a disk that is slow may take longer.
-        threads: Threads at the most; by default the CPUs that this process may use.
+        path: The .frec file; incomplete files are accepted.
+        seconds: Time for all measurements. Importing torch takes additional time, and a slow disk
+            may exceed it.
+        threads: Maximum number of threads; by default the CPUs that this process may use.
         size: Height and width of the loader's output, in pixels.
         batch_size: Records in a batch.
-        image_field: The field to read; by default an image field, else one of bytes or strings.
-        cold: Drop the file from the system's page cache first. Needs no special rights; pages that other processes have
-            mapped stay.
-        seed: Of the choice of records.
-        progress: Called before each measurement with its name, how many are done, and how many there are.
+        image_field: The field to read; by default an image field, else a field of bytes or strings.
+        cold: Drop the file from the system's page cache first. Requires no special rights; pages
+            that other processes have mapped stay.
+        seed: Seed of the choice of records.
+        progress: Called before each measurement with its name, the number done, and the total.
 
     Raises:
-        FastRecordError: the file has nothing to measure, or none of the sampled images can be decoded.
-        CorruptFileError: a checksum differs. FileNotFoundError: no such file.
+        FastRecordError: the file has nothing to measure, or none of the sampled images can be
+            decoded.
+        CorruptFileError: a checksum differs.
+        FileNotFoundError: no such file.
         ValueError: an argument is out of range.
     """
     if not (seconds > 0 and size > 0 and batch_size > 0 and (threads is None or threads > 0)):
         raise ValueError("seconds, size, batch_size and threads are above 0")
     cpus = default_threads()
     most = threads or cpus
-    cached = None if cold else resident_share(path)  # opening it reads a part of it
+    cached = None if cold else resident_share(path)  # opening the file reads a part of it
     with Reader(path, threads=most) as reader:
         report = Report(
             file=os.fspath(path),
@@ -176,7 +189,7 @@ def bench_file(
         images = report.kind == "image"
         counts = _counts(most)
         ends = [1, most] if most > 1 else [1]
-        # Name, threads and weight of each; the loader's numbers are what people want most.
+        # Name, threads and weight of each; the loader's numbers matter most.
         steps = [("read", most, 2.0), ("views", 1, 0.5), *(("copies", n, 1.0) for n in ends)]
         if images:
             steps += [*(("decode", n, 1.0) for n in ends), *(("load", n, 2.0) for n in counts)]
@@ -224,7 +237,7 @@ def _choose(reader: Reader, wanted: str | None) -> str:
 
 
 class _Sample:
-    """Random records of a file, and what is measured of them.
+    """Random records of a file, and the measurements on them.
 
     Attributes:
         records: int64 (N,), each with a value.
@@ -250,7 +263,7 @@ class _Sample:
         self.lengths: NDArray[np.int64] = lengths[chosen[:kept]]
 
     def batches(self) -> Iterator[slice]:
-        """Yield slices of `records` that are a batch each, round and round."""
+        """Yield slices of `records`, one batch each, in an endless cycle."""
         while True:
             for start in range(0, len(self.records), self._batch):
                 yield slice(start, min(start + self._batch, len(self.records)))
@@ -258,7 +271,7 @@ class _Sample:
     def _run(
         self, name: str, threads: int, budget: float, work: Callable[[slice], object], *, rounds: int | None = None
     ) -> Row:
-        """Do batches until the time is over, at least one, at most `rounds` rounds."""
+        """Process batches until the time is over: at least one batch, at most `rounds` rounds."""
         records = size = 0
         start, cpu = time.perf_counter(), time.process_time()
         for number, batch in enumerate(self.batches()):
@@ -272,7 +285,7 @@ class _Sample:
         return Row(name, threads, records, size, time.perf_counter() - start, time.process_time() - cpu)
 
     def read_first(self, budget: float, threads: int, *, cold: bool) -> Row:
-        """Read each record once, as the file is found; the sample is what was read in the time."""
+        """Read each record once from the file's current state; keep the records read as the sample."""
         if cold:
             drop_from_cache(self._reader.path)
             self._report.cached = resident_share(self._reader.path)
@@ -291,18 +304,18 @@ class _Sample:
         return [slice(start, start + self._batch) for start in starts]
 
     def views(self, budget: float) -> Row:
-        """Hand batches over as views, and touch nothing of them: no bytes."""
+        """Get batches as views without touching their bytes."""
         name = self._report.field
         row = self._run("views", 1, budget, lambda batch: self._reader.read_batch(self.records[batch], [name]))
         return replace(row, bytes=0)
 
     def copies(self, budget: float, threads: int) -> Row:
-        """Copy and check batches that lie in memory."""
+        """Copy and check batches that are in memory."""
         with Reader(self._reader.path, threads=threads) as reader:
             return self._run("copies", threads, budget, self._copy(reader))
 
     def decode(self, budget: float, threads: int) -> Row:
-        """Decode whole images that lie in memory, each thread its own."""
+        """Decode whole images that are in memory; each thread decodes its own."""
         limit = time.perf_counter() + budget
         stop = threading.Event()
 
@@ -327,7 +340,7 @@ class _Sample:
             try:
                 results = list(executor.map(work, range(threads)))
             finally:
-                stop.set()  # on Ctrl-C too: leaving the block waits for the threads
+                stop.set()  # also on Ctrl-C: leaving the block waits for the threads
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         done, size, tried = (sum(column) for column in zip(*results, strict=True))
         if not done:
@@ -355,7 +368,7 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
 
 
 def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:
-    """Let the loader make batches of the sample, from its first batch on until the time is over."""
+    """Measure the loader on batches of the sample, from its first batch until the time is over."""
     from fastrecord.dataset.dataset import FastRecordDataset
     from fastrecord.loader.loader import FastRecordLoader
     from fastrecord.transforms import RandomResizedCrop
@@ -396,7 +409,7 @@ def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget:
 
 
 class _Endless:
-    """Batches of a sample's record numbers, without end."""
+    """Endless batches of a sample's record numbers."""
 
     def __init__(self, sample: _Sample) -> None:
         self._sample = sample

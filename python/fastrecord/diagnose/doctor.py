@@ -1,4 +1,7 @@
-"""Say what of this machine and of files makes reading them slow or unsafe. Quick: nothing is decoded."""
+"""`examine`: properties of this machine and of files that make reading slow or unsafe.
+
+Fast: decodes nothing and measures no speed.
+"""
 
 from __future__ import annotations
 
@@ -35,45 +38,46 @@ from fastrecord.diagnose.mounts import (
 from fastrecord.diagnose.page_cache import resident_size
 from fastrecord.errors import system_text
 
-# Records that are looked at to know what images a file holds.
+# Number of records sampled to identify the images of a file.
 _SAMPLE = 8
-# Bytes of an image that its size is looked for in.
+# Bytes of an image searched for its size.
 _HEAD = 64 << 10
 _JPEG = b"\xff\xd8\xff"
-# Below so many pixels an image is decoded in less time than its parts are picked.
+# Images below this number of pixels decode faster than their parts can be selected.
 _SMALL_IMAGE = 96 * 96
-# Chunks of one column from which on looking a record up takes longer than it has to.
+# From this number of chunks of one column, looking up a record is slower than necessary.
 _MANY_CHUNKS = 64
-# A file in pieces smaller than this on average is read by more requests than it has to be.
+# A file whose pieces are smaller than this on average takes more read requests than necessary.
 _PIECE_BYTES = 1 << 20
 _MANY_PIECES = 64
 _COLD = 0.1
-# A smaller file is read at once, wherever it lies.
+# A smaller file is read quickly from any location.
 _LARGE = 64 << 20
 _FIEMAP = 0xC020660B  # FS_IOC_FIEMAP of linux/fs.h
 
 
 @dataclass(slots=True)
 class FileReport:
-    """What a file is like; None where it can not be told.
+    """Properties of a file; None if unknown.
 
     Attributes:
-        file: As the caller calls it.
-        error: Why it can not be read, or None.
-        size: Bytes.
+        file: The caller's name for it.
+        error: Why it cannot be read, or None.
+        size: Size in bytes.
         mode: Permissions, as in `st_mode`.
-        mappable: Whether the file system maps it into memory.
-        resident: Those of them that lie in the page cache.
-        pieces: In how many runs the file system keeps it.
-        mount: The file system that it lies on.
-        disk: The disk below that.
+        mappable: Whether the file system can map it into memory.
+        resident: Number of its bytes in the page cache.
+        pieces: Number of runs in which the file system stores it.
+        mount: Its file system.
+        disk: The disk below the file system.
         writer: Process that has it open for writing.
         records: Records in its newest commit.
-        commits: The number of that.
-        complete: False while an import is under way.
-        tail_bytes: Bytes behind the newest commit.
-        chunks: Chunks of the column that has the most of them.
-        crop_ready: Share of the JPEGs looked at that are crop-ready; None if there are none worth it.
+        commits: Number of the newest commit.
+        complete: False if its import is unfinished.
+        tail_bytes: Bytes after the newest commit.
+        chunks: Number of chunks of the column with the most chunks.
+        crop_ready: Share of the sampled JPEGs that are crop-ready; None if none is large enough to
+            matter.
     """
 
     file: str
@@ -94,7 +98,7 @@ class FileReport:
     crop_ready: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the report as JSON-able values."""
         return asdict(self) | {
             "mount": None if self.mount is None else self.mount.to_dict(),
             "disk": None if self.disk is None else self.disk.to_dict(),
@@ -103,13 +107,13 @@ class FileReport:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what came of it.
+    """What was examined, and the findings.
 
     Attributes:
         versions: What is installed and built in.
-        machine: What this machine grants.
+        machine: Resources of this machine.
         files: The files, in the order given.
-        findings: About the machine, then about each file.
+        findings: Findings about the machine, then about each file.
     """
 
     versions: dict[str, str | None]
@@ -123,7 +127,7 @@ class Report:
         return all(file.error is None for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the report as JSON-able values."""
         return {
             "versions": self.versions,
             "machine": self.machine.to_dict(),
@@ -133,12 +137,13 @@ class Report:
 
 
 def examine(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
-    """Look at this machine and at files: their file systems, disks, page cache and state.
+    """Examine this machine and files: their file systems, disks, page cache and state.
 
-    Changes nothing, and decodes nothing: of each file its newest commit is read, and the first bytes of some images.
+    Changes and decodes nothing. Reads the newest commit of each file, and the first bytes of some
+    images.
 
     Args:
-        files: .frec files. One that can not be read is a finding, not an exception.
+        files: .frec files. An unreadable file is a finding, not an exception.
     """
     machine = this_machine()
     report = Report(versions=versions(), machine=machine, findings=judge_machine(machine, len(files)))
@@ -159,7 +164,8 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         about.disk = disk_of(status.st_dev)
         about.writer = parse_locks(locks, status.st_ino)
         about.size, about.mode = status.st_size, stat.S_IMODE(status.st_mode)
-        # Before anything else of it is touched: opening it, and looking at its images, brings parts of it into memory.
+        # Before any other access: opening the file, and reading its images, brings parts of it into
+        # memory.
         about.resident = resident_size(path)
         about.mappable = True
         try:
@@ -179,8 +185,9 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
 
 
 def _pieces(path: str) -> int | None:
-    """Return in how many runs a file lies on its disk, or None if the file system does not tell."""
-    # start, length, flags, extents found, extents asked for, reserved: none asked for, so they are just counted.
+    """Return the number of runs of a file on its disk; None if the file system does not report it."""
+    # start, length, flags, extents found, extents requested, reserved: with none requested, extents
+    # are only counted.
     request = array.array("B", struct.pack("=QQIIII", 0, 2**64 - 1, 0, 0, 0, 0))
     with open(path, "rb") as file:
         try:
@@ -191,7 +198,7 @@ def _pieces(path: str) -> int | None:
 
 
 def _crop_ready(reader: Reader) -> float | None:
-    """Return the share of the JPEGs looked at that are crop-ready; None if none is large enough for it to matter."""
+    """Return the share of sampled JPEGs that are crop-ready; None if none is large enough."""
     names = [name for name, kind in reader.schema.items() if kind.name == "image"]
     if not names or not len(reader):
         return None
@@ -202,7 +209,8 @@ def _crop_ready(reader: Reader) -> float | None:
         value = reader.get(number, name)
         head = b"" if value is None else bytes(value[:_HEAD])
         if head.startswith(_JPEG):
-            width, height = image_size(head) or (_SMALL_IMAGE, 1)  # a header that long is that of no small image
+            # only a large image has so long a header
+            width, height = image_size(head) or (_SMALL_IMAGE, 1)
             if width * height >= _SMALL_IMAGE:
                 worth += 1
                 ready += side > 0
@@ -210,7 +218,7 @@ def _crop_ready(reader: Reader) -> float | None:
 
 
 def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
-    """Return what is to be known of a file on a machine."""
+    """Return the findings about a file on a machine."""
     if file.error is not None:
         message = file.error.removeprefix(f"{file.file}: ")
         command = f"fastrecord verify {shlex.quote(file.file)}" if os.path.isfile(file.file) else None

@@ -1,4 +1,4 @@
-"""What an examination comes to: a level, a code that scripts may rely on, a sentence, and the way out."""
+"""`Finding`: a level, a code that scripts may rely on, a sentence, and the way out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ Level = Literal["ok", "note", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        level: "ok": as it should be. "note": it costs speed, or may surprise. "warning": it may lose data or end a run.
-        code: What was looked at; the same in all versions.
-        message: What was found, and what it means, in a sentence or two.
-        command: What to run about it, or None.
-        file: The file that it is about, or None if it is about the machine.
+        level: "ok": no problem. "note": it costs speed, or may be unexpected. "warning": it may
+            lose data or end a run.
+        code: Identifies the check; the same in all versions.
+        message: The fact and its consequence, in a sentence or two.
+        command: A command that helps, or None.
+        file: The file concerned, or None for the machine.
     """
 
     level: Level
@@ -27,5 +28,5 @@ class Finding:
     file: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the finding as JSON-able values."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""What the first bytes of an image tell: its type, and whether a crop can be decoded without the rest of it."""
+"""Facts from the first bytes of an image: its type, and whether crops decode separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def image_format(head: bytes) -> str:
 
 
 def has_restarts(data: memoryview) -> bool:
-    """Return whether the bytes are a JPEG whose header says that its scans have restart markers."""
+    """Return whether the bytes are a JPEG whose header announces restart markers."""
     at = 2
     if bytes(data[:3]) != b"\xff\xd8\xff":
         return False

@@ -1,4 +1,7 @@
-"""What this machine grants a process: CPUs, memory, files, shared memory. What parses takes texts."""
+"""`Machine`: resources of a process: CPUs, memory, open files, shared memory.
+
+Parsers take text, so tests need no special machine.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from fastrecord.diagnose.findings import Finding
 FORMAT_VERSION = 1
 _PACKAGES = ("numpy", "torch", "torchvision", "pillow", "click", "tqdm")
 _GIB = 1 << 30
-# A container's default is 64 MiB, a batch of 256 images of 224 x 224 pixels in float32 takes 154 MB.
+# A container's default is 64 MiB; a batch of 256 images of 224 x 224 pixels in float32 takes 154
+# MB.
 _ENOUGH_SHM = 1 << 30
 _ENOUGH_FILES = 1024
-# Version 1 of control groups says "no limit" by a number near 2^63.
+# Version 1 of control groups represents "no limit" by a number near 2^63.
 _NO_LIMIT = 1 << 60
 
 
 def versions() -> dict[str, str | None]:
-    """Return what is installed and built in: name -> version, None if it is absent. Imports none of it."""
+    """Return installed and built-in versions: name -> version, None if absent. Imports none of it."""
     found: dict[str, str | None] = {"fastrecord": __version__, "format": str(FORMAT_VERSION)}
     found["python"] = platform.python_version()
     for name in _PACKAGES:
@@ -37,19 +41,19 @@ def versions() -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the control groups of a process grant it; None where there is no limit."""
+    """Limits of a process's control groups; None without a limit."""
 
     cpus: float | None = None
     memory: int | None = None
 
 
 def parse_group(membership: str, mounts: str, read: Any) -> Group:
-    """Return the tightest limits of a process's control groups and of those above them.
+    """Return the tightest limits of a process's control groups and their ancestors.
 
     Args:
         membership: /proc/self/cgroup.
         mounts: /proc/self/mountinfo.
-        read: Returns the text of a file, or None if it can not be read.
+        read: Returns the text of a file, or None if it cannot be read.
     """
     from fastrecord.diagnose.mounts import parse_mounts
 
@@ -65,7 +69,8 @@ def parse_group(membership: str, mounts: str, read: Any) -> Group:
         for mount in points:
             if (mount.kind == "cgroup2") == bool(wanted) or not wanted <= mount.options | {""}:
                 continue
-            # In a container the path is that of the host, and what is mounted is the group itself: it is looked at too.
+            # In a container the path is the host's path, and the group itself is mounted: check the
+            # mount point, too.
             parts = [part for part in path.split("/") if part not in ("", "..")]
             for depth in range(len(parts), -1, -1):
                 place = os.path.join(mount.point, *parts[:depth])
@@ -95,30 +100,30 @@ def parse_memory(text: str) -> dict[str, int]:
 
 
 def parse_choice(text: str) -> str | None:
-    """Return the one in brackets of `always [madvise] never`."""
+    """Return the word in brackets of `always [madvise] never`."""
     return next((word.strip("[]") for word in text.split() if word.startswith("[")), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process is granted; None where the system does not tell.
+    """Resources of a process; None if the system does not report them.
 
     Attributes:
         system: Name, release and architecture.
         cpus: CPUs of the machine.
-        allowed_cpus: Those that this process may run on.
+        allowed_cpus: CPUs that this process may run on.
         cpu_quota: CPUs that its control group may use at once.
-        threads: How many threads a loader starts by default.
-        instructions: What is computed by instructions of this processor: what for -> name.
-        memory: Bytes of the machine.
-        memory_available: Bytes that may be had without swapping.
-        memory_limit: Bytes that the control group may use, page cache included.
+        threads: Number of threads that a loader starts by default.
+        instructions: CPU instructions in use: purpose -> name.
+        memory: Bytes of memory of the machine.
+        memory_available: Bytes available without swapping.
+        memory_limit: Bytes that the control group may use, including the page cache.
         huge_pages: Setting of transparent huge pages: "always", "madvise" or "never".
-        open_files: How many files may be open at once.
-        open_files_hard: Up to what `ulimit -n` may raise that.
+        open_files: Limit of open files.
+        open_files_hard: Maximum to which `ulimit -n` may raise that limit.
         shared_memory: Bytes of /dev/shm.
-        shared_memory_free: Those of it that are free.
-        start_method: How `multiprocessing` starts processes, and so DataLoader's workers.
+        shared_memory_free: Free bytes of /dev/shm.
+        start_method: How `multiprocessing` starts processes, such as DataLoader's workers.
     """
 
     system: str
@@ -139,23 +144,23 @@ class Machine:
 
     @property
     def memory_left(self) -> int | None:
-        """Bytes of memory that may be had now, within the limit of the control group."""
+        """Bytes of memory available now, within the limit of the control group."""
         known = [size for size in (self.memory_available, self.memory_limit) if size is not None]
         return min(known, default=None)
 
     @property
     def memory_granted(self) -> int | None:
-        """Bytes of memory that the process and its page cache may take at the most."""
+        """Maximum bytes of memory for the process and its page cache."""
         known = [size for size in (self.memory, self.memory_limit) if size is not None]
         return min(known, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the resources as JSON-able values."""
         return asdict(self)
 
 
 def read_text(path: str) -> str | None:
-    """Return the text of a file of the system, or None if there is none to read."""
+    """Return the text of a system file, or None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -164,7 +169,7 @@ def read_text(path: str) -> str | None:
 
 
 def this_machine() -> Machine:
-    """Look at the machine that this process runs on."""
+    """Examine the machine of this process."""
     memory = parse_memory(read_text("/proc/meminfo") or "")
     group = parse_group(read_text("/proc/self/cgroup") or "", read_text("/proc/self/mountinfo") or "", read_text)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -194,11 +199,11 @@ def this_machine() -> Machine:
 
 
 def judge_machine(machine: Machine, files: int = 0) -> list[Finding]:
-    """Return what is to be known of a machine before files are read on it.
+    """Return the findings about a machine before files are read on it.
 
     Args:
-        machine: What it grants.
-        files: How many files are to be open at once.
+        machine: Its resources.
+        files: Number of files to be open at once.
     """
     found = [*_judge_cpus(machine), *_judge_memory(machine)]
     found.append(_judge_open_files(machine, files))
@@ -289,7 +294,7 @@ def _judge_memory(machine: Machine) -> list[Finding]:
 def _judge_open_files(machine: Machine, files: int) -> Finding:
     limit, hard = machine.open_files, machine.open_files_hard
     unlimited = limit == resource.RLIM_INFINITY
-    # A reader keeps up to two open; workers that are forked inherit them.
+    # A reader keeps up to two descriptors open; forked workers inherit them.
     needed = 2 * files + 256
     if not unlimited and limit < max(needed, _ENOUGH_FILES):
         most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"

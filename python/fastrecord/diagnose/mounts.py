@@ -1,4 +1,7 @@
-"""Which file system a file lies on, and what is to be known of that kind. What parses takes texts."""
+"""Detects the file system of a path and its known hazards.
+
+Parsers take text, so tests need no mounts.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ class Mount:
     """A line of /proc/self/mountinfo.
 
     Attributes:
-        point: Where it is mounted.
-        kind: Type of the file system, `fuse.sshfs` and the like included.
+        point: The mount point.
+        kind: Type of the file system, including types such as `fuse.sshfs`.
         source: What is mounted: a device, or `server:/export`.
-        options: Of the mount and of the file system.
-        device: (major, minor); that of the files' `st_dev`, but for some network file systems.
+        options: Options of the mount and of the file system.
+        device: (major, minor); equals the files' `st_dev`, except on some network file systems.
     """
 
     point: str
@@ -31,12 +34,12 @@ class Mount:
     device: tuple[int, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the mount as JSON-able values."""
         return asdict(self) | {"options": sorted(self.options), "device": f"{self.device[0]}:{self.device[1]}"}
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Return the mounts that /proc/self/mountinfo names, in its order; lines of another form are left out."""
+    """Return the mounts in /proc/self/mountinfo, in order; malformed lines are left out."""
     mounts = []
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
@@ -52,12 +55,12 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which the kernel has written blanks and backslashes as three octal digits."""
+    """Decode text in which the kernel has written blanks and backslashes as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the mount that a path without links lies on: the deepest, and of several there the last."""
+    """Return the mount of a path without links: the deepest, and the last of several there."""
     best = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
@@ -66,7 +69,7 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
     return best
 
 
-# What a file system's files can be relied on for.
+# Known guarantees of file systems.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "reiserfs", "ubifs", "apfs"})
 _NETWORK = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs",
@@ -75,12 +78,12 @@ _NETWORK = frozenset({
 
 
 def is_network(kind: str) -> bool:
-    """Return whether files of a file system lie on another machine, or seem to."""
+    """Return whether files of a file system are on another machine, or may be."""
     return kind in _NETWORK or kind == "fuse" or kind.startswith("fuse.")
 
 
 def judge_mount(file: str, mount: Mount) -> list[Finding]:
-    """Return what is to be known of a file because of the file system that it lies on."""
+    """Return the findings about a file that follow from its file system."""
     kind, options = mount.kind, mount.options
     copy = f"cp {shlex.quote(file)} LOCAL_DISK/"
     where = f"on {kind} ({mount.source})"
@@ -92,7 +95,7 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
     found = []
     if kind in ("nfs", "nfs4"):
         found.append(say("note", "nfs", f"{where}: batches in random order wait for the network; {pread}", copy))
-        # `local_lock=none` is the default of version 3, and version 4 has no other.
+        # `local_lock=none` is the default of version 3, and version 4 has no other value.
         if options & {"nolock", "local_lock=all", "local_lock=flock"}:
             message = f"{where}: locks are kept from other machines: two writers there would destroy the file"
             found.append(
@@ -166,7 +169,7 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
 
 
 def parse_locks(text: str, inode: int) -> int | None:
-    """Return the process that /proc/locks says holds the `flock` of a file, or None."""
+    """Return the process that holds the `flock` of a file according to /proc/locks, or None."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}") and words[4].isdigit():
@@ -174,7 +177,7 @@ def parse_locks(text: str, inode: int) -> int | None:
     return None
 
 
-# Disks of virtual machines say that they rotate, whatever lies below them.
+# Disks of virtual machines report that they rotate, whatever is below them.
 _VIRTUAL = ("vd", "xvd")
 
 
@@ -183,11 +186,12 @@ class Disk:
     """The settings of a block device's queue.
 
     Attributes:
-        name: As in /sys/block.
-        rotational: It says that it has heads to move. Virtual disks often do and have none.
-        scheduler: The one in use.
-        read_ahead_kib: What the kernel reads ahead of sequential reads.
-        largest_request_kib: What one request may ask of it.
+        name: Name in /sys/block.
+        rotational: Whether it reports moving heads. Virtual disks often report them without having
+            any.
+        scheduler: The active scheduler.
+        read_ahead_kib: How much the kernel reads ahead of sequential reads.
+        largest_request_kib: Maximum size of one request.
     """
 
     name: str
@@ -197,14 +201,14 @@ class Disk:
     largest_request_kib: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the settings as JSON-able values."""
         return asdict(self)
 
 
 def disk_of(device: int, sys_folder: str = "/sys") -> Disk | None:
-    """Return the disk that a file with this `st_dev` lies on; None if it lies on none, or the system does not tell."""
+    """Return the disk of a file with this `st_dev`; None if there is none or it is not reported."""
     folder = os.path.realpath(os.path.join(sys_folder, "dev/block", f"{os.major(device)}:{os.minor(device)}"))
-    # A partition has no queue of its own, its disk one level up has.
+    # A partition does not have its own queue; its disk, one level up, has one.
     for place in (folder, os.path.dirname(folder)):
         try:
             read = {
@@ -229,7 +233,7 @@ def _setting(disk: str, name: str) -> str:
 
 
 def judge_disk(file: str, disk: Disk) -> list[Finding]:
-    """Return what is to be known of a file because of the disk that it lies on."""
+    """Return the findings about a file that follow from its disk."""
     found = []
     if disk.rotational and not disk.name.startswith(_VIRTUAL):
         found.append(
@@ -242,7 +246,7 @@ def judge_disk(file: str, disk: Disk) -> list[Finding]:
                 file,
             )
         )
-    # Batches are asked for in pieces of the larger of the two.
+    # Batches are requested in pieces of the larger of the two.
     step = max(disk.read_ahead_kib, disk.largest_request_kib)
     if step < 128:
         found.append(

@@ -1,4 +1,7 @@
-"""What of a file lies in the page cache, as anybody may ask who may read it, and dropping it."""
+"""The part of a file that is in the page cache, and dropping it from there.
+
+Works for every user who may read the file.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,28 @@ _PROBES = 512
 
 
 def resident_size(path: str | os.PathLike[str]) -> int | None:
-    """Return how many bytes of a file lie in the page cache, without reading any of it; None if the system won't tell.
+    """Return how many bytes of a file are in the page cache, without reading any of it.
+
+    The result is None if the system does not report it.
 
     Raises:
-        FileNotFoundError: no such file. CorruptFileError: it is no regular file.
+        FileNotFoundError: no such file.
+        CorruptFileError: it is not a regular file.
     """
-    # The kernel tells only those who own the file or may write to it; to others all of it seems to be there.
+    # The kernel reports correctly only to owners and users with write access; to others the whole
+    # file seems resident.
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         return None
     try:
         return resident_bytes(path)[0]
     except OSError:
-        return None  # it may not be read, or lies on a file system that can not be mapped
+        return None  # it cannot be read, or its file system does not support mapping
 
 
 def resident_share(path: str | os.PathLike[str]) -> float | None:
-    """Return the share of a file that lies in the page cache, as `resident_size`, or by probes where that won't tell.
+    """Return the share of a file in the page cache, by `resident_size` or else by probes.
 
-    Ask before anything of the file is read: opening it reads a part of it, and the probes may make the system read.
+    Call it before reading the file: opening it reads a part of it, and the probes may cause reads.
     """
     resident, size = resident_size(path), os.stat(path).st_size
     if resident is not None:
@@ -36,9 +43,10 @@ def resident_share(path: str | os.PathLike[str]) -> float | None:
 
 
 def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
-    """Return the share of a file that lies in the page cache, by probing single bytes without waiting for the disk.
+    """Return the share of a file in the page cache, by probing bytes without waiting for the disk.
 
-    It answers those who neither own the file nor may write to it, too: `resident_bytes` tells them that all is there.
+    It also works for users who neither own the file nor may write to it; `resident_bytes` reports
+    the whole file to them.
     """
     import numpy as np
 
@@ -55,14 +63,14 @@ def cached_share(path: str | os.PathLike[str], nbytes: int) -> float | None:
             except BlockingIOError:
                 continue
     except OSError:
-        return None  # the file system does not answer such questions
+        return None  # the file system does not support such probes
     finally:
         os.close(descriptor)
     return found / _PROBES
 
 
 def drop_from_cache(path: str | os.PathLike[str]) -> None:
-    """Ask the system to forget a file's pages; those that are mapped, or not yet written, stay."""
+    """Ask the system to drop a file's pages; mapped and unwritten pages stay."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

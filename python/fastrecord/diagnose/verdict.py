@@ -1,4 +1,7 @@
-"""What limits the loading of a file, told from what `fastrecord.diagnose.bench` measured, and what would help."""
+"""`Verdict`: what limits the loading of a file, and what would help.
+
+Judges the measurements of `fastrecord.diagnose.bench`; measures nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,28 @@ from typing import Any
 
 from fastrecord.diagnose.bench import Report, Row
 
-_FITS = 0.8  # of the memory that is free: a file up to this size stays in it from epoch to epoch
-_CACHED = 0.5  # of the file: above it the first reading says little about the disk
-_LOST = 0.3  # of the CPU time that the threads could have had
-_SCALES = 0.75  # of a thread's rate, times the threads
-_LARGE = 2.5  # times the output's side
+_FITS = 0.8  # share of the free memory: a file up to this size stays in memory from epoch to epoch
+_CACHED = 0.5  # share of the file: above it the first reading says little about the disk
+_LOST = 0.3  # share of the CPU time available to the threads
+_SCALES = 0.75  # minimum ratio of the rate to one thread's rate times the threads
+_LARGE = 2.5  # ratio to the output's side
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a report means.
+    """The interpretation of a report.
 
     Attributes:
-        limit: "decode", "resize", "read" (copying from memory), "disk" or "cpu" (other programs have it).
-        expected: Images a second (records, if there are no images) to count on, from the second epoch on, with the
-            machine as busy as it was.
-        undisturbed: The same if the threads had their CPUs for themselves, by the CPU time of each image; None if they
-            had, or if there are no images.
-        efficiency: The loader's rate on all threads over that of one thread times the threads; None for one thread.
-        reasons: Sentences that say why.
-        advice: Sentences that say what would help, the best first.
+        limit: "decode", "resize", "read" (copying from memory), "disk" or "cpu" (used by other
+            programs).
+        expected: Images (without images: records) per second to expect from the second epoch on,
+            with the machine as busy as it was.
+        undisturbed: The same if the threads had their CPUs for themselves, from the CPU time of
+            each image; None if they had, or without images.
+        efficiency: The loader's rate on all threads divided by one thread's rate times the threads;
+            None for one thread.
+        reasons: Sentences that explain why.
+        advice: Sentences on what would help, the best first.
     """
 
     limit: str
@@ -37,15 +42,15 @@ class Verdict:
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return the verdict, ready for JSON."""
         return asdict(self)
 
 
 def judge(report: Report, *, size: int = 224) -> Verdict:
-    """Say what limits loading.
+    """Determine what limits loading.
 
     Args:
-        report: Of `bench_file`.
+        report: A return value of `bench_file`.
         size: Height and width of the loader's output, in pixels.
     """
     load = report.row("load")
@@ -72,12 +77,12 @@ def judge(report: Report, *, size: int = 224) -> Verdict:
 
 
 def _used(load: Row) -> float:
-    """Return the share that the process had of the CPU time that its threads could have had."""
+    """Return the CPU time of the process as a share of the CPU time available to its threads."""
     return load.cpu_seconds / (load.threads * load.seconds) if load.seconds else 1.0
 
 
 def _disk(report: Report) -> Row | None:
-    """Return the first reading if it was one from the disk."""
+    """Return the first reading if it was from the disk."""
     read = report.row("read")
     return read if report.cached is not None and report.cached < _CACHED else None
 

@@ -72,7 +72,7 @@ class ArrayBatches:
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[Request, Part, dict[str, Any] | None]]]:
-        """Yield groups of batches: each batch is a request, its part of the rows, its fields or None.
+        """Yield groups of batches: each has a request, its part of the rows, its fields (or None).
 
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.

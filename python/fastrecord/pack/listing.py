@@ -138,7 +138,9 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
 
 
 def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
-    """Yield the paths of all files in a folder, ordered as `sorted(os.walk(folder, followlinks=True))`.
+    """Yield the paths of all files in a folder.
+
+    They have the order of `sorted(os.walk(folder, followlinks=True))`.
 
     Args:
         source: Base of the paths, which have `/` between their parts.

@@ -1,4 +1,7 @@
-"""`Packer`: fills the files of a pack in chunks, with commits between them, and cleans up after errors."""
+"""`Packer`: fills the files of a pack in chunks, with commits between them.
+
+Leaves files in a known state after errors and Ctrl-C.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class PairListing(Listing):
         return " and ".join(os.path.join(folder, *as_name(name).split("/")) for folder, name in names if name)
 
     def stored_bytes(self, position: int) -> int:
-        """Return the size of a pair in bytes, including alignment and the index of the second image."""
+        """Return the size of a pair in bytes, with alignment and the second image's index entry."""
         if self.keys[position] in self.bad:
             return 0
         if self.decode:

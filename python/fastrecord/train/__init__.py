@@ -1,7 +1,8 @@
-"""Train a torchvision classifier on packed files: alone, or under torchrun in many processes.
+"""Train a torchvision classifier on packed files: in one process, or in many under torchrun.
 
-`python -m fastrecord.train TRAIN.frec --val VAL.frec` is the command; `train(TrainConfig(...))` the same from Python.
-`run_ladder` (`--ladder`) measures what each layer between the records and the model costs.
+`python -m fastrecord.train TRAIN.frec --val VAL.frec` is the command; `train(TrainConfig(...))`
+does the same from Python. `run_ladder` (`--ladder`) measures the cost of each layer between the
+records and the model.
 """
 
 from __future__ import annotations

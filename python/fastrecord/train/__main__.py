@@ -1,4 +1,4 @@
-"""The command `python -m fastrecord.train`."""
+"""The command `python -m fastrecord.train`: options and exit status. Trains nothing itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _most(value: Any) -> float | int | None:
 
 
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
-    """Declare the option of a field of TrainConfig, with its default; `name` in the spelling of the command line."""
+    """Declare the option of a field of TrainConfig, with its default; `name` as on the command line."""
     field = name.removeprefix("--").replace("-", "_")
     default = _DEFAULTS[field]
     flags = [name, *more.pop("also", ())]
@@ -172,12 +172,12 @@ def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
 
 
 class _LogHandler(logging.StreamHandler[TextIO]):
-    """Writes to standard output; a run outlives it, as it outlives its terminal, and one line says so."""
+    """Logs to standard output. If the output is closed, the run continues and reports it once."""
 
     _told = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Tell once that nothing more can be written; other errors as usual."""
+        """Report once that output is no longer possible; handle other errors as usual."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -188,7 +188,10 @@ class _LogHandler(logging.StreamHandler[TextIO]):
 
 
 def _run(config: TrainConfig, *, ladder: bool) -> int:
-    """Run, and return the exit status: 0, 1 after an error that was told, 128 + the signal that ended the run."""
+    """Run, and return the exit status.
+
+    It is 0, 1 after a reported error, or 128 + the signal that ended the run.
+    """
     occupy_streams()
     handler = _LogHandler(sys.stdout)
     handler.setFormatter(PrintableFormatter("%(message)s"))
@@ -198,7 +201,7 @@ def _run(config: TrainConfig, *, ladder: bool) -> int:
         with StopSignal() as stop:
             return _measure(config, stop) if ladder else _train(config, stop)
     except (TrainError, FastRecordError, OSError) as error:
-        # All ranks have it, or an error that tells of it.
+        # All ranks raise this error, or one that reports it.
         if os.environ.get("RANK", "0") == "0":
             click.echo(f"Error: {printable(one_line(error))}", err=True)
         return 1
@@ -223,7 +226,7 @@ def _measure(config: TrainConfig, stop: StopSignal) -> int:
 
     if run_ladder(config, stop) is not None:
         return 0
-    # It may have come to another rank alone.
+    # Possibly only another rank received it.
     number = stop.number or signal.SIGINT
     _tell_signal(number, ": the ladder is not whole, and nothing was written")
     return 128 + number

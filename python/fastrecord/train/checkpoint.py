@@ -1,7 +1,7 @@
-"""Checkpoints: written so that a run killed at any moment leaves the one before whole, and checked when read.
+"""Checkpoints with checksums: a run killed at any moment leaves the previous one whole.
 
-A checkpoint is what `torch.save` writes, a ZIP archive, with a SHA-256 of all bytes before it as the archive's comment.
-`torch.load` reads it as any other.
+A checkpoint is a ZIP archive written by `torch.save`. The archive's comment is a SHA-256 of all
+bytes before it. `torch.load` reads it like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from fastrecord.train.config import TrainError
 
 _FORMAT = "fastrecord.train 2"
-# Without a checksum.
+# The first format, without a checksum.
 _FIRST_FORMAT = "fastrecord.train 1"
 _LABEL = b"fastrecord.train sha256 "
 _DIGEST = hashlib.sha256().digest_size * 2
@@ -28,13 +28,13 @@ _TEMPORARY = ".{}.tmp"
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Write `state` to `path`, replacing what is there in one step, and wait until the disk has it.
+    """Write `state` to `path`, replacing an existing file atomically, and wait for the disk.
 
     Raises:
-        OSError: it can not be written (a full disk); what was at `path` is untouched.
+        OSError: it cannot be written (a full disk); the old file at `path` is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Through memory: torch turns a full disk into an error without the path, and it leaves the reason out.
+    # Through memory: for a full disk torch raises an error without path and reason.
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, **state}, buffer)
     _add_checksum(buffer)
@@ -48,9 +48,9 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; the checkpoint was not written", str(path)) from error
     finally:
-        # It is gone if all went well.
+        # It no longer exists if all went well.
         temporary.unlink(missing_ok=True)
-    # The folder too may be new to the disk.
+    # The folder's own entry may not be on the disk yet.
     for folder in (path.parent, path.parent.parent):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -60,17 +60,17 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the files that a killed run was writing when it ended: of checkpoints, metrics and plot."""
+    """Remove unfinished files of a killed run: checkpoints, metrics and plot."""
     for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "training.png"):
         path = folder / name
         path.with_name(_TEMPORARY.format(path.name)).unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into the host's memory. Only tensors and plain values are unpickled.
+    """Read a checkpoint into host memory. Only tensors and plain values are unpickled.
 
     Raises:
-        TrainError: the file is not there, is damaged, or is not a checkpoint of this trainer.
+        TrainError: the file does not exist, is damaged, or is not a checkpoint of this trainer.
     """
     try:
         content = path.read_bytes()
@@ -92,12 +92,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-# What torch raises at bytes that are no archive of its own, or a damaged one.
+# Exceptions of torch for bytes that are not a torch archive, or a damaged one.
 _UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, pickle.UnpicklingError)
 
 
 def _add_checksum(archive: io.BytesIO) -> None:
-    """Give a ZIP archive without a comment, which ends in the comment's length, its checksum as the comment."""
+    """Append a checksum as the comment of a ZIP archive, which ends in the comment's length."""
     archive.seek(-2, os.SEEK_END)
     archive.write(struct.pack("<H", len(_LABEL) + _DIGEST) + _LABEL)
     with archive.getbuffer() as content:
@@ -106,7 +106,7 @@ def _add_checksum(archive: io.BytesIO) -> None:
 
 
 def _is_sound(content: bytes) -> bool | None:
-    """Return whether a checkpoint has the checksum that was written with it; None if there is none."""
+    """Return whether a checkpoint matches its checksum; None if it has no checksum."""
     body = memoryview(content)[:-_DIGEST]
     if bytes(body[-len(_LABEL) :]) != _LABEL:
         return None
@@ -117,14 +117,14 @@ def _is_sound_file(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(-len(_LABEL) - _DIGEST, os.SEEK_END)
-            # Others may have files of many gigabytes there.
+            # Other programs may have files of many gigabytes there.
             return file.read(len(_LABEL)) == _LABEL and bool(_is_sound(path.read_bytes()))
     except OSError:
         return False
 
 
 def _others(path: Path) -> str:
-    """Say which checkpoints beside one that can not be used can be."""
+    """Return a text about the usable checkpoints beside an unusable one."""
     sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound_file(other)]
     if sound:
         return f"go on from {' or '.join(sound)} (--resume PATH)"
@@ -132,7 +132,9 @@ def _others(path: Path) -> str:
 
 
 def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:
-    """Return which commits of its files the run that is gone on with has, None if there is none, or it does not say.
+    """Return the snapshots of the files of the run to resume.
+
+    The result is None if there is no such run, or if its checkpoint does not have them.
 
     Args:
         resume: As for `find_checkpoint`.
@@ -149,16 +151,17 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
     """Return the checkpoint that a run starts from, or None for a fresh start.
 
     Args:
-        resume: A checkpoint, the folder of a run, "auto" for the run in `folder` if there is one, or None.
-        folder: Where the run writes.
+        resume: A checkpoint, the folder of a run, "auto" for the run in `folder` if there is one,
+            or None.
+        folder: The run's output folder.
 
     Raises:
-        TrainError: `resume` names something that is not there.
+        TrainError: `resume` names a missing file or folder.
     """
     if resume is None:
         return None
     if resume == "auto":
-        # The best one is written first: a run may have been killed before it had a last one.
+        # The best one is written first: a run killed in between may not have a last one.
         newest = (folder / "checkpoints" / name for name in ("last.pt", "best.pt"))
         return next((path for path in newest if path.exists()), None)
     path = Path(resume)

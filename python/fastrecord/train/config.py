@@ -1,4 +1,4 @@
-"""What a training run is told: one frozen object, checked when it is made."""
+"""`TrainConfig`: the settings of a training run, one frozen object that checks its values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 
 
 class TrainError(Exception):
-    """A run that can not start or go on, for a reason that the user can act on; the message says how."""
+    """A run cannot start or continue; the message tells the user what to do."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message; of one that a data worker wrapped in its traceback, the last line of that."""
+    """Return an error's message; for a data worker's wrapped traceback, its last line."""
     text = str(error).strip()
     if "Original Traceback" not in text:
         return text
@@ -33,58 +33,69 @@ def one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """All that decides a run. Two runs of equal configurations see the same batches and the same augmentation.
+    """All settings of a run. Equal configurations produce the same batches and augmentation.
 
     Attributes:
         train: Packed file, glob, or several files, to train on.
-        val: The same, to evaluate on after every epoch; None evaluates nothing.
+        val: The same, to evaluate on after every epoch; None disables evaluation.
         model: Name of a torchvision classifier.
-        zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide ResNet): the last scale
-            of its normalisation starts at 0, which makes the first steps gentler.
+        zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide
+            ResNet): the last scale of its normalisation starts at 0, which makes the first steps
+            gentler.
         epochs: Passes over the training records.
         batch_size: Images per process in one forward and backward pass.
-        accumulate: Passes per optimizer step; the global batch is `batch_size * accumulate * processes`.
-        image_size: Height and width of the images that the model sees, in pixels.
-        augment: "imagenet": random resized crop and flip in training, resize to 256/224 of the size and centre crop in
-            evaluation. "none": resize the shorter side to the size and centre crop, in both.
-        loader: "native": FastRecordLoader, whose threads decode in the training process. "torch": decode with Pillow in
-            the worker processes of a torch DataLoader.
-        data: "real": the records of `train`. Else a constant batch, to find out what each layer costs; `train` then
-            gives the number of records and of classes alone, and nothing is evaluated. "gpu": it lies on the device.
-            "cpu": on the host, copied for each pass. "queue": the same, handed over by a Python thread through a queue.
-            "dataset": handed out image by image by the worker processes of a torch DataLoader.
-        shuffle: "full": every order of the records is possible. "blocks": for disks and mounts that hate random reads:
-            blocks of neighbouring records in random order, mixed within a window of blocks.
-        threads: Per process, the threads of the native loader or the workers of a DataLoader (0: none, it works in the
-            training process). None: the cores that this process may use, shared among the processes on the machine; of
-            workers 8 at most.
-        on_error: What the native loader does with a record that is damaged or can not be decoded: "raise" ends the run,
-            "skip" leaves it out of its batch, logged and counted.
-        max_skipped: With "skip": how many records each process may skip in an epoch, and in an evaluation; one more
-            ends the run. A float: a share of its records, and 10 at least; an int: a number; None: all.
+        accumulate: Passes per optimizer step; the global batch is `batch_size * accumulate *
+            processes`.
+        image_size: Height and width of the model's input images, in pixels.
+        augment: "imagenet": random resized crop and flip in training; in evaluation, resize to
+            256/224 of the size and centre crop. "none": resize the shorter side to the size and
+            centre crop, in both.
+        loader: "native": FastRecordLoader, whose threads decode in the training process. "torch":
+            decode with Pillow in the worker processes of a torch DataLoader.
+        data: "real": the records of `train`. Other values use a constant batch, to measure the cost
+            of each layer; `train` then only gives the number of records and of classes, and there
+            is no evaluation. "gpu": the batch is on the device. "cpu": on the host, copied for each
+            pass. "queue": the same, passed by a Python thread through a queue. "dataset": delivered
+            image by image by the worker processes of a torch DataLoader.
+        shuffle: "full": every order of the records is possible. "blocks", for disks and mounts with
+            slow random reads: blocks of neighbouring records in random order, mixed within a window
+            of blocks.
+        threads: Per process, the threads of the native loader or the workers of a DataLoader (0: no
+            workers, it works in the training process). None: the cores that this process may use,
+            divided by the number of processes on the machine; at most 8 workers.
+        on_error: What the native loader does with a record that is damaged or cannot be decoded:
+            "raise" ends the run, "skip" leaves it out of its batch, logged and counted.
+        max_skipped: With "skip": how many records each process may skip in an epoch, and in an
+            evaluation; one more ends the run. A float: a share of its records, but at least 10; an
+            int: a number; None: no limit.
         lr: Peak learning rate for a global batch of 256; scaled linearly with the global batch.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
-        decay_norm_bias: False leaves biases and normalisation parameters out of the weight decay.
-        schedule: What follows the warm-up: "cosine" to 0, or "step": times `lr_gamma` every `lr_step_epochs`.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        decay_norm_bias: False excludes biases and normalisation parameters from the weight decay.
+        schedule: Schedule after the warm-up: "cosine" to 0, or "step": times `lr_gamma` every
+            `lr_step_epochs`.
         lr_step_epochs: Epochs between the drops of the step schedule.
         lr_gamma: Factor of each drop.
-        warmup_epochs: Epochs of linear warm-up, fractions allowed; None: 5, and at most a tenth of `epochs`.
+        warmup_epochs: Epochs of linear warm-up, fractions allowed; None: 5, but at most a tenth of
+            `epochs`.
         label_smoothing: In [0, 1).
         amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
         channels_last: Keep the weights and images in channels_last memory.
         compile: Run the model through torch.compile.
-        seed: Of the record order, the augmentation, the initial weights and dropout.
-        device: "auto" takes CUDA where there is one.
+        seed: Seed of the record order, the augmentation, the initial weights and dropout.
+        device: "auto" uses CUDA if available.
         out: Folder for metrics, checkpoints and plot; None: `runs/<model>`.
-        resume: A checkpoint file, the folder of a run, "auto" (the run in `out`, if there is one), or None.
-        overwrite: Replace the run that `out` holds; otherwise it is refused.
-        max_steps: Stop after this many optimizer steps, counted from the very first; the schedule does not change.
-        checkpoint_every: Optimizer steps between checkpoints, besides those at every epoch's end; 0: only those.
+        resume: A checkpoint file, the folder of a run, "auto" (the run in `out`, if there is one),
+            or None.
+        overwrite: Replace an existing run in `out`, which is refused by default.
+        max_steps: Stop after this many optimizer steps, counted from the start of the run, also
+            after a resume; the schedule does not change.
+        checkpoint_every: Optimizer steps between checkpoints, in addition to the checkpoint at
+            every epoch's end; 0: only those.
         print_freq: Optimizer steps between log lines.
 
     Raises:
-        ValueError: a value is outside of its range; the message names the option.
+        ValueError: a value is out of range; the message names the option.
     """
 
     train: str | Sequence[str]
@@ -157,7 +168,7 @@ class TrainConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the run writes."""
+        """The run's output folder."""
         return Path("runs") / self.model if self.out is None else Path(self.out)
 
     @property

@@ -1,4 +1,7 @@
-"""The processes of a run and what they say to each other; alone, every exchange is a local no-op."""
+"""`Ranks`: the processes of a run and their communication.
+
+With a single process every exchange is a local no-op.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,22 @@ from fastrecord.train.config import DeviceKind, TrainError, one_line
 
 T = TypeVar("T")
 
-# Beside signals' numbers, which are below 65.
+# Added to values that are not signals; signal numbers are below 65.
 _FAILED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among those of the run.
+    """This process among the processes of the run.
 
     Attributes:
         rank: This process, in [0, world_size).
         world_size: Processes over all machines.
-        local_rank: This process among those of its machine.
+        local_rank: This process among the processes of its machine.
         local_world_size: Processes on this machine.
-        device: Where this process computes.
-        control: A gloo group for small messages between the hosts, beside NCCL; None when alone.
+        device: Device of this process.
+        control: A gloo group for small messages between the hosts, in addition to NCCL; None for a
+            single process.
     """
 
     rank: int
@@ -52,19 +56,20 @@ class Ranks:
         return values
 
     def agree(self, signal: int, failure: Exception | None = None) -> int:
-        """Find out on every rank whether one has noted a signal, or failed, so that all leave at the same place.
+        """Report a signal or failure of any rank to all ranks, so that all stop at the same place.
 
-        Costs a small message between the hosts; no device is waited for.
+        Costs a small message between the hosts, and does not wait for a device.
 
         Args:
-            signal: The signal that this rank has noted, or 0.
-            failure: Why this rank can not go on, or None.
+            signal: The signal that this rank has received, or 0.
+            failure: Why this rank cannot continue, or None.
 
         Returns:
             The largest signal of all ranks.
 
         Raises:
-            TrainError: another rank failed; the message is that rank's. A rank that failed raises its own `failure`.
+            TrainError: another rank failed; the message is that rank's. A rank that failed raises
+                its own `failure`.
         """
         if self.control is None and failure is not None:
             raise failure
@@ -77,23 +82,26 @@ class Ranks:
         return signal
 
     def copy_from_first(self, tensors: Iterator[torch.Tensor]) -> None:
-        """Overwrite `tensors` on every rank with those of rank 0."""
+        """Overwrite `tensors` on every rank with the values of rank 0."""
         if self.control is not None:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def each(self, work: Callable[[], T]) -> T:
-        """Run `work` on every rank and return its result; a failure on one is raised on all, so that none waits for it.
+        """Run `work` on every rank and return its result.
+
+        A failure on one rank is raised on all ranks, so that no rank waits for it.
 
         Raises:
-            TrainError: `work` raised one, an OSError or a FastRecordError, here or on another rank.
+            TrainError: `work` raised a TrainError, an OSError or a FastRecordError, here or on
+                another rank.
         """
         result, message = _attempt(work)
         self._raise_first(message)
         return result  # type: ignore[return-value]  # no failure: `work` returned
 
     def _raise_first(self, message: str | None, error: Exception | None = None) -> None:
-        """Raise on every rank what the first rank with a message says; `error` itself where there is one."""
+        """Raise the message of the first rank with one on every rank; `error` itself where it exists."""
         for rank, text in enumerate(self.gather(message)):
             if text is not None:
                 raise error or TrainError(text if rank == 0 else f"rank {rank}: {text}")
@@ -107,10 +115,10 @@ class Ranks:
         return values
 
     def first(self, work: Callable[[], T]) -> T:
-        """Run `work` on rank 0 alone and return its result, which must pickle, on every rank.
+        """Run `work` on rank 0 only and return its result, which must pickle, on every rank.
 
         Raises:
-            TrainError: `work` raised one, an OSError or a FastRecordError, on rank 0.
+            TrainError: `work` raised a TrainError, an OSError or a FastRecordError on rank 0.
         """
         box: list[Any] = list(_attempt(work)) if self.is_first else [None, None]
         if self.control is not None:
@@ -129,12 +137,12 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str | None]:
 
 @contextmanager
 def start_ranks(device: DeviceKind) -> Iterator[Ranks]:
-    """Join the process group that torchrun describes in the environment (NCCL on CUDA, gloo on the CPU), or run alone.
+    """Join torchrun's process group (NCCL on CUDA, gloo on the CPU), or run alone.
 
-    A process group that exists already is used, and left as it is.
+    An existing process group is used, and left as it is.
 
     Raises:
-        TrainError: CUDA is asked for and there is none, or there are more processes than GPUs.
+        TrainError: CUDA is requested but not available, or there are more processes than GPUs.
     """
     launched = dist.is_available() and ("WORLD_SIZE" in os.environ and "RANK" in os.environ)
     joined = dist.is_available() and dist.is_initialized()
@@ -150,7 +158,8 @@ def start_ranks(device: DeviceKind) -> Iterator[Ranks]:
         else:
             dist.init_process_group("gloo")
     control: Any = dist.new_group(backend="gloo")
-    # A TrainError is raised by all ranks alike. At another error they may be gone, and leaving the group wait for them.
+    # All ranks raise a TrainError together. After another error the other ranks may be gone, and
+    # leaving the group would wait for them.
     alike = False
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank, local_world_size, chosen, control)

@@ -1,4 +1,4 @@
-"""The run: epochs of steps, evaluation, checkpoints, and how it ends."""
+"""`train`: the run: epochs of steps, evaluation, checkpoints, and its end."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ from fastrecord.train.skips import Skips
 
 _log = logging.getLogger("fastrecord.train")
 
-# Losses are summed as integers of this resolution: such a sum does not depend on the order, so not on the ranks.
+# Losses are summed as integers of this resolution: the sum does not depend on the order, so not on
+# the ranks.
 _LOSS_UNIT = 2.0**-20
-_LOSS_LIMIT = 2.0**20  # of one image; keeps the sum over 8 million images within 64 bits
-# What a checkpoint holds at least.
+_LOSS_LIMIT = 2.0**20  # per image; keeps the sum over 8 million images within 64 bits
+# Required entries of a checkpoint.
 _NEEDED = (
     "config",
     "classes",
@@ -63,12 +64,12 @@ _NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        step: Optimizer steps taken since the very first.
+        step: Optimizer steps taken since the start of the run.
         epoch: Whole epochs trained.
-        train: Metrics of the last epoch that was trained on, over all ranks.
+        train: Metrics of the last epoch trained, over all ranks.
         val: Metrics of the last evaluation; None if there was none.
         best_error1: Lowest error of an evaluation, in percent; None if there was none.
         checkpoint: The newest checkpoint; None if nothing was trained.
@@ -87,19 +88,19 @@ class Result:
 
 
 def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
-    """Train a classifier as `config` says; under torchrun, every process calls it alike.
+    """Train a classifier; under torchrun, every process calls it with the same arguments.
 
-    SIGINT, SIGTERM and SIGHUP end the run after the step under way, with a checkpoint. Progress is logged by the logger
-    "fastrecord.train" of rank 0.
+    SIGINT, SIGTERM and SIGHUP end the run after the current step, with a checkpoint. The logger
+    "fastrecord.train" of rank 0 reports progress.
 
     Args:
         config: The run.
-        stop: Notes the signals; None to do so for the time of this call.
+        stop: Receives the signals; None: installs its own for the duration of this call.
 
     Raises:
-        TrainError: the run can not start or go on; on all ranks alike.
-        FastRecordError: a record can not be read or decoded.
-        OSError: a file can not be written.
+        TrainError: the run cannot start or continue; raised on all ranks.
+        FastRecordError: a record cannot be read or decoded.
+        OSError: a file cannot be written.
     """
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
@@ -108,37 +109,42 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
 
 
 def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception | None]:
-    """Draw up to `count` batches; return them, or what kept them from being read, which a rank must not raise alone."""
+    """Draw up to `count` batches; return them and the error that stopped it, if any.
+
+    The error is returned because a rank must not raise it alone.
+    """
     try:
         return list(itertools.islice(batches, count)), None
     except (FastRecordError, OSError, TrainError) as error:
         return [], error
     except RuntimeError as error:
-        # What a DataLoader raises when a worker died.
+        # Raised by a DataLoader when a worker died.
         failure = TrainError(one_line(error))
         failure.__cause__ = error
         return [], failure
 
 
 def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal) -> Metrics | None:
-    """Evaluate on the batches of all ranks, which may have different numbers of them: nothing is exchanged but one sum.
+    """Evaluate on the batches of all ranks, which may have different numbers of batches.
 
-    The sums do not depend on how the images are shared among the ranks.
+    The ranks exchange only one sum. The sums do not depend on how the images are divided among the
+    ranks.
 
     Args:
         learner: The model; rank 0's running statistics are used on all ranks.
-        batches: Of this rank.
+        batches: Batches of this rank.
         ranks: All ranks; every one must call this.
         signals: A signal ends the loop early.
 
     Returns:
-        Metrics over all ranks; the loss is the cross entropy without label smoothing. None if a signal came.
+        Metrics over all ranks; the loss is the cross entropy without label smoothing. None if a
+        signal came.
 
     Raises:
         TrainError, FastRecordError: a batch could not be read, on another rank or on this one.
     """
     ranks.copy_from_first(learner.module.buffers())
-    # In units of the loss, images, images, images, and images whose loss is not finite.
+    # Sums: loss units, three counts of images, and the number of images whose loss is not finite.
     totals = torch.zeros(5, dtype=torch.int64, device=ranks.device)
     failure: Exception | None = None
     learner.module.eval()
@@ -165,7 +171,8 @@ def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: 
 class _Run:
     """One run on one rank.
 
-    `step` counts the optimizer steps of the whole run, `done` those of the running epoch, `epoch` the epochs behind it.
+    `step` counts the optimizer steps of the whole run, `done` the steps of the current epoch,
+    `epoch` the completed epochs.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal, stack: ExitStack) -> None:
@@ -243,7 +250,7 @@ class _Run:
         )
 
     def _train_epoch(self) -> int:
-        """Train what is left of the running epoch; return the signal that cut it short, or 0."""
+        """Train the rest of the current epoch; return the signal that stopped it, or 0."""
         if self.done == 0:
             self.meter.start_epoch()
             self.skips.start()
@@ -251,7 +258,8 @@ class _Run:
         batches = self.meter.timed(self.batches.epoch(self.epoch)) if self.done < self.steps_per_epoch else iter(())
         while self.done < self.steps_per_epoch and not self._at_max_steps():
             drawn, failure = draw(batches, self.config.accumulate)
-            # All ranks must leave at the same step, though a signal reaches them at different times.
+            # All ranks must stop at the same step, although a signal reaches them at different
+            # times.
             with self._skips_told("training", self.batches, self.skips, step=self.step + 1):
                 signal = self.ranks.agree(self.signals.number, failure)
             if signal:
@@ -274,7 +282,10 @@ class _Run:
         return 0
 
     def _evaluate_epoch(self) -> int:
-        """Evaluate, and write the checkpoint that ends the epoch or the run; return the signal that came, or 0."""
+        """Evaluate, and write the checkpoint that ends the epoch or the run.
+
+        Returns the signal that came, or 0.
+        """
         improved = False
         if self.val_batches is not None:
             start = time.perf_counter()
@@ -292,7 +303,8 @@ class _Run:
             self.best_error1 = metrics.error1 if improved else self.best_error1
         if self.done == self.steps_per_epoch:
             self.epoch, self.done = self.epoch + 1, 0
-        # In this order: a run that is killed in between evaluates once more, and then replaces the best one again.
+        # In this order: a run killed in between evaluates once more, and then replaces the best one
+        # again.
         if improved:
             self._save("best")
         self._save("last")
@@ -300,15 +312,16 @@ class _Run:
 
     @contextmanager
     def _skips_told(self, of: str, batches: Batches, skips: Skips, *, step: int) -> Iterator[None]:
-        """Tell what was skipped if the block ends the run by an error that all ranks have at this very place.
+        """Report the skipped records if the block ends the run by an error that all ranks raise here.
 
-        `step` is the one under way: a run that goes on from a checkpoint before it tells of all of them again.
+        `step` is the current step: a run resumed from an earlier checkpoint reports all of them
+        again.
         """
         try:
             yield
         except (TrainError, FastRecordError, OSError):
             skips.collect(batches.take_skipped())
-            with suppress(OSError):  # the error at hand matters more
+            with suppress(OSError):  # the original error matters more
                 skips.report(of, epoch=self.epoch, step=step, metrics=self.metrics)
             raise
 
@@ -316,7 +329,7 @@ class _Run:
         return self.config.max_steps is not None and self.step >= self.config.max_steps
 
     def _seed_step(self) -> None:
-        """Make dropout and the like a function of seed, step and rank, so that a resumed run draws the same."""
+        """Make dropout and similar draws a function of seed, step and rank, so that a resumed run repeats them."""
         seed = derive_seed(self.config.seed, self.step, self.ranks.rank)
         torch.default_generator.manual_seed(seed)
         if self.ranks.device.type == "cuda":
@@ -363,7 +376,7 @@ class _Run:
     def _record(self, event: str, metrics: Metrics, **more: float) -> None:
         means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
         row = {"event": event, "epoch": self.epoch, "step": self.step, **means, **more}
-        # A full disk ends all ranks, not this one alone.
+        # A full disk ends all ranks, not only this one.
         self.ranks.first(lambda: self.metrics.write(row) if self.metrics is not None else None)
 
     def _say(self, line: str) -> None:
@@ -404,12 +417,12 @@ class _Run:
         absent = [name for name in _NEEDED if name not in state]
         if absent:
             raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} can not be resumed")
-        # What older versions did not write down, they had no choice of.
+        # Settings that older versions did not store had only one value.
         then = {"data": "real", "shuffle": "full", **state["config"], "classes": state["classes"]}
         ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
         ours["classes"] = list(self.classes)
         if then["classes"] == [str(number) for number in range(len(self.classes))]:
-            # Its files named none then.
+            # Its files did not name classes.
             then["classes"] = ours["classes"]
         for name, value in ours.items():
             if then[name] != value:
@@ -420,7 +433,7 @@ class _Run:
         try:
             self.learner.load_state_dict(state)
         except ValueError as error:
-            # On all ranks alike.
+            # Raised on all ranks.
             raise TrainError(f"{path} can not be resumed so: {error}") from error
         self.meter.load_state_dict(state["meter"])
         self.skips.load_state_dict(state.get("skips", self.skips.state_dict()))
@@ -433,7 +446,7 @@ class _Run:
 
 
 def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:
-    """Make the folder of the run and return the checkpoint to start from; no run is written over unasked.
+    """Create the run's folder and return the checkpoint to start from; refuse to overwrite a run.
 
     The folder is locked until `stack` is closed.
     """
@@ -443,7 +456,7 @@ def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:
     if found is None:
         kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
         there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
-        # A run that ended before its first checkpoint is begun anew.
+        # A run that ended before its first checkpoint starts anew.
         begun = config.resume == "auto" and not any(path.suffix == ".pt" for path in there)
         if there and not config.overwrite and not begun:
             raise TrainError(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that the run looks at between two steps."""
+"""`StopSignal`: Ctrl-C and SIGTERM as a request that the run checks between two steps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-# A launcher passes a signal on to processes that the terminal has signalled already: so close together, both are one
-# wish. In seconds.
+# A launcher forwards a signal to processes that the terminal has already signalled: within this
+# time, in seconds, both are one request.
 _ONE_WISH = 2.0
-# How long a data worker may live without its trainer. In seconds.
+# How long a data worker may outlive its trainer, in seconds.
 _ORPHANED = 5.0
 
 
 class StopSignal:
-    """Notes the first SIGINT, SIGTERM or SIGHUP while it is entered, instead of raising in the middle of a step.
+    """Records the first SIGINT, SIGTERM or SIGHUP in its block, instead of raising within a step.
 
-    A later SIGINT raises KeyboardInterrupt, for a run that hangs. Outside of the main thread it notes nothing. SIGHUP
-    stays ignored where it was (nohup). A process that torchrun has started takes it for SIGHUP that torchrun is gone:
-    nobody is left to end this process, or to start it again.
+    A later SIGINT raises KeyboardInterrupt, for a run that hangs. Outside the main thread it
+    records nothing. An ignored SIGHUP (nohup) stays ignored. A process started by torchrun treats
+    the end of torchrun as SIGHUP: no launcher is left to end this process, or to restart it.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class StopSignal:
     ) -> None:
         while self._previous:
             number, handler = self._previous.popitem()
-            # A handler that was not set from Python reads as None, and can not be set again.
+            # A handler that was not set from Python reads as None, and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     @property
     def number(self) -> int:
-        """The signal noted, or 0."""
+        """The recorded signal, or 0."""
         if not self._number and self._launcher is not None and os.getppid() != self._launcher:
             self._number = signal.SIGHUP
         return self._number
@@ -63,18 +63,21 @@ class StopSignal:
 
 
 def ignore_launcher(_worker: int) -> None:
-    """Let a data worker be ended by its trainer alone; a DataLoader's `worker_init_fn`.
+    """Let only the trainer end a data worker; a DataLoader's `worker_init_fn`.
 
-    Terminals and launchers signal the whole process group. A worker that died of it would fail the step under way; its
-    trainer ends it after that step. A worker whose trainer is gone ends by itself, even if it waits for its batch to be
-    taken: one of a plain DataLoader then waits forever if the batch does not fit into a pipe.
+    Terminals and launchers signal the whole process group. If a worker died of that signal, the
+    current step would fail; the trainer ends the worker after that step. A worker whose trainer is
+    gone ends by itself, even while its batch waits to be received. A worker of a plain DataLoader
+    would then wait forever if the batch does not fit into a pipe.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Only sigwaitinfo tells Python who sent a signal. Threads that start later inherit the mask.
+    # Only sigwaitinfo reports a signal's sender to Python. Threads that start later inherit the
+    # mask.
     waited = {signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     parent = multiprocessing.parent_process()
-    # Not getppid: a trainer that was killed while a worker imported torch is another process by now.
+    # Not getppid: if the trainer was killed while the worker imported torch, the parent is another
+    # process.
     trainer = os.getppid() if parent is None or parent.pid is None else parent.pid
     threading.Thread(target=_obey_parent, args=(waited, trainer), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""The classes that labels are numbers of, also where files do not name them."""
+"""Classes of labels, also for files without class names."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import numpy as np
 from fastrecord import FastRecordDataset
 from fastrecord.train.config import TrainError
 
-# So many classes may files have without naming them, however few records they hold.
+# Files without class names may have this many classes, however few records they hold.
 _UNNAMED = 1000
 
 
 def class_names(dataset: FastRecordDataset) -> list[str]:
-    """Return the names of a data set's classes, position = label; 0 to the largest label where its files name none.
+    """Return a data set's class names, position = label.
+
+    Without class names in the files, these are 0 to the largest label.
 
     Raises:
-        TrainError: the labels are not numbers of classes.
+        TrainError: the labels are not class numbers.
     """
     if dataset.classes:
         return dataset.classes
@@ -29,7 +31,7 @@ def class_names(dataset: FastRecordDataset) -> list[str]:
 
 
 def check_labels(dataset: FastRecordDataset, classes: int, *, name: str) -> None:
-    """Refuse labels that have no class.
+    """Refuse labels without a class.
 
     Raises:
         TrainError: names the first record with such a label.

@@ -1,4 +1,4 @@
-"""The ladder: the same training on data that comes through one layer more at a time, to see what each layer costs."""
+"""`run_ladder`: trains on data through one more layer at a time, to measure each layer's cost."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _log = logging.getLogger("fastrecord.train")
 _KINDS: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset", "real")
 _STEPS = 50
 _ROUNDS = 5
-# Steps in each round before its clock starts: more than a loader has ready ahead.
+# Steps before the clock starts in each round: more than a loader prefetches.
 _WARM_UP = 4
-# Training on the real data within this share of the speed on constant data: the model limits.
+# If training on real data reaches this share of the speed on constant data, the model limits.
 _CLOSE = 0.95
 
 _COSTS: Mapping[DataKind, str] = {
@@ -51,17 +51,19 @@ _COSTS: Mapping[DataKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What was measured on one kind of data, over all ranks.
+    """Measurements on one kind of data, over all ranks.
 
     Attributes:
         data: The kind of data.
-        layer: What it is, in words.
+        layer: Its description.
         images_per_second: Over all ranks.
-        step_seconds: Time of an optimizer step: of the means of the rounds, the median.
+        step_seconds: Time of an optimizer step: the median of the rounds' means.
         round_step_seconds: The mean of each round, on the slowest rank.
-        data_wait: Share of the time spent waiting for batches, in [0, 1], on the rank that waited longest.
-        above: The kind of data that this one adds a layer to; None for the first.
-        layer_seconds: What that layer costs a step: negative if the step was faster with it; None for the first.
+        data_wait: Share of the time spent waiting for batches, in [0, 1], on the rank that waited
+            longest.
+        above: The kind of data to which this one adds a layer; None for the first.
+        layer_seconds: Cost of that layer per step, negative if the step was faster with it; None
+            for the first.
     """
 
     data: DataKind
@@ -76,13 +78,13 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """All that was measured, and what it says.
+    """All measurements, and their interpretation.
 
     Attributes:
         rungs: One for each kind of data.
-        limit: "model" or "data": which of them limits the training on real data. "unclear" if the rounds on data that
-            lies on the device differ more than that.
-        headroom: Speed on data that lies on the device already, over the speed on real data.
+        limit: "model" or "data": what limits the training on real data. "unclear" if the rounds on
+            device data differ by more than the margin.
+        headroom: Speed on data that is already on the device, divided by the speed on real data.
         verdict: The same in a sentence.
     """
 
@@ -93,22 +95,25 @@ class Ladder:
 
 
 def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | None:
-    """Train one model on each kind of data in turn, and measure the steps; under torchrun, every process calls it.
+    """Train one model on each kind of data in turn, and measure the steps.
 
-    The kinds take turns in rounds, so that a noisy machine harms all alike. The learning rate is 0, nothing is
-    evaluated, and nothing is written but `ladder.json`, to `config.folder`.
+    Under torchrun, every process calls it. The kinds take turns in rounds, so that noise on the
+    machine affects all alike. The learning rate is 0, nothing is evaluated, and the only output is
+    `ladder.json` in `config.folder`.
 
     Args:
-        config: The run. `max_steps` are the steps measured on each kind of data, 50 by default; `data` is not used.
-        stop: Notes the signals; None to do so for the time of this call.
+        config: The run. `max_steps` is the number of steps measured on each kind of data, 50 by
+            default; `data` is not used.
+        stop: Receives the signals; None: installs its own for the duration of this call.
 
     Returns:
-        What was measured. None if a signal came, which ends it after the step under way; nothing is written then.
+        The measurements. None if a signal came, which ends the run after the current step; nothing
+        is written then.
 
     Raises:
-        TrainError: it can not start or go on; on all ranks alike.
-        FastRecordError: a record can not be read or decoded.
-        OSError: the file can not be written.
+        TrainError: it cannot start or continue; raised on all ranks.
+        FastRecordError: a record cannot be read or decoded.
+        OSError: the file cannot be written.
     """
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
@@ -117,7 +122,7 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
 
 
 def judge(rungs: Sequence[Rung]) -> Ladder:
-    """Say what limits, from the times of the rungs, "gpu" the first and "real" the last."""
+    """Determine the limit from the times of the rungs, "gpu" first and "real" last."""
     steps = {rung.data: rung.step_seconds for rung in rungs}
     headroom = steps["real"] / steps["gpu"]
     if headroom <= 1 / _CLOSE:
@@ -132,7 +137,7 @@ def judge(rungs: Sequence[Rung]) -> Ladder:
             "machine, or more steps (--max-steps)"
         )
         return Ladder(tuple(rungs), "unclear", headroom, verdict)
-    # From the real data down: the layers that they come through.
+    # The layers below the real data, in order.
     above = {rung.data: rung for rung in rungs}
     layers = [above["real"]]
     while layers[-1].above is not None and layers[-1].above != "gpu":
@@ -145,7 +150,7 @@ def judge(rungs: Sequence[Rung]) -> Ladder:
 
 
 def table(ladder: Ladder) -> list[str]:
-    """Return the lines of a table of the rungs, and of what they say."""
+    """Return the lines of a table of the rungs, and of the verdict."""
     width = max(len(rung.layer) for rung in ladder.rungs)
     times = f"{'images/s':>9}  {'ms/step':>9}  {'from - to':>19}  {'wait':>5}"
     lines = [f"{'data':7}  {'what it is':{width}}  {times}  what the layer costs"]
@@ -161,7 +166,7 @@ def table(ladder: Ladder) -> list[str]:
 
 
 class _SignalError(Exception):
-    """A signal came, on this rank or another."""
+    """This rank or another received a signal."""
 
 
 class _Measurement:
@@ -181,7 +186,7 @@ class _Measurement:
         self.waited = 0.0
 
     def run(self) -> Ladder | None:
-        """Measure, tell and write down."""
+        """Measure, log the table and write the file."""
         rounds = max(1, min(_ROUNDS, self.steps // _WARM_UP))
         self._say(
             f"ladder: {self.config.model}, {self.config.batch_size} x {self.config.accumulate} x "
@@ -190,11 +195,11 @@ class _Measurement:
         )
         times: dict[DataKind, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
         try:
-            # What is compiled, tuned or allocated once is behind when the first round begins.
+            # One-time compiling, tuning and allocating is done before the first round begins.
             self._measure("gpu", steps=1)
             for number in range(rounds):
                 steps = self.steps // rounds + (number < self.steps % rounds)
-                # Each begins once, so that none is always behind the same other.
+                # Each kind begins once, so that none always runs after the same other kind.
                 for kind in _KINDS[number:] + _KINDS[:number]:
                     times[kind].append(self._measure(kind, steps=steps))
                 told = ", ".join(f"{kind} {1e3 * times[kind][-1][0]:.2f}" for kind in _KINDS)
@@ -208,7 +213,10 @@ class _Measurement:
         return ladder
 
     def _measure(self, kind: DataKind, *, steps: int) -> tuple[float, float]:
-        """Train on a kind of data; return seconds a step, on the slowest rank, and the largest share of it waited."""
+        """Train on a kind of data.
+
+        Returns seconds a step, on the slowest rank, and the largest share of it spent waiting.
+        """
         config = dataclasses.replace(self.config, data=kind)
         with ExitStack() as stack:
             batches = self.ranks.each(lambda: open_batches(self.dataset, config, self.ranks, training=True))
@@ -240,7 +248,7 @@ class _Measurement:
             torch.cuda.synchronize(self.ranks.device)
 
     def _workers(self, kind: DataKind) -> int:
-        """Return the number of worker processes: so many batches of a DataLoader come close together."""
+        """Return the number of workers: a DataLoader delivers that many batches close together."""
         if kind == "dataset" or (kind == "real" and self.config.loader == "torch"):
             return default_workers(self.ranks) if self.config.threads is None else self.config.threads
         return 0
@@ -248,7 +256,8 @@ class _Measurement:
     def _rungs(self, times: Mapping[DataKind, Sequence[tuple[float, float]]]) -> list[Rung]:
         images = self.config.batch_size * self.config.accumulate * self.ranks.world_size
         steps = {kind: statistics.median(seconds for seconds, _ in times[kind]) for kind in _KINDS}
-        # The native loader's threads write whole batches: neither a Python thread nor workers hand them over.
+        # The native loader's threads write whole batches, without a Python thread or workers in
+        # between.
         native = self.config.loader == "native"
         above: dict[DataKind, DataKind] = {"cpu": "gpu", "queue": "cpu", "dataset": "queue"}
         above["real"] = "cpu" if native else "dataset"

@@ -1,4 +1,4 @@
-"""One optimizer step, and all that it needs: model, optimizer, precision, gradient exchange."""
+"""`Learner`: one optimizer step, with model, optimizer, precision and gradient exchange."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Learner:
         ranks: The processes that average their gradients.
 
     Attributes:
-        module: The model without what DDP and torch.compile put around it; it shares its parameters with them.
+        module: The model without the wrappers of DDP and torch.compile; it shares its parameters
+            with them.
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks) -> None:
@@ -44,7 +45,7 @@ class Learner:
                 self.module, device_ids=[ranks.device] if ranks.device.type == "cuda" else None
             )
         if config.compile:
-            # Outside of DDP, so that the graph is split where gradients are exchanged.
+            # Outside DDP, so that the graph is split where gradients are exchanged.
             self._model = torch.compile(self._model)
         self.optimizer = torch.optim.SGD(
             parameter_groups(self.module, weight_decay=config.weight_decay, decay_norm_bias=config.decay_norm_bias),
@@ -56,11 +57,11 @@ class Learner:
         self._loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
 
     def step(self, batches: Sequence[Batch], *, learning_rate: float, meter: TrainMeter) -> None:
-        """Take one optimizer step over batches, as if they and those of all other ranks were one.
+        """Take one optimizer step over batches, as if all ranks' batches were one.
 
         Args:
-            batches: One for each pass; equally large, or nearly so where records were skipped.
-            learning_rate: Of this step.
+            batches: One for each pass; of equal size, or nearly so if records were skipped.
+            learning_rate: Learning rate of this step.
             meter: Counts the batches and the step.
         """
         for group in self.optimizer.param_groups:
@@ -85,7 +86,7 @@ class Learner:
             meter.add_batch(loss.detach(), logits.detach(), labels)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the float32 logits (B, classes) of uint8 `images` (B, 3, S, S); no other rank is asked."""
+        """Return the float32 logits (B, classes) of uint8 `images` (B, 3, S, S), without communication."""
         with torch.no_grad(), self._autocast():
             logits: torch.Tensor = self.module(self._prepare(images))
         return logits.float()
@@ -107,10 +108,11 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned; momentum and weight decay stay those of this run.
+        """Load a return value of `state_dict`; momentum and weight decay stay those of this run.
 
         Raises:
-            ValueError: the state is that of another model, or of an optimizer with other groups of parameters.
+            ValueError: the state is of another model, or of an optimizer with other parameter
+                groups.
         """
         ours = [{name: group[name] for name in group.keys() - {"params"}} for group in self.optimizer.param_groups]
         try:

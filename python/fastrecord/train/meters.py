@@ -1,4 +1,4 @@
-"""What a run measures and how it tells: counts over all ranks, the log line, and the file of metrics."""
+"""`TrainMeter` and `MetricsFile`: counts over all ranks, the log line, and the file of metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss an image."""
+        """Mean loss per image."""
         return self.loss_sum / self.count if self.count else 0.0
 
     @property
@@ -49,21 +49,22 @@ class Metrics:
 
     @property
     def error5(self) -> float:
-        """Share of images without the right class among the first five guesses, in percent."""
+        """Share of images whose class is not among the first five guesses, in percent."""
         return 100 * (1 - self.correct5 / self.count) if self.count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened between two log lines, over all ranks.
+    """The interval between two log lines, over all ranks.
 
     Attributes:
-        metrics: Of the images trained on.
+        metrics: Metrics of the images trained on.
         steps: Optimizer steps.
-        seconds: Time of the steps, without that of writing checkpoints.
+        seconds: Time of the steps, without writing checkpoints.
         waited: The part of `seconds` spent waiting for batches, on the rank that waited longest.
-        loader: What the loaders of all ranks did meanwhile: counts and threads are sums over the ranks, `seconds` and
-            `wait_seconds` means. None if the source of the batches does not measure it.
+        loader: Statistics of all ranks' loaders in the interval: counts and threads are sums over
+            the ranks, `seconds` and `wait_seconds` means. None if the source of the batches does
+            not measure them.
     """
 
     metrics: Metrics = Metrics()
@@ -74,7 +75,7 @@ class Window:
 
     @property
     def images_per_second(self) -> float:
-        """Images/s over all ranks."""
+        """Images per second over all ranks."""
         return self.metrics.count / self.seconds if self.seconds else 0.0
 
     @property
@@ -84,7 +85,7 @@ class Window:
 
 
 def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count the images whose label is the first guess, and is among the first five (or all, with fewer classes).
+    """Count the images whose label is the first guess, and is among the first five (or all) guesses.
 
     Args:
         logits: Float, (B, classes).
@@ -98,21 +99,21 @@ def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.T
 
 
 class TrainMeter:
-    """Collects the metrics of training steps on the device, and sums them over the ranks when asked.
+    """Collects the metrics of training steps on the device, and sums them over the ranks on request.
 
-    No method but `collect` makes the host wait for the device.
+    Only `collect` makes the host wait for the device.
 
     Args:
         ranks: All ranks.
-        stats: Returns what this rank's loader has done since it was made, or None, on all ranks alike.
+        stats: Returns the statistics of this rank's loader, or None; on all ranks alike.
     """
 
     def __init__(self, ranks: Ranks, stats: Callable[[], LoaderStats | None] = lambda: None) -> None:
         self._ranks = ranks
         self._stats = stats
-        # What the loader had done when the window began.
+        # The loader's statistics when the window began.
         self._loader_before = stats()
-        # float64 counts exactly up to 2**53; one kind of number makes it one message.
+        # float64 counts exactly up to 2**53; a single dtype allows a single message.
         self._local = torch.zeros(4, dtype=torch.float64, device=ranks.device)
         self._steps = 0
         self._waited = 0.0
@@ -131,7 +132,7 @@ class TrainMeter:
         self._steps += 1
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:
-        """Iterate over `batches`, noting the time spent waiting for each."""
+        """Iterate over `batches`, and measure the time spent waiting for each."""
         while True:
             start = time.perf_counter()
             batch = next(batches, None)
@@ -141,11 +142,14 @@ class TrainMeter:
             yield batch
 
     def collect(self) -> None:
-        """Move all counted so far into `window` and `epoch`. Every rank must call it at the same step."""
+        """Move all counts so far into `window` and `epoch`.
+
+        Every rank must call it at the same step.
+        """
         waits = torch.zeros(self._ranks.world_size, dtype=torch.float64, device=self._ranks.device)
         waits[self._ranks.rank] = self._waited
         loader = self._loader_window()
-        # As float64 from the start: torch's default would round the bytes.
+        # float64 from the start: torch's default dtype would round the bytes.
         work = torch.tensor([] if loader is None else dataclasses.astuple(loader), dtype=torch.float64).to(waits)
         summed = self._ranks.sum(torch.cat([self._local, waits, work])).tolist()
         loss_sum, correct1, correct5, count = summed[:4]
@@ -164,16 +168,16 @@ class TrainMeter:
         self._steps, self._waited, self._mark = 0, 0.0, now
 
     def _loader_window(self) -> LoaderStats | None:
-        """Return what this rank's loader has done since the window began."""
+        """Return the statistics of this rank's loader since the window began."""
         now = self._stats()
         return now if now is None or self._loader_before is None else now - self._loader_before
 
     def restart_clock(self) -> None:
-        """Leave the time since the last `collect` out of the measured seconds."""
+        """Exclude the time since the last `collect` from the measured seconds."""
         self._mark = time.perf_counter()
 
     def start_window(self) -> None:
-        """Begin the next window; nothing may be uncollected."""
+        """Begin the next window; all counts must have been collected."""
         self.window = Window()
         self._loader_before = self._stats()
 
@@ -184,7 +188,7 @@ class TrainMeter:
         self.restart_clock()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was collected in the running epoch and window."""
+        """Return the values collected in the current epoch and window."""
         return {
             "epoch": _fields(self.epoch),
             "window": _fields(self.window.metrics),
@@ -194,9 +198,10 @@ class TrainMeter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a return value of `state_dict`."""
         self.epoch = Metrics(*state["epoch"])
-        # What the loader did before is not kept: of it the first window tells the part since the resume.
+        # The loader's statistics before the resume are not kept: the first window covers the part
+        # after it.
         self.window = Window(Metrics(*state["window"]), state["steps"], state["seconds"], state["waited"])
         self.restart_clock()
 
@@ -206,7 +211,7 @@ def _fields(metrics: Metrics) -> list[float]:
 
 
 def over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderStats:
-    """Return the sums over the ranks as statistics of one loader that has the threads of all."""
+    """Return the sums over the ranks as statistics of one loader with the threads of all."""
     values: dict[str, Any] = {}
     for field, value in zip(dataclasses.fields(one), sums, strict=True):
         # The ranks work at the same time.
@@ -216,7 +221,7 @@ def over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderSt
 
 
 def loader_row(loader: LoaderStats | None) -> dict[str, float]:
-    """Return what a line of metrics.jsonl tells of the loaders; nothing where it is not measured."""
+    """Return the loader entries of a line of metrics.jsonl; empty without measurements."""
     if loader is None:
         return {}
     return {
@@ -241,7 +246,7 @@ def _loader_text(loader: LoaderStats | None) -> str:
 
 
 def train_line(epoch: int, done: int, steps: int, window: Window, total: Metrics, learning_rate: float) -> str:
-    """Format a log line of training; in brackets: over the epoch so far."""
+    """Format a log line of training; values in brackets are for the epoch so far."""
     now = window.metrics
     return (
         f"Epoch: [{epoch}][{done}/{steps}]  Time {window.seconds / max(1, window.steps):.3f}  "
@@ -261,12 +266,12 @@ def val_line(epoch: int, metrics: Metrics, seconds: float, *, skipped: int) -> s
 
 
 class MetricsFile:
-    """A file of JSON objects, one a line, written line by line; a line that is there is whole, but perhaps the last.
+    """A file of JSON objects, one a line; every line except possibly the last is whole.
 
     Args:
         path: The file.
-        keep_steps: Going on from a checkpoint: keep the lines up to this step, and drop those that will come again.
-            None: start an empty file.
+        keep_steps: When resuming from a checkpoint: keep the lines up to this step, and drop later
+            lines, which will be written again. None: start an empty file.
     """
 
     def __init__(self, path: Path, *, keep_steps: int | None) -> None:
@@ -281,10 +286,10 @@ class MetricsFile:
         self._file = path.open("ab", buffering=0)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one object; numbers that JSON does not have (nan, infinity) become null.
+        """Append one object; numbers that JSON lacks (nan, infinity) become null.
 
         Raises:
-            OSError: it can not be written (a full disk).
+            OSError: it cannot be written (a full disk).
         """
         finite = {
             key: None if value != value or value in (_INFINITY, -_INFINITY) else value for key, value in row.items()
@@ -311,10 +316,10 @@ _INFINITY = float("inf")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file; a torn last line, left by a killed run, is left out. A file that is not there is empty.
+    """Read a metrics file, without a torn last line of a killed run. A missing file is empty.
 
     Raises:
-        TrainError: a line is not one of a metrics file.
+        TrainError: a line is not valid in a metrics file.
     """
     try:
         lines = path.read_bytes().splitlines(keepends=True)

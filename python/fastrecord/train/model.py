@@ -1,4 +1,4 @@
-"""The model: any torchvision classifier by its name, and which of its parameters decay."""
+"""Models: any torchvision classifier by its name, and its parameter groups for weight decay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
 def classifier_names() -> list[str]:
-    """Return the names that `build_classifier` takes, sorted."""
+    """Return the names that `build_classifier` accepts, sorted."""
     names: list[str] = models.list_models(module=models)
     return names
 
@@ -27,14 +27,14 @@ def build_classifier(name: str, *, classes: int, image_size: int, zero_init_resi
     """Build an untrained torchvision classifier, its weights drawn from torch's global generator.
 
     Args:
-        name: As torchvision.models.list_models() spells it.
-        classes: Outputs.
-        image_size: Height and width of the images to come; models that depend on it are built for it.
+        name: A name from torchvision.models.list_models().
+        classes: Number of outputs.
+        image_size: Height and width of the input images; models that depend on it are built for it.
         zero_init_residual: Let each residual block begin as the identity.
 
     Raises:
-        TrainError: torchvision has no such classifier, it can not take images of that size, or it has no residual
-            blocks that begin as the identity.
+        TrainError: torchvision has no such classifier, it does not accept images of that size, or
+            it has no residual blocks that begin as the identity.
     """
     names = classifier_names()
     if name not in names:
@@ -45,7 +45,8 @@ def build_classifier(name: str, *, classes: int, image_size: int, zero_init_resi
         )
     extra: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
-        # One output, as all others have; and their own way of initialising, asked for so that it does not warn.
+        # One output, as in all others; and their own initialisation, set explicitly to avoid a
+        # warning.
         extra = {"aux_logits": False, "init_weights": True}
     elif name.startswith("vit_"):
         extra = {"image_size": image_size}
@@ -68,10 +69,11 @@ def build_classifier(name: str, *, classes: int, image_size: int, zero_init_resi
 
 
 def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
-    """Build the model that `config` names.
+    """Build the model of a configuration.
 
     Raises:
-        TrainError: torchvision has none of that name, or it can not take such images, or so few a pass.
+        TrainError: torchvision has no model of that name, or it does not accept such images, or so
+            few per pass.
     """
     module = build_classifier(
         config.model,
@@ -88,12 +90,15 @@ def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether the model normalises over the batch, so that a batch of one image can not train it."""
+    """Whether the model normalises over the batch, so that a batch of one image cannot train it."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norm_bias: bool) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups: all in one, or biases and normalisation apart, without decay."""
+    """Return the optimizer's parameter groups.
+
+    One group has all parameters; or biases and normalisation form a second group without decay.
+    """
     if decay_norm_bias:
         return [{"params": list(model.parameters()), "weight_decay": weight_decay}]
     decayed: list[nn.Parameter] = []

@@ -1,4 +1,4 @@
-"""One picture of a run: loss, error and speed over the steps."""
+"""`plot_metrics`: one picture of a run: loss, error and speed over the steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _log = logging.getLogger("fastrecord.train")
 
 
 def plot_metrics(metrics: Path, picture: Path) -> bool:
-    """Draw a metrics file as a PNG; needs matplotlib, which the extra `plot` installs.
+    """Draw a metrics file as a PNG; requires matplotlib, which the extra `plot` installs.
 
     Returns:
-        Whether it was drawn. Without matplotlib, or room for the picture, one log line says so.
+        Whether it was drawn. If matplotlib or disk space is missing, one log line reports it.
     """
     try:
         from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
         chosen = [row for row in rows if row["event"] == event]
         steps = [row["step"] for row in chosen]
         label = {"train": "training", "val": "evaluation"}[event]
-        # A loss that was not finite is null in the file, and a gap in the line.
+        # A loss that is not finite is null in the file, and a gap in the line.
         losses = [float("nan") if row["loss"] is None else row["loss"] for row in chosen]
         loss.plot(steps, losses, label=label, **style)
         accuracy = [100 - row["error1"] for row in chosen]
@@ -51,7 +51,8 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
     ):
         axes.set(title=title, xlabel="optimizer step", ylabel=unit)
         axes.grid(alpha=0.3)
-    # One evaluation early in a run can be a hundred times off: on a linear axis it would hide all others.
+    # An early evaluation can be off by a factor of a hundred: on a linear axis it would hide all
+    # others.
     if any(row["loss"] for row in rows if row["event"] in ("train", "val")):
         loss.set_yscale("log")
     loss.legend()

@@ -1,6 +1,7 @@
-"""The folder of a run: made where it can be, and locked, as two trainers would take turns replacing each other's files.
+"""The folder of a run, created if possible and locked for one trainer.
 
-The lock is the system's: it goes with the process, however that ends.
+Two trainers in one folder would replace each other's files. The lock is the system's: it ends with
+the process.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ os.register_at_fork(after_in_child=_forget_held)
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that can not be made or written to.
+    """Refuse a folder that cannot be created or written to.
 
     Raises:
-        TrainError: names what is in the way.
+        TrainError: names the obstacle.
     """
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
@@ -44,13 +45,13 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Make a folder, and keep other trainers from writing to it until the block ends.
+    """Create a folder, and keep other trainers from writing to it until the block ends.
 
-    Its file `run.lock` names the process that had the lock last, and stays.
+    Its file `run.lock` names the last process that held the lock, and is not removed.
 
     Raises:
-        TrainError: another process has the lock; the message names that process and its host.
-        OSError: the folder or the file can not be made.
+        TrainError: another process holds the lock; the message names that process and its host.
+        OSError: the folder or the file cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -75,5 +76,5 @@ def _lock(descriptor: int, folder: Path) -> None:
         _log.warning(f"{folder} can not be locked ({error.strerror}): let no second trainer write there")
         return
     os.ftruncate(descriptor, 0)
-    with suppress(OSError):  # a full disk leaves the lock without a name
+    with suppress(OSError):  # on a full disk the lock has no name
         os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)

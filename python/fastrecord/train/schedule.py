@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step, so that a resumed run needs no state for it."""
+"""`LearningRate`: a pure function of the step, so that a resumed run needs no state for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from fastrecord.train.config import Schedule, TrainConfig
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """Linear scaling, gradual warm-up, then cosine or step (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
+    """Linear scaling, gradual warm-up, then cosine or step decay.
+
+    Goyal et al., "Accurate, Large Minibatch SGD", 2017.
 
     Attributes:
         peak: Learning rate at the end of the warm-up.
-        steps_per_epoch: Optimizer steps an epoch.
+        steps_per_epoch: Optimizer steps per epoch.
         epochs: Length of the run.
         warmup_epochs: Epochs of linear warm-up.
-        schedule: What follows it.
-        step_epochs: Epochs between two drops of the step schedule, counted from the start of the run.
+        schedule: The schedule after the warm-up.
+        step_epochs: Epochs between two drops of the step schedule, counted from the start of the
+            run.
         gamma: Factor of each drop.
     """
 

@@ -1,4 +1,4 @@
-"""The records that a run skips: counted and listed over all ranks, and through a resume."""
+"""`Skips`: the records that a run skips, counted and listed over all ranks, also after a resume."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from fastrecord.train.meters import MetricsFile
 
 _log = logging.getLogger("fastrecord.train")
 
-# Of an epoch, all ranks together, so many are listed; the others are only counted.
+# Listed records of an epoch over all ranks; further ones are only counted.
 _LISTED = 1000
-# Of those, so many are named in the log.
+# Listed records that are named in the log.
 _NAMED = 5
 
 
 class RankSkips:
-    """What one rank has skipped since it was last asked: an `on_error` of FastRecordLoader."""
+    """The records that one rank has skipped since the last `take`: an `on_error` of FastRecordLoader."""
 
     def __init__(self) -> None:
         self._count = 0
         self._records: list[dict[str, Any]] = []
 
     def __call__(self, _error: Exception, record: SkippedRecord) -> None:
-        """Note a record."""
+        """Add a record."""
         self._count += 1
         if len(self._records) < _LISTED:
             self._records.append(dataclasses.asdict(record))
 
     def take(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return how many records were skipped, and the first of them as dicts, ready for JSON."""
+        """Return the number of skipped records, and the first of them as dicts, ready for JSON."""
         taken = self._count, self._records
         self._count, self._records = 0, []
         return taken
 
 
 class Skips:
-    """What all ranks have skipped in an epoch.
+    """The records that all ranks have skipped in an epoch.
 
     Args:
         ranks: All ranks; every one must call `collect` at the same step.
 
     Attributes:
-        count: Records; one that came twice is two.
+        count: Number of skips; a record that is skipped twice counts twice.
         records: The first 1000: path, record, key, reason.
     """
 
@@ -60,19 +60,19 @@ class Skips:
         self.records: list[dict[str, Any]] = []
 
     def collect(self, taken: tuple[int, list[dict[str, Any]]]) -> None:
-        """Add what each rank has skipped since the last time."""
+        """Add the records that each rank has skipped since the last call."""
         for count, records in self._ranks.gather(taken):
             self.count += count
             self.records += records[: _LISTED - len(self.records)]
 
     def report(self, of: str, *, epoch: int, step: int, metrics: MetricsFile | None) -> None:
-        """Tell of them at the end of an epoch, if there are any: on rank 0 in the log, and in `metrics`.
+        """Report the skipped records at the end of an epoch: on rank 0 in the log, and in `metrics`.
 
         Args:
-            of: What was skipped from: "training" or "evaluation".
-            epoch: Of the run.
-            step: Of the run.
-            metrics: None on ranks that write none.
+            of: What the records were skipped from: "training" or "evaluation".
+            epoch: Epoch of the run.
+            step: Step of the run.
+            metrics: None on ranks that do not write metrics.
         """
         if not self.count:
             return
@@ -90,9 +90,9 @@ class Skips:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was collected."""
+        """Return the collected values."""
         return {"count": self.count, "records": self.records}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a return value of `state_dict`."""
         self.count, self.records = state["count"], list(state["records"])

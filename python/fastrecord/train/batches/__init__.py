@@ -1,4 +1,4 @@
-"""Where the trainer's batches come from: the native loader, a DataLoader, or constants for the ladder.
+"""Sources of the trainer's batches: the native loader, a DataLoader, or constants for the ladder.
 
-Each source is a `Batches` of `base`; `open` chooses one by the configuration.
+Each source implements `Batches` of `base`; `open` chooses one by the configuration.
 """

@@ -1,4 +1,4 @@
-"""What the engine draws batches from, and what all such sources share: the sampler and its state."""
+"""`Batches`: the interface of batch sources, and their common part: the sampler and its state."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ class Batches(Protocol):
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Iterate over this rank's batches of an epoch: images, uint8 (B, 3, S, S); labels, int64 (B,).
 
-        After `load_state_dict`, the first call goes on where the state was taken. One iteration at a time.
+        After `load_state_dict`, the first call continues from the state. One iteration at a time.
         """
         ...
 
     def state_dict(self, *, epoch: int, steps_done: int) -> dict[str, Any]:
-        """Return where a run stands after `steps_done` optimizer steps of an epoch, as a JSON-able dict."""
+        """Return the position of a run after `steps_done` steps of an epoch, as a JSON-able dict."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], *, steps_done: int) -> None:
-        """Let the next `epoch` start behind the `steps_done` optimizer steps that `state` was taken after."""
+        """Start the next `epoch` after the `steps_done` optimizer steps before `state` was taken."""
         ...
 
     def stats(self) -> LoaderStats | None:
-        """Return what this rank's loader has done since it was made; None if the source does not measure it."""
+        """Return statistics of this rank's loader; None if the source does not measure them."""
         ...
 
     def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return how many records this rank has skipped since it was last asked, and the first of them."""
+        """Return how many records this rank has skipped since the last call, and the first of them."""
         ...
 
     def close(self) -> None:
-        """End the threads or workers. Nothing can be drawn any more."""
+        """End the threads or workers. No more batches can be drawn."""
         ...
 
 
 class SampledBatches:
     """The part of `Batches` that does not depend on how records become tensors.
 
-    Training goes through shuffled, whole global batches, the last one filled up by wrapping round. Evaluation goes in
-    order, with each record exactly once over all ranks.
+    Training uses shuffled, whole global batches; the last one is filled up by wrapping around.
+    Evaluation uses the records in order, each exactly once over all ranks.
 
     Args:
-        dataset: What the sampler numbers.
+        dataset: The data set that the sampler numbers.
         config: Batch size, accumulation, shuffle, seed.
         ranks: The processes that share each global batch.
-        training: Which of the two.
+        training: True for training, False for evaluation.
     """
 
     def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
@@ -76,7 +76,7 @@ class SampledBatches:
             tail="pad" if training else "exact",
         )
         self._steps = len(self._sampler)
-        # Those of the next epoch that a loaded state has behind it.
+        # Steps of the next epoch that a loaded state counts as done.
         self._steps_done = 0
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class SampledBatches:
         """See `Batches.load_state_dict`.
 
         Raises:
-            TrainError: the state was taken of other data, or with another global batch size.
+            TrainError: the state is of other data, or of another global batch size.
         """
         then, passes = state.get("global_batch_size"), self._passes * self._sampler.world_size
         if isinstance(then, int) and then != self._sampler.global_batch_size:
@@ -121,6 +121,9 @@ class SampledBatches:
 
 
 def derive_seed(*key: int) -> int:
-    """Return a seed in [0, 2**63) for a tuple of numbers: unrelated for any two tuples, equal on every machine."""
+    """Return a seed in [0, 2**63) for a tuple of numbers.
+
+    Seeds of different tuples are unrelated; the same tuple gives the same seed on every machine.
+    """
     digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

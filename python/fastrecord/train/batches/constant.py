@@ -1,4 +1,4 @@
-"""Constant batches in the place of the data, through one layer after the other of what usually feeds a model."""
+"""`ConstantBatches`: constant batches instead of data, through one more layer of loading at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from fastrecord.train.config import DataKind, TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.labels import class_names
 
-# Batches that wait in the queue.
+# Capacity of the queue in batches.
 _QUEUE = 2
 
 
 class ConstantBatches(SampledBatches):
-    """The same batch of noise over and over, as many as the data set would give, by the way that `config.data` names.
+    """The same batch of noise repeatedly, as often as the data set has batches.
 
-    "gpu": it lies on the device already. "cpu": on the host (pinned, if the device is a GPU), and is copied for every
-    pass. "queue": the same, and a Python thread hands it over through a queue. "dataset": each image is handed out by
-    the worker processes of a torch DataLoader.
+    `config.data` selects the layers. "gpu": the batch is already on the device. "cpu": it is on the
+    host (pinned, if the device is a GPU), and is copied for every pass. "queue": the same, and a
+    Python thread passes it through a queue. "dataset": worker processes of a torch DataLoader
+    deliver each image.
 
     Args:
         dataset: Gives the number of records and of classes. No record is read.
@@ -49,7 +50,7 @@ class ConstantBatches(SampledBatches):
         if self._kind == "dataset":
             self._requests = _Requests(config.batch_size)
             self._loader = worker_loader(_Constant(images, labels), self._requests, config.threads, ranks)
-        # In the memory format of the native loader.
+        # The memory format of the native loader.
         images = images.contiguous(memory_format=torch.channels_last)
         if self._kind == "gpu":
             images, labels = images.to(ranks.device), labels.to(ranks.device)
@@ -78,7 +79,7 @@ class ConstantBatches(SampledBatches):
             yield from map(self._copy, batches)
 
     def _copy(self, batch: Batch) -> Batch:
-        """Copy where the learner has nothing to copy, so that the rung is a copy on every device."""
+        """Copy the batch if the learner has nothing to copy, so that this rung includes a copy on every device."""
         return batch if self._kind == "gpu" or self._cuda else (batch[0].clone(), batch[1].clone())
 
     def _stop(self) -> None:
@@ -93,7 +94,7 @@ class ConstantBatches(SampledBatches):
 
 
 def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
-    """Yield what another thread draws from `batches` and puts into a queue; leaving the generator ends the thread."""
+    """Yield the batches that another thread puts into a queue; leaving the generator ends the thread."""
     waiting: queue.Queue[Batch | None] = queue.Queue(_QUEUE)
     stop = threading.Event()
 
@@ -111,14 +112,15 @@ def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
             yield batch
     finally:
         stop.set()
-        # At most one more `put` comes before the thread looks at `stop`: an empty queue has room for it.
+        # At most one more `put` comes before the thread checks `stop`: an empty queue has room for
+        # it.
         while not waiting.empty():
             waiting.get_nowait()
         thread.join()
 
 
 class _Requests:
-    """Asks for the whole constant batch, `count` times; a DataLoader's batch_sampler."""
+    """Requests the whole constant batch, `count` times; a DataLoader's batch_sampler."""
 
     def __init__(self, batch_size: int) -> None:
         self.count = 0
@@ -129,7 +131,7 @@ class _Requests:
 
 
 class _Constant(Dataset[Any]):
-    """Samples that cost nothing to make: what is left is the DataLoader's own work."""
+    """Samples that cost nothing to create: only the DataLoader's own work remains."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._samples = list(zip(images, labels.tolist(), strict=True))

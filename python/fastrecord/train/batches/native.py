@@ -1,4 +1,7 @@
-"""Batches from the native loader: records are decoded, cropped and resized by threads of this process."""
+"""`NativeBatches`: batches from the native loader.
+
+Threads of this process decode, crop and resize records.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
 
 _log = logging.getLogger("fastrecord.train")
 
-# Of the records that a rank skips, so many are named when it happens; those after them are told at the epoch's end.
+# Maximum number of skipped records of a rank named at once; later ones are reported at the epoch's
+# end.
 _NAMED = 20
 
 
 def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
-    """Return what the loader makes of an image: the geometry of `torch_batches.make_transform`, without the flip."""
+    """Return the geometry of `torch_batches.make_transform`, without the flip."""
     if augment == "none":
         return CenterCrop(size, resize=size)
     if training:
@@ -31,13 +35,14 @@ def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
 
 
 class NativeBatches(SampledBatches):
-    """Batches of a FastRecordLoader; on CUDA they are copied to the device while the one before trains.
+    """Batches of a FastRecordLoader; on CUDA they are copied to the device during the previous step.
 
     Args:
-        dataset: Without a transform.
-        config: Batch size, accumulation, augmentation, seed, threads, and what becomes of records that are no image.
+        dataset: A data set without a transform.
+        config: Batch size, accumulation, augmentation, seed, threads, and the handling of records
+            that cannot be decoded.
         ranks: The processes that share each global batch.
-        training: As for SampledBatches; augmented if `config` says so.
+        training: As for SampledBatches; training data are augmented if `config` enables it.
 
     Raises:
         ValueError: the number of threads is out of range.
@@ -62,7 +67,8 @@ class NativeBatches(SampledBatches):
         """See `Batches.epoch`.
 
         Raises:
-            TrainError: so many records of a step were skipped that there is none for each of its passes.
+            TrainError: so many records of a step were skipped that there is not one for each of its
+                passes.
         """
         self._loader.set_epoch(epoch)
         for images, labels in self._loader:
@@ -71,7 +77,7 @@ class NativeBatches(SampledBatches):
                     f"only {len(labels)} of the {self._sampler.batch_size} records of a step could be decoded: too few "
                     f"for its {self._passes} pass(es); the others were skipped (--on-error skip)"
                 )
-            # Slices, not copies. Equally large, unless some were skipped.
+            # Slices, not copies. Of equal size, unless some records were skipped.
             yield from zip(*(torch.tensor_split(part, self._passes) for part in (images, labels)), strict=True)
 
     def _note_skipped(self, error: Exception, record: SkippedRecord) -> None:

@@ -1,4 +1,4 @@
-"""From packed files to batches: what is opened, what is refused, and which source of batches a run draws from."""
+"""From packed files to batches: opens and checks files, and chooses the source of batches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fastrecord.train.labels import check_labels, class_names
 
 
 def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDataset | None]:
-    """Open the files to train on and those to evaluate on; labels of both are in the numbers of the first.
+    """Open the files for training and evaluation, with one numbering of labels, the training files'.
 
-    A run that is gone on with trains on the records that it had in the beginning, though its files may have grown.
+    A resumed run trains on the records that it had at its start, even if its files have grown.
 
     Raises:
-        TrainError: a file can not be used, the classes of the two differ, or a label names no class; what is to be gone
-            on with is not there, or has other files.
+        TrainError: a file cannot be used, the classes of the two differ, or a label has no class;
+            the run to resume does not exist, or has other files.
     """
     train = _open(config.train, config, training=True, snapshots=find_snapshots(config.resume, config.folder))
-    # Constant data can not be evaluated on.
+    # Constant data cannot be evaluated.
     if config.val is None or config.data != "real":
         return train, None
     val = _open(config.val, config, training=False)
@@ -42,16 +42,18 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
         return train, val
     check_classes(train.classes, val.classes, train=_name(config.train), val=_name(config.val))
     if train.classes != val.classes:
-        # The same names in another order: classes are one by name, not by number.
+        # The same names in another order: classes are matched by name, not by number.
         val = _open(config.val, config, training=False, classes=train.classes)
     return train, val
 
 
 def open_on_all_ranks(config: TrainConfig, ranks: Ranks) -> tuple[FastRecordDataset, FastRecordDataset | None]:
-    """Open the files as rank 0 finds them on every rank, though a writer may commit meanwhile; see `open_datasets`.
+    """Open rank 0's snapshots of the files on every rank, even if a writer commits meanwhile.
+
+    See `open_datasets`.
 
     Raises:
-        TrainError: a file can not be used, or a rank finds another one at its path.
+        TrainError: a file cannot be used, or a rank finds another file at its path.
     """
     if ranks.world_size == 1:
         return ranks.each(lambda: open_datasets(config))
@@ -64,16 +66,16 @@ def _reopen(pickled: bytes) -> tuple[FastRecordDataset, FastRecordDataset | None
     found: tuple[FastRecordDataset, FastRecordDataset | None] = pickle.loads(pickled)
     for dataset in found:
         if dataset is not None:
-            # Opened now, and not when the first record is read.
+            # Open the files now, not when the first record is read.
             dataset.readers  # noqa: B018
     return found
 
 
 def open_batches(dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> Batches:
-    """Return the source of batches that `config` asks for.
+    """Return the batch source for a configuration.
 
     Raises:
-        TrainError: it can not be made with this configuration.
+        TrainError: it does not support this configuration.
     """
     try:
         if config.data != "real":
@@ -85,10 +87,10 @@ def open_batches(dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, 
 
 
 def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, train: str, val: str) -> None:
-    """Refuse two files whose class names are not the same.
+    """Refuse two files whose class names differ.
 
     Raises:
-        TrainError: names what is missing in `val` and what only `val` has.
+        TrainError: names the classes missing in `val` and the classes that only `val` has.
     """
     missing = sorted(set(train_classes) - set(val_classes))
     extra = sorted(set(val_classes) - set(train_classes))
@@ -119,7 +121,7 @@ def _open(
     classes: Sequence[str] | None = None,
     snapshots: Sequence[Mapping[str, Any]] | None = None,
 ) -> FastRecordDataset:
-    # The native loader does by itself what the transform does for torch's.
+    # The native loader applies the geometry itself; torch's loader uses the transform.
     made = config.loader == "native" or config.data != "real"
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
@@ -131,7 +133,7 @@ def _open(
         raise TrainError(f"{_name(files)} has no field 'label', which holds the numbers of the classes") from error
     if not len(dataset):
         raise TrainError(f"{_name(files)} holds no record")
-    # In fields mode it has no such attribute.
+    # In fields mode the attribute does not exist.
     if not hasattr(dataset, "image_field"):
         raise TrainError(f"{_name(files)} has no field of images")
     if targets.ndim != 1 or targets.dtype.kind not in "iub":

@@ -1,4 +1,7 @@
-"""Batches through a torch DataLoader: records are decoded by Pillow in worker processes."""
+"""`TorchBatches`: batches through a torch DataLoader.
+
+Pillow decodes records in worker processes.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +36,20 @@ def make_transform(augment: Augment, size: int, *, training: bool) -> Callable[[
 
 
 def default_workers(ranks: Ranks) -> int:
-    """Return the cores that this process may use, shared among the processes of this machine; 8 at most."""
+    """Return this process's cores divided by the number of local processes, at most 8."""
     return min(8, max(1, len(os.sched_getaffinity(0)) // ranks.local_world_size))
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a worker is asked for: one batch, and the seed of its augmentation."""
+    """A request to a worker: one batch, and the seed of its augmentation."""
 
     seed: int
     records: list[int]
 
 
 class _Requests:
-    """Splits each batch of the sampler, a step's share, into single passes; a DataLoader's batch_sampler."""
+    """Splits each batch of the sampler (a step's share) into single passes; a batch_sampler."""
 
     def __init__(self, sampler: FastRecordBatchSampler, batch_size: int, key: tuple[int, ...]) -> None:
         self.sampler = sampler
@@ -64,7 +67,7 @@ class _Requests:
 
 
 class _Seeded(Dataset[Any]):
-    """Answers requests: the augmentation of a batch depends on its seed alone, not on the worker that makes it."""
+    """Answers requests: the augmentation of a batch depends on its seed only, not on the worker."""
 
     def __init__(self, dataset: FastRecordDataset) -> None:
         self._dataset = dataset
@@ -82,13 +85,13 @@ class _Seeded(Dataset[Any]):
 
 
 def worker_loader(dataset: Dataset[Any], requests: Any, threads: int | None, ranks: Ranks) -> DataLoader[Any]:
-    """Return a DataLoader whose workers outlive an epoch, and are ended by their trainer alone.
+    """Return a DataLoader whose workers outlive an epoch; only their trainer ends them.
 
     Args:
-        dataset: Its `__getitems__` answers what `requests` yields with a list of samples.
+        dataset: Its `__getitems__` answers each request with a list of samples.
         requests: A batch sampler.
         threads: Worker processes; 0: none; None: `default_workers`.
-        ranks: Says whether a GPU takes the batches.
+        ranks: Determines whether a GPU receives the batches.
     """
     workers = default_workers(ranks) if threads is None else threads
     return DataLoader(
@@ -99,7 +102,7 @@ def worker_loader(dataset: Dataset[Any], requests: Any, threads: int | None, ran
         persistent_workers=workers > 0,
         pin_memory=ranks.device.type == "cuda",
         worker_init_fn=ignore_launcher,
-        # Its own, so that iterating leaves torch's global generator alone.
+        # Its own generator: iterating does not use torch's global generator.
         generator=torch.Generator(),
     )
 
@@ -111,8 +114,8 @@ class TorchBatches(SampledBatches):
         dataset: Gives (uint8 image, label).
         config: Batch size, accumulation, seed, number of workers.
         ranks: The processes that share each global batch.
-        training: Shuffled, in whole global batches (the last one filled up by wrapping round). Otherwise: in order,
-            each record exactly once over all ranks.
+        training: True: shuffled, in whole global batches (the last one filled up by wrapping
+            around). False: in order, each record exactly once over all ranks.
     """
 
     def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
