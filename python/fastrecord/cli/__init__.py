@@ -117,16 +117,6 @@ def main() -> NoReturn:
     raise SystemExit(0)
 
 
-<<<<<<< HEAD
-=======
-def _fill_streams() -> None:
-    """Open closed standard streams on the null device: our files must not get their descriptors."""
-    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(nowhere)
-
-
->>>>>>> 16444f4 (diagnose, train: rewrite the comments in plain English)
 def _drop_unwritten() -> None:
     """Drop what stdout cannot take: Python would try again at exit, and print its own message."""
     if sys.stdout is None:  # it was closed from the start

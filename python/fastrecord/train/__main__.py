@@ -48,7 +48,7 @@ def _most(value: Any) -> float | int | None:
 
 
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
-    """Declare the option of a field of TrainConfig, with its default; `name` as on the command line."""
+    """Declare the option for a field of TrainConfig; `name` as on the command line."""
     field = name.removeprefix("--").replace("-", "_")
     default = _DEFAULTS[field]
     flags = [name, *more.pop("also", ())]
