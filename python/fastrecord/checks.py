@@ -57,6 +57,6 @@ def check_count(name: str, value: int) -> None:
 
 def _check_int(name: str, value: object, allowed: str = "") -> None:
     try:
-        operator.index(value)  # type: ignore[arg-type]  # that is what is asked
+        operator.index(value)  # type: ignore[arg-type]  # raises the TypeError
     except TypeError as err:
         raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err

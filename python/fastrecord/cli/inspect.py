@@ -101,7 +101,7 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
 
 
 def _compression_text(how: dict[str, Any]) -> str:
-    """Return a field's compression and savings: zstd level 3 with a dictionary, 2.45 times smaller."""
+    """Return a field's compression and ratio: zstd level 3 with a dictionary, 2.45 times smaller."""
     level = "" if how["level"] is None else f" level {how['level']}"
     dictionary = " with a dictionary" if how["dictionaries"] else ""
     smaller = "" if how["ratio"] is None else f" ({how['ratio']:.2f} times smaller)"

@@ -86,7 +86,7 @@ def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
 
 @contextmanager
 def progress_of_total(*, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar like `progress_bar`; yield a function of the amount done and the total."""
+    """Show a progress bar like `progress_bar`; yield a function of the amount and the total."""
     with progress_bar(quiet=quiet, **options) as bar:
 
         def show(done: int, total: int) -> None:

@@ -25,7 +25,7 @@ class ResumableLoader(DataLoader[Any]):
     _start = 0
     _state: dict[str, Any] | None = None
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch says a class of its own
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a private class
         """Iterate over an epoch, or over the rest of it after `load_state_dict`."""
         sampler = self._sampler()
         start, self._start = self._start, 0

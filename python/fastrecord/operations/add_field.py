@@ -18,7 +18,7 @@ _BYTES = 16 << 20
 def add_field(
     path: str | PathLike[str],
     name: str,
-    type: FieldType,  # noqa: A002  what it is called everywhere
+    type: FieldType,  # noqa: A002  the public name
     values: Iterable[Any],
     *,
     progress: Callable[[int, int], None] | None = None,

@@ -106,7 +106,7 @@ class Job:
     def finish(self, *metadata: dict[str, Any], complete: bool = True) -> None:
         """Commit all files, each with its metadata, then rename them.
 
-        Ctrl-C is held until the end.
+        Ctrl-C during these steps is raised at the end.
         """
         with HeldInterrupt() as interrupt:
             for copier, own in zip(self.copiers, metadata, strict=True):

@@ -91,8 +91,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             from the start of the epoch order (repeatedly if there are fewer than B records in all).
             So fewer than B records repeat, and all ranks have the same number of batches, all of
             one size. `"drop"`: it is left out. `"exact"`: each record comes once over all ranks;
-            the ranks' last batches differ in size, and some ranks may have one batch less. Default:
-            `"pad"` when shuffling over several ranks, else `"exact"`.
+            the ranks' last batches differ in size, and some ranks may have one batch fewer.
+            Default: `"pad"` when shuffling over several ranks, else `"exact"`.
         drop_last: True is `tail="drop"`, under torch's name.
         weights: Draw records with replacement, with probability proportional to their weights: at
             least 0 and finite, (len(data),). Every position of the epoch order is drawn from (seed,

@@ -61,7 +61,7 @@ class FieldType:
 
     @property
     def nbytes(self) -> int | None:
-        """Size in bytes of each value of a scalar or an array of fixed shape; None for other types."""
+        """Size of each value in bytes, for scalars and arrays of fixed shape; None for other types."""
         if self.dtype is None or self.shape is None or None in self.shape:
             return None
         return _SIZES[self.dtype] * math.prod(dim for dim in self.shape if dim is not None)
@@ -189,7 +189,7 @@ def float16() -> FieldType:
 
 
 def bfloat16() -> FieldType:
-    """Return the type of a bfloat16, the upper half of a float32. numpy reads its bits as uint16."""
+    """Return the type of a bfloat16, the upper half of a float32. numpy gets its bits as uint16."""
     return FieldType("bfloat16")
 
 

@@ -36,7 +36,7 @@ class Shard:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> Self | None:
-        """Return the shard of some metadata; None without a valid entry (the key may be a user's)."""
+        """Return the shard in some metadata; None without a valid entry (it may be a user's)."""
         match metadata.get(SHARD):
             case {"set": str(name), "number": int(number), "count": int(count)} if 0 <= number < count:
                 return cls(name, number, count)
@@ -54,7 +54,7 @@ def new_set(count: int) -> list[Shard]:
 
 
 def shard_path(out: str, number: int, count: int) -> str:
-    """Return the name of shard `number` of `count`: `train.frec` gives `train-00000-of-00004.frec`."""
+    """Return the name of shard `number` of `count`, such as `train-00000-of-00004.frec`."""
     return f"{out.removesuffix('.frec')}-{number:05d}-of-{count:05d}.frec"
 
 
@@ -64,7 +64,7 @@ def without_origin(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def made_of(readers: Iterable[Reader]) -> dict[str, Any]:
-    """Return the metadata of a file made from others: their ids, and the ids of all their sources."""
+    """Return the metadata of a file made from others: their ids, and the ids of all sources."""
     origins = (origin for reader in readers for origin in (reader.file_id, *_origins(reader.metadata)))
     return {MADE_OF: list(dict.fromkeys(origins))}
 
@@ -147,7 +147,7 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
 
 
 def _sibling(path: str, number: int, count: int) -> str:
-    """Return the path of another shard of the same set, or its number if the path is not a shard's."""
+    """Return the path of another shard of the same set; its number if the path has none."""
     if not _NAME.search(path):
         return f"shard {number} of {count:,}, counted from 0"
     return shard_path(_NAME.sub("", path), number, count)

@@ -19,7 +19,7 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 
 
 class TrainError(Exception):
-    """A run cannot start or continue; the message tells the user what to do."""
+    """A run cannot start or continue, and the user can fix the cause; the message explains how."""
 
 
 def one_line(error: BaseException) -> str:

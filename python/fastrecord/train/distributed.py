@@ -19,7 +19,7 @@ from fastrecord.train.config import DeviceKind, TrainError, one_line
 
 T = TypeVar("T")
 
-# Added to values that are not signals; signal numbers are below 65.
+# Sent by a failed rank instead of a signal number, which is below 65.
 _FAILED = 1000
 
 
@@ -50,7 +50,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of `values` over all ranks; they are on `device`, and may be changed in place."""
+        """Return the sum of `values` over all ranks; they are on `device`, and may be overwritten."""
         if self.control is not None:
             dist.all_reduce(values)
         return values
@@ -101,7 +101,7 @@ class Ranks:
         return result  # type: ignore[return-value]  # no failure: `work` returned
 
     def _raise_first(self, message: str | None, error: Exception | None = None) -> None:
-        """Raise the message of the first rank with one on every rank; `error` itself where it exists."""
+        """Raise the first rank's message on every rank; raise `error` itself where it exists."""
         for rank, text in enumerate(self.gather(message)):
             if text is not None:
                 raise error or TrainError(text if rank == 0 else f"rank {rank}: {text}")

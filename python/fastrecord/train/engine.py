@@ -312,7 +312,7 @@ class _Run:
 
     @contextmanager
     def _skips_told(self, of: str, batches: Batches, skips: Skips, *, step: int) -> Iterator[None]:
-        """Report the skipped records if the block ends the run by an error that all ranks raise here.
+        """Report the skipped records if the block fails with an error that all ranks raise here.
 
         `step` is the current step: a run resumed from an earlier checkpoint reports all of them
         again.
@@ -329,7 +329,7 @@ class _Run:
         return self.config.max_steps is not None and self.step >= self.config.max_steps
 
     def _seed_step(self) -> None:
-        """Make dropout and similar draws a function of seed, step and rank, so that a resumed run repeats them."""
+        """Make dropout and similar draws a function of seed, step and rank, also after a resume."""
         seed = derive_seed(self.config.seed, self.step, self.ranks.rank)
         torch.default_generator.manual_seed(seed)
         if self.ranks.device.type == "cuda":

@@ -82,8 +82,8 @@ class Ladder:
 
     Attributes:
         rungs: One for each kind of data.
-        limit: "model" or "data": what limits the training on real data. "unclear" if the rounds on
-            device data differ by more than the margin.
+        limit: "model" or "data": what limits the training on real data. "unclear" if the difference
+            is within the spread of the rounds on device data.
         headroom: Speed on data that is already on the device, divided by the speed on real data.
         verdict: The same in a sentence.
     """

@@ -85,7 +85,9 @@ class Window:
 
 
 def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count the images whose label is the first guess, and is among the first five (or all) guesses.
+    """Count the images whose label is the first guess, and is among the first five guesses.
+
+    With fewer than five classes, all guesses count.
 
     Args:
         logits: Float, (B, classes).
@@ -99,7 +101,7 @@ def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.T
 
 
 class TrainMeter:
-    """Collects the metrics of training steps on the device, and sums them over the ranks on request.
+    """Collects metrics of training steps on the device, and sums them over the ranks on request.
 
     Only `collect` makes the host wait for the device.
 

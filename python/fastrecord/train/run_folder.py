@@ -22,7 +22,7 @@ _held: set[int] = set()
 
 
 def _forget_held() -> None:
-    """Close the locks in a forked process: the workers of a killed trainer must not keep its folder."""
+    """Close the locks in a forked process: a killed trainer's workers must not keep its folder."""
     while _held:
         os.close(_held.pop())
 

@@ -20,7 +20,7 @@ _NAMED = 5
 
 
 class RankSkips:
-    """The records that one rank has skipped since the last `take`: an `on_error` of FastRecordLoader."""
+    """Records that one rank has skipped since the last `take`; used as a loader's `on_error`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -66,7 +66,7 @@ class Skips:
             self.records += records[: _LISTED - len(self.records)]
 
     def report(self, of: str, *, epoch: int, step: int, metrics: MetricsFile | None) -> None:
-        """Report the skipped records at the end of an epoch: on rank 0 in the log, and in `metrics`.
+        """Report the skipped records at the end of an epoch, in rank 0's log and in `metrics`.
 
         Args:
             of: What the records were skipped from: "training" or "evaluation".

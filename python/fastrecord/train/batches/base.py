@@ -24,18 +24,20 @@ class Batches(Protocol):
         ...
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Iterate over this rank's batches of an epoch: images, uint8 (B, 3, S, S); labels, int64 (B,).
+        """Iterate over this rank's batches of an epoch.
+
+        A batch has images, uint8 (B, 3, S, S), and labels, int64 (B,).
 
         After `load_state_dict`, the first call continues from the state. One iteration at a time.
         """
         ...
 
     def state_dict(self, *, epoch: int, steps_done: int) -> dict[str, Any]:
-        """Return the position of a run after `steps_done` steps of an epoch, as a JSON-able dict."""
+        """Return the position after `steps_done` steps of an epoch, as a JSON-able dict."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], *, steps_done: int) -> None:
-        """Start the next `epoch` after the `steps_done` optimizer steps before `state` was taken."""
+        """Start the next `epoch` after the `steps_done` steps that `state` counts as done."""
         ...
 
     def stats(self) -> LoaderStats | None:
@@ -43,7 +45,7 @@ class Batches(Protocol):
         ...
 
     def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return how many records this rank has skipped since the last call, and the first of them."""
+        """Return the number of records skipped since the last call, and the first of them."""
         ...
 
     def close(self) -> None:

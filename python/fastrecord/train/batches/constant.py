@@ -1,4 +1,4 @@
-"""`ConstantBatches`: constant batches instead of data, through one more layer of loading at a time."""
+"""`ConstantBatches`: constant batches instead of data, through one more layer at a time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ConstantBatches(SampledBatches):
             yield from map(self._copy, batches)
 
     def _copy(self, batch: Batch) -> Batch:
-        """Copy the batch if the learner has nothing to copy, so that this rung includes a copy on every device."""
+        """Copy the batch if the learner does not, so that this rung always includes a copy."""
         return batch if self._kind == "gpu" or self._cuda else (batch[0].clone(), batch[1].clone())
 
     def _stop(self) -> None:
@@ -94,7 +94,7 @@ class ConstantBatches(SampledBatches):
 
 
 def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
-    """Yield the batches that another thread puts into a queue; leaving the generator ends the thread."""
+    """Yield batches that a thread puts into a queue; leaving the generator ends the thread."""
     waiting: queue.Queue[Batch | None] = queue.Queue(_QUEUE)
     stop = threading.Event()
 

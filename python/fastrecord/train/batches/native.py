@@ -35,7 +35,7 @@ def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
 
 
 class NativeBatches(SampledBatches):
-    """Batches of a FastRecordLoader; on CUDA they are copied to the device during the previous step.
+    """Batches of a FastRecordLoader; CUDA copies run during the previous step.
 
     Args:
         dataset: A data set without a transform.

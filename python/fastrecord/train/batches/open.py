@@ -18,7 +18,7 @@ from fastrecord.train.labels import check_labels, class_names
 
 
 def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDataset | None]:
-    """Open the files for training and evaluation, with one numbering of labels, the training files'.
+    """Open the files for training and evaluation, with the training files' label numbers.
 
     A resumed run trains on the records that it had at its start, even if its files have grown.
 
