@@ -62,7 +62,7 @@ __version__: str
 class FastRecordError(Exception):
     @property
     def code(self) -> str | None:
-        """The error's code, such as "FR302"; docs/errors.md explains each. None if it has no code."""
+        """The error's code, such as "FR302"; None without a code. docs/errors.md explains them."""
 
 class CorruptFileError(FastRecordError): ...
 class NoCommitError(CorruptFileError): ...
@@ -350,7 +350,7 @@ class Payloads:
 
 @final
 class Arrays:
-    """The arrays of varying shape of one field of a batch: N read-only arrays, created on access."""
+    """The arrays of varying shape of one field of a batch: N read-only arrays, made on access."""
 
     def __len__(self) -> int: ...
     @overload

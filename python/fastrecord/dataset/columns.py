@@ -237,7 +237,7 @@ def _scalar(field: str, kind: str, value: Any) -> Any:
 
 
 def _numbers(values: list[Any]) -> NDArray[Any]:
-    """Return Python numbers as an array without loss; its dtype is object if no integer type fits."""
+    """Return Python numbers as an array without loss, with dtype object if no integer type fits."""
     if not all(isinstance(value, int) for value in values):
         return np.array(values)
     for dtype in (np.int64, np.uint64):

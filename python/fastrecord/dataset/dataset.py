@@ -406,16 +406,16 @@ class FastRecordDataset(Views):
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """The reader of each file. Do not refresh them: the data set keeps its number of records."""
+        """The reader of each file. Do not refresh them: the number of records must not change."""
         return self._shards.readers
 
     @property
     def snapshots(self) -> list[dict[str, Any]]:
-        """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records` and `bytes`."""
+        """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
         return self._shards.snapshots()
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Return a record's location: its file's position in `paths`, and its number in that file."""
+        """Return a record's location: its file's position in `paths`, and its number there."""
         number = np.array([normalized_one(index, len(self))])
         return self._shards.locate(int(self._view.take(number)[0]))
 

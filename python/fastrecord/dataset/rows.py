@@ -201,7 +201,7 @@ class Strata:
         return {**self.__dict__, "_parts": None}
 
     def parts(self) -> list[Numbers64]:
-        """Return each part's record numbers over all files, in the order of `base`, int64 (size,)."""
+        """Return each part's record numbers over all files, in `base` order, int64 (size,)."""
         if self._parts is None:
             self._parts = self._deal()
         return self._parts

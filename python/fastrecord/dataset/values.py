@@ -79,7 +79,7 @@ def _owned(values: Any) -> Any:
 
 
 def as_tensors(value: Any, kind: FieldType) -> Any:
-    """Return arrays, also those in a list, as tensors over the same memory; other values unchanged."""
+    """Return arrays (also in lists) as tensors over the same memory; other values unchanged."""
     if isinstance(value, np.ndarray):
         return _tensor(value, kind)
     if isinstance(value, list):

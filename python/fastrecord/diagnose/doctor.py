@@ -185,7 +185,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
 
 
 def _pieces(path: str) -> int | None:
-    """Return the number of runs of a file on its disk; None if the file system does not report it."""
+    """Return the number of runs of a file on its disk; None if it is not reported."""
     # start, length, flags, extents found, extents requested, reserved: with none requested, extents
     # are only counted.
     request = array.array("B", struct.pack("=QQIIII", 0, 2**64 - 1, 0, 0, 0, 0))

@@ -28,7 +28,7 @@ _NO_LIMIT = 1 << 60
 
 
 def versions() -> dict[str, str | None]:
-    """Return installed and built-in versions: name -> version, None if absent. Imports none of it."""
+    """Return installed and built-in versions: name -> version, None if absent. No imports."""
     found: dict[str, str | None] = {"fastrecord": __version__, "format": str(FORMAT_VERSION)}
     found["python"] = platform.python_version()
     for name in _PACKAGES:

@@ -124,7 +124,7 @@ class ArrayBatches:
     def _read(
         self, rows: NDArray[np.int64], failures: list[tuple[int, Exception]], skips: EpochSkips
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return the rows of a batch to keep, and their values that the threads have not stacked."""
+        """Return the rows of a batch to keep, and their values that are not stacked yet."""
         kept = skips.keep(rows, failures) if failures else np.arange(len(rows))
         if not len(kept):
             return kept, {}

@@ -106,7 +106,7 @@ class OwnRequests:
 
     @property
     def may_fall_short(self) -> bool:
-        """Whether ranks may differ in their number of batches, so that empty ones may be left out."""
+        """Whether ranks may differ in their number of batches, so that empty ones may be skipped."""
         return self.sampler.tail == "exact"
 
     def set_epoch(self, epoch: int) -> None:
@@ -201,7 +201,7 @@ class ForeignRequests:
 
     @property
     def epoch_records(self) -> int:
-        """An estimate of this rank's records in a whole epoch, until the sampler has ended once."""
+        """An estimate of this rank's records in a whole epoch; only the sampler's end shows it."""
         _, world_size = process_group() or (0, 1)
         return self._records // world_size
 

@@ -175,7 +175,7 @@ class Pending:
 
 
 def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
-    """Return images (B, 3, H, W) normalised on the CPU in parts, so that Ctrl-C works between them."""
+    """Return images (B, 3, H, W) normalised on the CPU, in parts that Ctrl-C can interrupt."""
     images_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1].numel()))
     rows_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1, :, :1].numel()))
     made = torch.empty_like(images, dtype=normalize.dtype)

@@ -122,8 +122,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             `SkippedRecord`; the record is skipped if it returns. I/O errors are never skipped.
         max_skipped: How many records an iteration may skip, also if a callable decides; one more
             ends it with an error. A float: a share of this rank's records of an epoch, but at least
-            10 if it is not 0.0. With a foreign batch sampler, the share is of the rank's part of
-            the data set, or of the records so far if these are more. An int: a number. None: no
+            10 if it is not 0.0. With a foreign batch sampler, it is a share of the rank's part of
+            the data set, or of the records so far if they are more. An int: a number. None: no
             limit.
         decoder: What decodes kinds of images that the core does not support, such as AVIF. "auto":
             Pillow, in the consumer's thread; the first such image causes a warning, and
@@ -333,7 +333,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     @property
     def image(self) -> Geometry | None:
-        """Geometry of the images. Setting it, for progressive resizing, affects the next iteration."""
+        """Geometry of the images. Setting it (progressive resizing) affects the next iteration."""
         return self._image
 
     @image.setter

@@ -71,7 +71,7 @@ class ListedFields:
         return tuple(self._kinds)
 
     def read_many(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-        """Return values of several batches, to be split; None if they must be read batch by batch."""
+        """Return values of several batches, to be split; None if they are read batch by batch."""
         if self._merged:
             return None
         try:

@@ -110,7 +110,7 @@ def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[
 
 
 def ends_by_size(reader: Reader, limit: int) -> list[int]:
-    """Return the ends of runs that each fill a file of at most `limit` bytes, or have one record."""
+    """Return the ends of runs that fill a file of at most `limit` bytes, or have one record."""
     empty = _FILE_BYTES + len(repr(reader.metadata).encode())
     ends = []
     size = empty

@@ -365,7 +365,7 @@ class _Folder:
 
 
 def _status(name: str, folder: int) -> os.stat_result | None:
-    """Return the status of a name in a folder, without following links; None if it does not exist."""
+    """Return the status of a name in a folder, links not followed; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`pack_folder`: packs a folder of images, or the files of a list, into one file or several shards."""
+"""`pack_folder`: packs a folder of images, or the files of a list, into one or several files."""
 
 from __future__ import annotations
 

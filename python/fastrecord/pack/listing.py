@@ -56,7 +56,7 @@ class Listing:
         return os.path.join(self.source, *as_name(self.keys[position]).split("/"))
 
     def describe(self, position: int) -> str:
-        """Return the name of the file at `position` for errors: its path, and its line in the list."""
+        """Return the name of the file at `position` for errors: its path and its line in the list."""
         path = self.path(position)
         return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
 
@@ -98,8 +98,8 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     Raises:
         NotADirectoryError, FileNotFoundError, PermissionError: a folder cannot be read; the error
             has its name.
-        FastRecordError: there is no class folder or no file, a class folder is empty, a link leads
-            back to a folder above it, or a name is not valid UTF-8.
+        FastRecordError: there is no class folder or no file; a class folder is empty; a link leads
+            back to a folder above it; a name is not valid UTF-8.
     """
     classes, beside = [], 0
     with os.scandir(source) as entries:

@@ -182,7 +182,7 @@ def _source(listing: Listing) -> str:
 
 
 def _removed_without_commit(path: str) -> bool:
-    """Remove a file whose writer was killed before the first commit; return whether it was removed."""
+    """Remove a file whose writer was killed before its first commit; return whether it was one."""
     if os.path.getsize(path) > 0:
         try:
             Reader(path).close()
@@ -264,7 +264,7 @@ def _resume(
 
 
 def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Remove the last pack's entry from a file's metadata; return the entry and its skipped files."""
+    """Remove the last pack's entry from a file's metadata; return it and its skipped files."""
     try:
         this = metadata["packs"].pop()
         first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
@@ -284,7 +284,7 @@ def _settings(this: dict[str, Any]) -> Settings:
 
 
 def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
-    """Compare the records of a pack with its input; return the position of the next input file."""
+    """Compare a pack's records with its input; return the position of the next input file."""
     keys = listing.keys
     position = part.start
     for number, key, label in _records(reader, first):

@@ -77,10 +77,10 @@ def pack_pairs(
         sixteen_bit: With `decode`, how 16-bit grey is converted: "scale" divides by 257 and rounds,
             "clip" maps all values above 255 to white, as Pillow does. By default such a pair is a
             bad pair.
-        bad_files: "stop": a file without a partner, a file that is not an image or cannot be read,
-            or a pair with another scale than most ends the pack. "skip": the pair is left out, and
-            listed in the summary and under "skipped" in the metadata. (Images that cannot be
-            decoded are found only if they are decoded.)
+        bad_files: "stop": a bad pair ends the pack. A pair is bad if a partner is missing, a file
+            is not an image or cannot be read, or its scale differs from most pairs. "skip": the
+            pair is left out, and listed in the summary and under "skipped" in the metadata. (Images
+            that cannot be decoded are found only if they are decoded.)
         shards: Number of files to write, whose numbers of records differ by at most one.
         shard_size: Maximum size of a shard in bytes (unless a single record is larger).
         commit_bytes: Commit durably each time this many bytes have been written.

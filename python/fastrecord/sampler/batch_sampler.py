@@ -54,9 +54,9 @@ def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int
 class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     """Yields this rank's share of each global batch: a `batch_sampler` for torch's DataLoader.
 
-    A batch is a list of record numbers. Global batch g of an epoch has positions [g * B, (g + 1) *
-    B) of the epoch order, where B is `batch_size * world_size`. Rank r takes every `world_size`-th
-    of them, starting with the r-th. So the global batches do not depend on the number of ranks, and
+    A batch is a list of record numbers. B is `batch_size * world_size`. Global batch g of an epoch
+    has positions [g * B, (g + 1) * B) of the epoch order. Rank r takes every `world_size`-th of
+    them, starting with the r-th. So the global batches do not depend on the number of ranks, and
     each batch is computed without the batches before it. The sampler holds no permutation: a
     billion records take no memory.
 
@@ -339,7 +339,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current iteration; the next epoch once that has yielded its last batch."""
+        """The epoch of the current iteration; the next epoch once its last batch was yielded."""
         return self._run.epoch + self._handed_out_all()
 
     def set_epoch(self, epoch: int) -> None:

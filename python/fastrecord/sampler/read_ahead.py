@@ -36,10 +36,10 @@ class ReadAhead:
     """Lists the records of the next window in file order, during the batches of the current window.
 
     In a window of blocks the records come in random order: read one by one, they are random reads
-    within it. But the next window is known. While the batches of a window are consumed, the next
-    window is requested at the same pace, from its first record in the file to its last. So a disk
-    reads whole blocks in one direction, and each batch is in the page cache when it is needed. Each
-    rank lists its own records only, so a machine reads only what it needs.
+    within it. But the next window is known. It is requested at the pace at which the current window
+    is consumed, in file order. So a disk reads whole blocks in one direction, and each batch is in
+    the page cache when it is needed. Each rank lists its own records only, so a machine reads only
+    what it needs.
 
     Args:
         order: The epoch's order.
@@ -65,7 +65,7 @@ class ReadAhead:
         """Return the records to prefetch when a batch begins: int64 (N,), N may be 0.
 
         The numbers are this rank's records. The first batch, and a batch that does not follow the
-        previous one, start with the rest of their own window, which has not been prefetched.
+        previous one, start with the rest of their own window. That rest has not been prefetched.
 
         Args:
             batch: Number of the batch in its epoch.

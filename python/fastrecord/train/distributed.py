@@ -50,7 +50,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of `values` over all ranks; they are on `device`, and may be overwritten."""
+        """Return the sum of `values` over all ranks; they are on `device`, and may be changed."""
         if self.control is not None:
             dist.all_reduce(values)
         return values

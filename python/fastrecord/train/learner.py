@@ -86,7 +86,7 @@ class Learner:
             meter.add_batch(loss.detach(), logits.detach(), labels)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the float32 logits (B, classes) of uint8 `images` (B, 3, S, S), on this rank only."""
+        """Return this rank's float32 logits (B, classes) of uint8 `images` (B, 3, S, S)."""
         with torch.no_grad(), self._autocast():
             logits: torch.Tensor = self.module(self._prepare(images))
         return logits.float()
