@@ -285,7 +285,7 @@ class _Sample:
         return Row(name, threads, records, size, time.perf_counter() - start, time.process_time() - cpu)
 
     def read_first(self, budget: float, threads: int, *, cold: bool) -> Row:
-        """Read each record once from the file's current state; the records read become the sample."""
+        """Read each record once from the file's current state; the records read are the sample."""
         if cold:
             drop_from_cache(self._reader.path)
             self._report.cached = resident_share(self._reader.path)

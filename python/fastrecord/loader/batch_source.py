@@ -106,7 +106,7 @@ class OwnRequests:
 
     @property
     def may_fall_short(self) -> bool:
-        """Whether ranks may differ in their number of batches, so that empty ones may be skipped."""
+        """Whether ranks may differ in their number of batches, so that one may skip empty ones."""
         return self.sampler.tail == "exact"
 
     def set_epoch(self, epoch: int) -> None:

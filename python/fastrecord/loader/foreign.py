@@ -32,7 +32,7 @@ _SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
 
 class Picture(NamedTuple):
-    """An image for the core: its bytes, and the pixel format if the bytes do not show it."""
+    """An image for the core: its bytes, and its original channels if the bytes do not show them."""
 
     data: bytes
     channels: str | None

@@ -56,7 +56,7 @@ class Listing:
         return os.path.join(self.source, *as_name(self.keys[position]).split("/"))
 
     def describe(self, position: int) -> str:
-        """Return the name of the file at `position` for errors: its path and its line in the list."""
+        """Return the name of the file at `position` for errors: its path and line in the list."""
         path = self.path(position)
         return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
 

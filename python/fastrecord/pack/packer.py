@@ -271,7 +271,7 @@ class Packer(ABC):
         return True
 
     def _next_files(self, files: int, grown: int, seconds: float) -> int:
-        """Return the size of the next chunk in files, from the cost of this one of `files` files."""
+        """Return the size of the next chunk in files, from the cost of this chunk of `files`."""
         by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
         if not self.changes:
             return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)

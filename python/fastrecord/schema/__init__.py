@@ -61,7 +61,7 @@ class FieldType:
 
     @property
     def nbytes(self) -> int | None:
-        """Size of each value in bytes for scalars and arrays of fixed shape; None for other types."""
+        """Size of each value in bytes for scalars and arrays of fixed shape; None for others."""
         if self.dtype is None or self.shape is None or None in self.shape:
             return None
         return _SIZES[self.dtype] * math.prod(dim for dim in self.shape if dim is not None)
