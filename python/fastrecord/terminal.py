@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -30,3 +31,15 @@ def occupy_streams() -> None:
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(nowhere)
+
+
+def drop_unwritten() -> None:
+    """Drop what stdout cannot take: Python would try again at exit, and print its own message."""
+    if sys.stdout is None:  # it was closed from the start
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

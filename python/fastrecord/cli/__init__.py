@@ -6,8 +6,6 @@ Imports a subcommand's module when it is called, so that `--help` is fast.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -16,7 +14,7 @@ import click
 from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
-from fastrecord.terminal import PrintableFormatter, occupy_streams
+from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams
 
 # Name -> module that defines the command (`list_` avoids a Python name), and its line in the
 # overview.
@@ -113,17 +111,5 @@ def main() -> NoReturn:
         say(f"error: {describe(unwritten(err, 'standard output'))}", err=True)
         raise SystemExit(1) from err
     finally:
-        _drop_unwritten()
+        drop_unwritten()
     raise SystemExit(0)
-
-
-def _drop_unwritten() -> None:
-    """Drop what stdout cannot take: Python would try again at exit, and print its own message."""
-    if sys.stdout is None:  # it was closed from the start
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

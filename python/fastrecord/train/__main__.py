@@ -15,7 +15,7 @@ from typing import Any, TextIO, get_args
 import click
 
 from fastrecord import FastRecordError
-from fastrecord.terminal import PrintableFormatter, occupy_streams, printable
+from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.config import (
     Amp,
     Augment,
@@ -208,6 +208,8 @@ def _run(config: TrainConfig, *, ladder: bool) -> int:
     except KeyboardInterrupt:
         click.echo("interrupted in the middle of a step: no checkpoint was written for it", err=True)
         return 128 + signal.SIGINT
+    finally:
+        drop_unwritten()
 
 
 def _train(config: TrainConfig, stop: StopSignal) -> int:
