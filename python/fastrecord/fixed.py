@@ -13,8 +13,10 @@ class Fixed:
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = type(self)
+        # The class that says what the attribute is; of one that none says, that of the object.
+        owner = next((base for base in kind.__mro__ if name in base.__dict__), kind)
         offered = getattr(kind, name, None)
-        foreign = offered is None and not kind.__module__.startswith("fastrecord.")
+        foreign = not owner.__module__.startswith("fastrecord.")
         if not (name.startswith("_") or foreign or getattr(offered, "fset", None)):
             if hasattr(kind, f"set_{name}"):
                 way_out = f"call set_{name}()"

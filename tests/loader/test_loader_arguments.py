@@ -146,12 +146,16 @@ def test_a_loader_refuses_attributes_that_would_change_nothing(data: fr.FastReco
 
 def test_a_class_derived_from_them_has_attributes_of_its_own(data: fr.FastRecordDataset) -> None:
     class Mine(fr.FastRecordBatchSampler):
+        rounds = 1
+
         def __init__(self) -> None:
             super().__init__(data, 4, shuffle=True)
             self.name = "mine"
+            self.rounds = 2
 
     mine = Mine()
     mine.name = "yours"
+    mine.rounds = 3
     with pytest.raises(AttributeError, match="'seed' of a Mine cannot be set"):
         mine.seed = 3  # type: ignore[misc]
 
