@@ -156,6 +156,15 @@ def test_labels_that_are_arrays_come_stacked(tmp_path: Path, dtype: str, width: 
         fr.FastRecordBatchSampler(data, 2, balance=data.targets)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "bool", "uint64"])
+def test_labels_that_are_arrays_have_the_same_type_in_samples_as_in_targets(tmp_path: Path, dtype: str) -> None:
+    stored = torch.tensor([0, 1, 1]).to(getattr(torch, dtype))
+    data = fr.FastRecordDataset(write(tmp_path / "a.frec", fr.array(dtype, (3,)), [stored]), decode=None)
+    expected = torch.from_numpy(data.targets.copy()).dtype
+    loader = DataLoader(data, 1, collate_fn=fr.collate)
+    assert data[0][1].dtype == data.__getitems__([0])[0][1].dtype == next(iter(loader))[1].dtype == expected
+
+
 @pytest.mark.parametrize(
     "kind", [fr.complex64(), fr.json(), fr.bytes_(), fr.list_(fr.string()), fr.array("float32", (None,))]
 )

@@ -130,7 +130,8 @@ class Labels:
             if self._known is None:
                 self._known = {name: number for number, name in enumerate(self.classes)}
             return self._look_up(stored, self._known, reader, records)
-        return self._mapped(self._widened(stored), shard, records)
+        values = self._widened(stored)
+        return values if self.are_arrays else self._mapped(values, shard, records)
 
     def column(self, shard: int, *, copy: bool) -> NDArray[Any]:
         """Return the labels of all records of a file. Does not support arrays.
