@@ -165,6 +165,24 @@ def test_labels_that_are_arrays_have_the_same_type_in_samples_as_in_targets(tmp_
     assert data[0][1].dtype == data.__getitems__([0])[0][1].dtype == next(iter(loader))[1].dtype == expected
 
 
+def test_arrays_of_classes_in_other_orders_are_refused_as_nothing_renumbers_them(tmp_path: Path) -> None:
+    kind, hot = fr.array("uint8", (3,)), [np.array([1, 0, 0], np.uint8)]
+    one = write(tmp_path / "a.frec", kind, hot, classes=["ant", "bee", "cat"])
+    two = write(tmp_path / "b.frec", kind, hot, classes=["bee", "ant", "cat"])
+    with pytest.raises(fr.SchemaError, match=r"b\.frec: its classes have other numbers than in .*a\.frec.*\[FR420\]"):
+        fr.FastRecordDataset([one, two])
+    with pytest.raises(fr.SchemaError, match="FR420"):
+        fr.FastRecordDataset(one) + fr.FastRecordDataset(two)
+    same = write(tmp_path / "c.frec", kind, hot, classes=["ant", "bee", "cat"])
+    assert fr.FastRecordDataset([one, same]).targets.tolist() == [[1, 0, 0]] * 2
+    # Boxes are no array of classes.
+    box = [
+        write(tmp_path / f"box{i}.frec", fr.array("uint8", (4,)), [np.array([1, 2, 3, 4], np.uint8)], classes=c)
+        for i, c in enumerate((["ant", "bee", "cat"], ["bee", "ant", "cat"]))
+    ]
+    assert len(fr.FastRecordDataset(box)) == 2
+
+
 @pytest.mark.parametrize(
     "kind", [fr.complex64(), fr.json(), fr.bytes_(), fr.list_(fr.string()), fr.array("float32", (None,))]
 )

@@ -62,6 +62,8 @@ class Labels:
             self._classes, tables = merge_classes(readers, classes)
             if numbered and any(table is not None for table in tables):
                 self._tables = tables
+            if self.are_arrays:
+                self._refuse_other_classes(tables)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.are_names:
@@ -156,6 +158,21 @@ class Labels:
         if self._tables is None:
             return None
         return [None if table is None else table.tolist() for table in self._tables]
+
+    def _refuse_other_classes(self, tables: list[Table | None]) -> None:
+        """Refuse arrays with a value for each class of files that number their classes in different ways.
+
+        Raises:
+            SchemaError: files do.
+        """
+        shape = () if self._kind is None else self._kind.shape or ()
+        for reader, table in zip(self._shards.readers, tables, strict=True):
+            if table is not None and len(table) in shape:
+                raise SchemaError(
+                    f"{reader.path}: its classes have other numbers than in {self._shards.readers[0].path}, and labels "
+                    f"that are arrays, field {self.field!r}, are not renumbered: write the files with the same "
+                    "metadata 'classes' [FR420]"
+                )
 
     def _widened(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return stored values in a numpy type: bfloat16 as float32."""
