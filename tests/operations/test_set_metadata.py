@@ -43,6 +43,9 @@ def test_class_names_come_later_in_a_commit_of_their_own(tmp_path: Path, kind: F
         ),
         ([0, 1], ["cat", "cat"], ValueError, "'cat' more than once"),
         ([0, 1], "cat", TypeError, "sequence of class names"),
+        ([0, 1], {"cat", "dog"}, TypeError, "sequence of class names, not .* order gives the labels"),
+        ([0, 1], {"cat": 1, "dog": 0}, TypeError, "sequence of class names, not .* order gives the labels"),
+        ([0, 1], 2, TypeError, "sequence of class names, not .* order gives the labels"),
     ],
 )
 def test_classes_that_do_not_fit_are_refused_and_nothing_is_written(

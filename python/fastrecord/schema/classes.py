@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +35,14 @@ def check_names(classes: Sequence[str]) -> list[str]:
     """Return class names given by the caller as a list.
 
     Raises:
-        TypeError: not a sequence of names. ValueError: a name comes twice.
+        TypeError: not a sequence of names: a set has no order, and a dict another one than its numbers.
+        ValueError: a name comes twice.
     """
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise TypeError(f"classes is a sequence of class names, not {classes!r:.80}")
-    names = list(classes)
+    if isinstance(classes, (str, AbstractSet, Mapping)) or not isinstance(classes, Iterable):
+        raise TypeError(f"classes is a sequence of class names, not {classes!r:.80}: their order gives the labels")
+    names = list(classes)  # once: an iterator has them once
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"classes is a sequence of class names, not {names!r:.80}")
     if len(set(names)) != len(names):
         raise ValueError(f"classes holds {next(name for name in names if names.count(name) > 1)!r} more than once")
     return names
