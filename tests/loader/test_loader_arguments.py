@@ -263,6 +263,10 @@ def test_every_argument_of_torchs_loader_is_known_or_answered(photos: Path) -> N
         (theirs.Resize((8, 9)), "image=fastrecord.transforms.Resize((8, 9))"),
         (theirs.Resize(8), "CenterCrop(8, resize=8) or Resize((8, 8))"),
         (theirs.RandomCrop(8, padding=2), "image=fastrecord.transforms.RandomCrop((8, 8), padding=2)"),
+        (v2.RandomCrop(8, padding=2), "image=fastrecord.transforms.RandomCrop((8, 8), padding=2)"),
+        (theirs.RandomCrop(8, padding=(1, 2)), "RandomCrop: there is none"),
+        (v2.RandomCrop(8, padding=2, padding_mode="reflect"), "RandomCrop: there is none"),
+        (theirs.RandomHorizontalFlip(1.0), "flip=True, which mirrors one in two"),
         (theirs.ColorJitter(), "ColorJitter: there is none: change whole batches by batch_transform="),
         (
             v2.Compose([v2.Resize(256), v2.CenterCrop(224), theirs.ToTensor(), v2.Normalize([0.5], [0.2])]),

@@ -91,6 +91,10 @@ def instead_of_transform(transform: Any) -> str | None:
 
 
 _RESIZE = "images of a batch have one size, so CenterCrop({size}, resize={size}) or Resize(({size}, {size}))"
+_NONE = (
+    "there is none: change whole batches by batch_transform=, or give it to FastRecordDataset(transform=) and use "
+    "torch's DataLoader"
+)
 _TENSORS = ("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "ToPureTensor", "Identity")
 
 
@@ -105,14 +109,17 @@ def _instead(name: str, part: Any, resize: int | None) -> str:
             more = "" if resize is None else f", resize={resize}"
             return f"image=fastrecord.transforms.CenterCrop({_plain(part.size)}{more})"
         case "RandomCrop":
-            padding = getattr(part, "padding", None)
-            more = f", padding={padding}" if isinstance(padding, int) and padding else ""
+            # The transforms v2 list one for each side.
+            sides = set(part.padding) if isinstance(part.padding, (list, tuple)) else {part.padding or 0}
+            if len(sides) > 1 or (sides != {0} and (part.fill or part.padding_mode != "constant")):
+                return _NONE
+            more = "" if sides == {0} else f", padding={sides.pop()}"
             return f"image=fastrecord.transforms.RandomCrop({_plain(part.size)}{more})"
         case "Resize":
             size = _plain(part.size)
             return _RESIZE.format(size=size) if isinstance(size, int) else f"image=fastrecord.transforms.Resize({size})"
         case "RandomHorizontalFlip":
-            return "flip=True"
+            return "flip=True" if part.p == 0.5 else "flip=True, which mirrors one in two"
         case "Normalize":
             return (
                 f"apply fastrecord.transforms.Normalize({list(part.mean)}, {list(part.std)}) to the batches, or dtype="
@@ -120,10 +127,7 @@ def _instead(name: str, part: Any, resize: int | None) -> str:
         case _ if name in _TENSORS:
             return "nothing, as batches are tensors"
         case _:
-            return (
-                "there is none: change whole batches by batch_transform=, or give it to FastRecordDataset(transform=) "
-                "and use torch's DataLoader"
-            )
+            return _NONE
 
 
 def _is_torchvision(transform: Any) -> bool:
