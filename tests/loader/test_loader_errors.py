@@ -196,6 +196,35 @@ def test_an_epoch_that_gives_nothing_at_all_is_an_error(tmp_path: Path) -> None:
         list(make(path, 2, on_error="skip"))
 
 
+@pytest.mark.parametrize("images", [range(COUNT), [*range(3), 999, *range(4, COUNT)]], ids=["sound", "one bad"])
+@pytest.mark.parametrize("field", ["label", "note"])
+def test_a_record_whose_label_or_further_value_is_damaged_is_skipped(
+    tmp_path: Path, field: str, images: list[int]
+) -> None:
+    path = tmp_path / "train.frec"
+    schema = {"image": fr.bytes_(), "label": fr.string(), "note": fr.string()}
+    with fr.Writer(path, schema, metadata={"classes": [f"class {n}" for n in range(COUNT)]}) as writer:
+        for number, image in enumerate(images):
+            payload = photo(image) if image < 999 else b"no image"
+            writer.append({"image": payload, "label": f"class {number}", "note": f"note {number}"})
+    content = bytearray(path.read_bytes())
+    damaged = (b"class %d" if field == "label" else b"note %d") % BAD
+    content[content.index(damaged)] ^= 1
+    path.write_bytes(content)
+    options: dict[str, Any] = {"shuffle": False, "image": Resize(8), "fields": ["note"]}
+    with pytest.raises(fr.FastRecordError):
+        list(FastRecordLoader(path, 4, **options))
+    loader = FastRecordLoader(path, 4, on_error="skip", **options)
+    expected = [number for number, image in enumerate(images) if number != BAD and image < 999]
+    assert [int(label) for _, labels, _ in loader for label in labels] == expected
+    assert [int(note[5:]) for _, _, notes in loader for note in notes] == expected
+    assert loader.skipped[-1].record == BAD
+    assert f"field {field}" in loader.skipped[-1].reason
+    whole = {int(n): image for image, ns, _ in FastRecordLoader(path, 1, on_error="skip", **options) for n in ns}
+    for pictures, labels, _ in loader:
+        assert all(torch.equal(a, whole[int(n)][0]) for a, n in zip(pictures, labels, strict=True))
+
+
 def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), *[b"none"] * 1100], images=False)
     loader = make(path, 1101, on_error="skip", max_skipped=None)

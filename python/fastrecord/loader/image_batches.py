@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastrecord import _core
+from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.values import as_tensors, pick
@@ -108,16 +109,47 @@ class ImageBatches:
                 return kept, None
             rows = rows[kept]
             images = [pick(tensor, kept) for tensor in images]
+        try:
+            labels, values = self._following(rows)
+        except FastRecordError:
+            failures = self._unread(rows)
+            if not failures:
+                raise
+            left = skips.keep(rows, failures)
+            if not len(left):
+                return left, None
+            kept = left if isinstance(kept, slice) else kept[left]
+            rows = rows[left]
+            images = [pick(tensor, left) for tensor in images]
+            labels, values = self._following(rows)
         shown = [self._delivery.show(tensor) for tensor in images]
         if self._dataset.fields is not None:
-            others = dict(zip(self._fields, self._values(rows), strict=True))
+            others = dict(zip(self._fields, values, strict=True))
             named = {**dict(zip(self._outputs, shown, strict=True)), **others}
             return kept, {name: named[name] for name in self._dataset.fields}
         parts: list[Any] = [shown[0] if self._single else dict(zip(self._outputs, shown, strict=True))]
-        if self._dataset.has_labels:
-            parts.append(self._delivery.send(self._labels(rows)))
-        parts += self._values(rows)
+        parts += [self._delivery.send(own) for own in labels] + values
         return kept, tuple(parts) if len(parts) > 1 else parts[0]
+
+    def _following(self, rows: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
+        """Return the labels of records, of a data set that has them, and the values of further fields."""
+        return [self._labels(rows)] if self._dataset.has_labels else [], self._values(rows)
+
+    def _unread(self, rows: NDArray[np.int64]) -> list[tuple[int, Exception]]:
+        """Return the places of the rows whose label or further values are damaged or missing, and why.
+
+        Raises:
+            SchemaError: a label has no class, which is no fault of one record.
+        """
+        failures: list[tuple[int, Exception]] = []
+        for place in range(len(rows)):
+            try:
+                self._following(rows[place : place + 1])
+            except SchemaError:
+                raise
+            except FastRecordError as error:
+                failures.append((place, error))
+        return failures
 
     def _values(self, rows: NDArray[np.int64]) -> list[Any]:
         if not self._fields:
