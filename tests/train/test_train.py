@@ -197,6 +197,25 @@ def test_classes_in_another_order_are_matched_by_name(colours: Path, tmp_path: P
     assert val_set.target_transform is None
 
 
+def test_labels_that_are_names_may_lack_some_of_the_classes_in_the_val_file(colours: Path, tmp_path: Path) -> None:
+    image = bytes(fr.Reader(colours)[0]["image"])
+
+    def write(name: str, labels: list[str], **metadata: Any) -> str:
+        with fr.Writer(tmp_path / name, {"image": fr.image(), "label": fr.string()}, metadata=metadata) as writer:
+            for label in labels:
+                writer.append({"image": image, "label": label})
+        return str(tmp_path / name)
+
+    source = Path(write("train.frec", ["ant", "bee", "cat"]))
+    _, val = open_datasets(small_config(source, tmp_path, val=write("val.frec", ["cat", "bee"])))
+    assert val is not None
+    assert (val.classes, val.targets.tolist()) == (["ant", "bee", "cat"], [2, 1])
+    listed = write("listed.frec", ["cat", "bee"], classes=["bee", "cat"])
+    for other, message in ((write("owl.frec", ["cat", "owl"]), "only .*owl.frec has 'owl'"), (listed, "have 'ant'")):
+        with pytest.raises(TrainError, match=message):
+            open_datasets(small_config(source, tmp_path, val=other))
+
+
 def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_path: Path) -> None:
     image = bytes(fr.Reader(colours)[0]["image"])
     path = tmp_path / "bad.frec"

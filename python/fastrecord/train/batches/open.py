@@ -40,9 +40,11 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     if not train.classes:
         check_labels(val, len(class_names(train)), name=_name(config.val))
         return train, val
-    check_classes(train.classes, val.classes, train=_name(config.train), val=_name(config.val))
+    # Classes that only the labels of val name, and no list, may lack some.
+    if _lists_classes(val) or not set(val.classes) <= set(train.classes):
+        check_classes(train.classes, val.classes, train=_name(config.train), val=_name(config.val))
     if train.classes != val.classes:
-        # The same names in another order: classes are matched by name, not by number.
+        # Other names or another order: classes are matched by name, not by number.
         val = _open(config.val, config, training=False, classes=train.classes)
     return train, val
 
@@ -102,6 +104,10 @@ def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, t
         f"the classes of {train} and {val} differ: {'; '.join(said)}. "
         f"Pack the second with --classes-from {train}, so that both have the same classes and numbers"
     )
+
+
+def _lists_classes(dataset: FastRecordDataset) -> bool:
+    return all(reader.metadata.get("classes") is not None for reader in dataset.readers)
 
 
 def _some(names: Sequence[str], most: int = 10) -> str:
