@@ -1,4 +1,4 @@
-"""What the tests of arrays share: types, values of them, and files of records."""
+"""Field types, example values and record files shared by the array tests."""
 
 from __future__ import annotations
 

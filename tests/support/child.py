@@ -1,4 +1,4 @@
-"""Run a script in a Python process of its own: for crashes, signals, limits, and the working directory."""
+"""Runs a script in a child Python process: for crashes, signals, limits and the work folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(path, count, size=100, **options):
 
 
 def run_child(script: str, cwd: Path, timeout: float = 60) -> str:
-    """Run a script behind `PRELUDE` in `cwd` and return what it prints; a failure or a hang is an error."""
+    """Run `PRELUDE`, then a script in `cwd`; return its output. Fail on an error or a hang."""
     command = [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Running the command line in tests."""
+"""Runs the command line in tests."""
 
 from __future__ import annotations
 

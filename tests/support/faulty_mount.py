@@ -1,7 +1,7 @@
-"""A mount that can fail: one file, of which parts cannot be read, and whose server can be killed.
+"""A mount of one file that can fail: ranges become unreadable, or the server is killed.
 
-The kernel's FUSE protocol, spoken by a process of its own: as little of it as reading one file takes. It stands for a
-disk with bad sectors, and for a network mount that goes away. Needs root and /dev/fuse.
+A child process speaks the kernel's FUSE protocol, only as much as reading one file needs. The mount
+stands for a disk with bad sectors, or a network mount that goes away. Needs root and /dev/fuse.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SILENT = (_FORGET, _INTERRUPT, _BATCH_FORGET)
 
 
 def why_not() -> str | None:
-    """Return why there can be no such mount here; None if there can."""
+    """Return why such a mount cannot be made here; None if it can."""
     if sys.platform != "linux" or not os.path.exists("/dev/fuse"):
         return "no /dev/fuse"
     if os.geteuid() != 0:
@@ -46,8 +46,8 @@ class Mount:
     """A mounted file.
 
     Attributes:
-        path: The file, as those see it that read it.
-        source: Where its bytes are.
+        path: The path of the mounted file.
+        source: The file that holds its bytes.
     """
 
     path: Path
@@ -56,22 +56,22 @@ class Mount:
     server: subprocess.Popen[bytes]
 
     def break_bytes(self, start: int, end: int) -> None:
-        """Have reads of a range fail from now on, as far as the kernel does not have it in memory."""
+        """Make reads of a range fail from now on, except for cached pages."""
         self.bad.write_text(f"{start} {end}")
 
     def heal(self) -> None:
-        """Have all reads succeed again."""
+        """Make all reads succeed again."""
         self.bad.unlink(missing_ok=True)
 
     def go_away(self) -> None:
-        """End the server, as a network mount does that is gone."""
+        """End the server, like a network mount that goes away."""
         self.server.kill()
         self.server.wait()
 
 
 @contextmanager
 def mounted(source: Path, folder: Path) -> Iterator[Mount]:
-    """Mount a file in a new folder; gone at the end, whatever became of it."""
+    """Mount a file in a new folder; unmount it at the end, also after a failure."""
     target = folder / "mount"
     target.mkdir()
     bad = folder / "bad"
@@ -102,7 +102,7 @@ class _Server:
         self._device, self._source, self._bad = device, os.open(source, os.O_RDONLY), bad
 
     def serve(self) -> None:
-        """Answer until the mount is gone."""
+        """Serve requests until the mount is gone."""
         while True:
             try:
                 request = os.read(self._device, 1 << 17)
@@ -110,7 +110,7 @@ class _Server:
                 if error.errno == errno.ENODEV:
                     return
                 if error.errno in (errno.ENOENT, errno.EINTR):
-                    continue  # a request that was taken back
+                    continue  # the kernel took the request back
                 raise
             _, kind, unique, node, *_ = _HEADER.unpack_from(request)
             if kind in _SILENT:
@@ -119,7 +119,7 @@ class _Server:
                 status, answer = 0, self._answer(kind, node, request[_HEADER.size :])
             except OSError as error:
                 status, answer = -(error.errno or errno.EIO), b""
-            with suppress(FileNotFoundError):  # taken back meanwhile
+            with suppress(FileNotFoundError):  # the kernel took it back meanwhile
                 os.write(self._device, struct.pack("<IiQ", 16 + len(answer), status, unique) + answer)
 
     def _answer(self, kind: int, node: int, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The kinds of loader, of images and of arrays, for tests of what holds for both: each with its file."""
+"""The two kinds of loader, images and arrays, each with its file, for tests that cover both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.child import run_child
 
 ROOT = Path(__file__).parents[2]
 
-# What scripts in processes of their own begin with; the file is in their folder.
+# The start of scripts that run in child processes; the file is in their folder.
 _SCRIPT = f"""
 import sys, warnings
 sys.path.insert(0, {str(ROOT)!r})
@@ -33,13 +33,13 @@ from tests.support.loading import load_threads, wait_for_load_threads
 
 
 class Kind(ABC):
-    """A file, and the loaders of it.
+    """A file and its loaders.
 
     Attributes:
         count: Records in the file.
         batches: Batches of 4 in it.
         options: Settings that only this kind has.
-        pickled_bytes: What a pickled loader stays below.
+        pickled_bytes: Upper bound on the size of a pickled loader.
     """
 
     name: str
@@ -56,11 +56,11 @@ class Kind(ABC):
 
     @abstractmethod
     def make(self, batch_size: int = 4, **options: Any) -> FastRecordLoader:
-        """Return a loader of two threads."""
+        """Return a loader with two threads."""
 
     @abstractmethod
     def contents(self, batches: Iterable[Any]) -> list[Any]:
-        """Return what makes each batch another than all others, for `==`."""
+        """Return a value that identifies a batch by `==`."""
 
     @abstractmethod
     def write_large(self, folder: Path) -> Path:
@@ -68,15 +68,15 @@ class Kind(ABC):
 
     @abstractmethod
     def make_large(self, path: Path) -> FastRecordLoader:
-        """Return a loader that has 4 MB in each thing it makes at once, and 16 MB in an iteration."""
+        """Return a loader with 4 MB in each unit of work and 16 MB in an iteration."""
 
     def run(self, script: str, timeout: float = 60) -> str:
-        """Run a script in a process of its own, which has this as `kind`; return what it prints."""
+        """Run a script in a child process, with this as `kind`; return its output."""
         this = f"kind = KINDS[{self.name!r}](Path({self.path.name!r}))\n"
         return run_child(_SCRIPT + this + textwrap.dedent(script), self.path.parent, timeout)
 
     def endless(self) -> str:
-        """Return a script that iterates for ever and prints each step."""
+        """Return a script that iterates forever and prints each step."""
         return (
             f"import sys\nsys.path[:0] = {sys.path!r}\nfrom pathlib import Path\n"
             f"from tests.support.loader_kinds import KINDS\n"
@@ -107,7 +107,7 @@ class Images(Kind):
 
 
 class Arrays(Kind):
-    """Loaders of stacked arrays, made by the group of batches."""
+    """Loaders of stacked arrays, which make groups of batches."""
 
     name = "arrays"
     count = patches.COUNT

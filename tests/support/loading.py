@@ -1,4 +1,4 @@
-"""What the tests of the loader share: packed images of several kinds, and looking at what an iteration left."""
+"""Packed images of several kinds, and checks after an iteration, shared by the loader tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.pictures import pixels, save
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string(), "weight": fr.float64()})
 CLASSES = ["ant", "bee", "cow"]
-COUNT = 22  # of the fixture `photos`
+COUNT = 22  # in the fixture `photos`
 
 
 def photo(number: int, kind: str = "JPEG") -> bytes:
@@ -33,7 +33,7 @@ def write_payloads(
 ) -> Path:
     """Pack payloads: record i has label i modulo the classes, key "<stem>/i" and weight i / 2.
 
-    Fields of images refuse what has no image's header; with `images=False` they are in a field of any bytes.
+    An image field refuses a payload without an image header; `images=False` uses a bytes field.
     """
     schema = SCHEMA if images else fr.Schema({**SCHEMA, "image": fr.bytes_()})
     with fr.Writer(path, schema, metadata={"classes": list(classes)}) as writer:
@@ -49,7 +49,7 @@ def write_photos(path: Path, count: int, seed: int = 0) -> Path:
 
 
 def write_pairs(path: Path, pairs: Iterable[tuple[NDArray[np.uint8], NDArray[np.uint8]]]) -> Path:
-    """Pack pairs of images without loss: fields lr and hr."""
+    """Pack lossless pairs of images: fields lr and hr."""
     with fr.Writer(path, fr.Schema({"lr": fr.image(), "hr": fr.image()})) as writer:
         for lr, hr in pairs:
             writer.append({"lr": save(Image.fromarray(lr), "PNG"), "hr": save(Image.fromarray(hr), "PNG")})
@@ -57,7 +57,7 @@ def write_pairs(path: Path, pairs: Iterable[tuple[NDArray[np.uint8], NDArray[np.
 
 
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
-    """Return a loader of random 24 x 24 crops, one in two mirrored, of two threads."""
+    """Return a loader of random 24 x 24 crops, half of them mirrored, with two threads."""
     dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data)
     if "images" not in options:
         options = {"image": RandomResizedCrop(24), "flip": True, **options}
@@ -72,14 +72,14 @@ def epoch(loader: FastRecordLoader) -> torch.Tensor:
 
 
 def wait_for_load_threads(count: int) -> None:
-    """Wait until so many threads that make batches are there: a new one gets its name when it first runs."""
+    """Wait for this many batch threads: a new thread gets its name when it first runs."""
     end = time.monotonic() + 60
     while len(names := load_threads()) != count:
         assert time.monotonic() < end, f"{count} threads are waited for, there are {names}"
 
 
 def load_threads() -> list[str]:
-    """Return the names of this process's threads that make batches."""
+    """Return the names of this process's batch threads."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         try:

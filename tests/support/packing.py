@@ -1,4 +1,4 @@
-"""What the tests of packing share: folders of class folders, and what a packed file holds."""
+"""Class folders and checks of packed files, shared by the pack tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keys(path: Path) -> list[str]:
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """Return what a file says, but for the set of shards that it belongs to."""
+    """Return a file's metadata without its shard set."""
     with fr.Reader(path) as reader:
         return without_origin(reader.metadata)
 

@@ -1,4 +1,4 @@
-"""What the tests of packing pairs share: two folders of images that belong together, and what a file of them holds."""
+"""Two folders of paired images, and the contents of their packed file, shared by the pair tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folders(root: Path, low: Mapping[str, bytes], high: Mapping[str, bytes]) -> 
 
 
 def numbered_pairs(root: Path, count: int, suffix: str = "x4") -> tuple[Path, Path]:
-    """Make pairs as data sets of super-resolution come: 0001x4.png and 0001.png."""
+    """Make pairs named like super-resolution data sets: 0001x4.png and 0001.png."""
     return folders(
         root,
         {f"{i:04d}{suffix}.png": small(i) for i in range(count)},

@@ -1,4 +1,4 @@
-"""What the tests of loaders of arrays share: a file with a field of every kind, and what its records hold."""
+"""A file with a field of every kind, and its records, shared by the array loader tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastrecord.loader.loader import FastRecordLoader
 
 SCHEMA = fr.Schema(
     {
-        "lr": fr.array("uint8", (4, 4, 3)),  # of 48 bytes: in its column
+        "lr": fr.array("uint8", (4, 4, 3)),  # 48 bytes: stored in its column
         "hr": fr.array("uint8", (16, 16, 3)),
         "noise": fr.array("float16", (50,)),
         "mean": fr.array("bfloat16", (40,)),
@@ -31,11 +31,11 @@ SCHEMA = fr.Schema(
     }
 )
 STACKED = ("lr", "hr", "noise", "mean", "nothing", "flag", "phase", "number")
-COUNT = 107  # of the fixture `patches`
+COUNT = 107  # in the fixture `patches`
 
 
 def record(number: int) -> dict[str, Any]:
-    """Return a record of seeded values."""
+    """Return a record of seeded random values."""
     rng = np.random.default_rng(number)
     return {
         "lr": rng.integers(0, 256, (4, 4, 3), np.uint8),
@@ -56,7 +56,7 @@ def record(number: int) -> dict[str, Any]:
 
 
 def write_patches(path: Path, numbers: Iterable[int] = range(COUNT)) -> Path:
-    """Write the records of these numbers."""
+    """Write the records with these numbers."""
     with fr.Writer(path, SCHEMA) as writer:
         for number in numbers:
             writer.append(record(number))
@@ -64,12 +64,12 @@ def write_patches(path: Path, numbers: Iterable[int] = range(COUNT)) -> Path:
 
 
 def opened(*paths: Path, **options: Any) -> fr.FastRecordDataset:
-    """Return a data set of all fields of such files; by itself it would look for images in `raw`."""
+    """Return a data set of all fields; by default it would look for images in `raw`."""
     return fr.FastRecordDataset(paths, **{"fields": tuple(SCHEMA), **options})
 
 
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
-    """Return a loader of two threads."""
+    """Return a loader with two threads."""
     dataset = data if isinstance(data, fr.FastRecordDataset) else opened(data)
     return FastRecordLoader(
         dataset, batch_size, **{"threads": 2, "shuffle": None if batch_size is None else False, **options}
@@ -77,12 +77,12 @@ def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **option
 
 
 def numbers(batches: Iterable[Any]) -> list[list[int]]:
-    """Return which records each batch has."""
+    """Return the record numbers of each batch."""
     return [batch["number"].tolist() for batch in batches]
 
 
 def plain(value: Any) -> Any:
-    """Return a value with the bits of tensors and arrays in their place, so that `==` compares it."""
+    """Replace tensors and arrays in a value by their bits, so that `==` compares it."""
     if isinstance(value, torch.Tensor):
         bits = value.contiguous().view(torch.uint8) if value.numel() else value
         return str(value.dtype), tuple(value.shape), bits.flatten().tolist()
@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 
 
 def expected(chosen: Iterable[int]) -> dict[str, Any]:
-    """Return the batch of some records, by way of nothing but torch."""
+    """Return the batch of some records, made with torch alone."""
     records = [record(number) for number in chosen]
     batch: dict[str, Any] = {}
     for name, kind in SCHEMA.items():
@@ -109,7 +109,7 @@ def expected(chosen: Iterable[int]) -> dict[str, Any]:
 
 
 def check(batch: dict[str, Any], chosen: Iterable[int]) -> None:
-    """Compare a batch of all fields with the records that it is to have."""
+    """Compare a batch of all fields with its expected records."""
     wanted = expected(chosen)
     assert list(batch) == list(wanted)
     for name, values in wanted.items():

@@ -1,4 +1,4 @@
-"""Images of every kind that a folder of real ones holds, made from seeded noise over gradients."""
+"""Images of every kind found in real folders, made from seeded noise over gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> NDArray
 
 
 def picture(width: int = 61, height: int = 43, mode: str = "RGB", seed: int = 0) -> Image.Image:
-    """Return such an image in a mode of Pillow."""
+    """Return such an image in a Pillow mode."""
     image = Image.fromarray(pixels(width, height, seed=seed))
     if mode in ("RGBA", "LA"):
         image.putalpha(Image.fromarray(pixels(width, height, 1, seed + 1)[:, :, 0]))
@@ -42,22 +42,22 @@ def save(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def jpeg(width: int = 61, height: int = 43, mode: str = "RGB", **options: Any) -> bytes:
-    """Return a JPEG; options as Pillow has them."""
+    """Return a JPEG; `options` are Pillow's."""
     return save(picture(width, height, mode), "JPEG", **({"quality": 90} | options))
 
 
 def with_segment(data: bytes, marker: int, payload: bytes) -> bytes:
-    """Return a JPEG with a segment more, right behind its start."""
+    """Return a JPEG with an extra segment directly after its start."""
     return SOI + struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload + data[2:]
 
 
 def exif(orientation: int) -> bytes:
-    """Return the payload of an APP1 segment that holds an orientation."""
+    """Return the payload of an APP1 segment with an orientation."""
     return b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, 0x112, 3, 1, orientation, 0, 0)
 
 
 def frame(data: bytes) -> int:
-    """Return where the frame header of a JPEG is."""
+    """Return the offset of a JPEG's frame header."""
     at = 2
     while data[at + 1] not in (0xC0, 0xC1, 0xC2):
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -65,9 +65,9 @@ def frame(data: bytes) -> int:
 
 
 def resampled(data: bytes, old: int, new: int, width: int, height: int) -> bytes:
-    """Return a JPEG with other sampling factors of its first component and another size.
+    """Return a JPEG with other sampling factors for its first component and another size.
 
-    Both must make as many blocks an MCU and as many MCUs: then the same scans are a valid, if odd, image of that kind.
+    Both must have as many blocks per MCU and as many MCUs: then the scans are valid, if unusual.
     """
     at = frame(data)
     assert data[at + 11] == old
@@ -75,17 +75,17 @@ def resampled(data: bytes, old: int, new: int, width: int, height: int) -> bytes
 
 
 def jpeg_411(**options: Any) -> bytes:
-    """Return a JPEG with colours at a quarter of the width: MCUs of 32 x 8 in the place of those of 16 x 16."""
+    """Return a JPEG with colours at a quarter of the width: MCUs of 32 x 8 instead of 16 x 16."""
     return resampled(jpeg(64, 64, subsampling="4:2:0", **options), 0x22, 0x41, 123, 29)
 
 
 def jpeg_440(**options: Any) -> bytes:
-    """Return a JPEG with colours at half of the height: MCUs of 8 x 16 in the place of those of 16 x 8."""
+    """Return a JPEG with colours at half of the height: MCUs of 8 x 16 instead of 16 x 8."""
     return resampled(jpeg(64, 64, subsampling="4:2:2", **options), 0x21, 0x12, 31, 125)
 
 
 def jpeg_ycck() -> bytes:
-    """Return a JPEG of four components whose Adobe marker says YCCK, not CMYK."""
+    """Return a JPEG with four components and an Adobe marker for YCCK, not CMYK."""
     data = bytearray(jpeg(mode="CMYK"))
     at = data.index(b"Adobe") + 11
     assert data[at] == 0
@@ -105,7 +105,10 @@ ADAM7 = [
 
 
 def png(values: NDArray[Any], *, transparent: bytes = b"", interlaced: bool = False) -> bytes:
-    """Return a PNG of grey, grey with alpha, RGB or RGBA values (H, W, 1 to 4) of 8 or 16 bits; Pillow writes fewer."""
+    """Return a PNG of grey, grey with alpha, RGB or RGBA values, (H, W, 1 to 4), 8 or 16 bits.
+
+    Pillow writes fewer kinds.
+    """
     height, width, samples = values.shape
     depth = 8 * values.dtype.itemsize
     stored = values.astype(values.dtype.newbyteorder(">"))
@@ -124,13 +127,13 @@ def png(values: NDArray[Any], *, transparent: bytes = b"", interlaced: bool = Fa
 
 
 def wide(channels: int) -> NDArray[np.uint16]:
-    """Return values of 16 bits, (43, 61, channels)."""
+    """Return 16-bit values, (43, 61, channels)."""
     low = np.random.default_rng(1).integers(0, 256, (43, 61, channels))
     return (pixels(61, 43, channels).astype(np.uint16) << 8 | low).astype(np.uint16)
 
 
 def reference(data: bytes) -> NDArray[np.uint8]:
-    """Return the pixels that Pillow gives, as ImageFolder reads them."""
+    """Return Pillow's pixels, read as ImageFolder reads them."""
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image.convert("RGB"))
 

@@ -1,4 +1,4 @@
-"""What the tests of packs that change images share: images of many kinds, and what became of them in the file."""
+"""Images of many kinds, and their recoded versions in a file, shared by the recoding tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORIENTATION = 0x0112
 
 
 def picture(seed: int, width: int, height: int, mode: str = "RGB") -> Image.Image:
-    """Make an image of smooth waves and a little noise."""
+    """Make an image of smooth waves with a little noise."""
     rng = np.random.default_rng(seed)
     x, y = np.meshgrid(np.arange(width), np.arange(height))
     waves = [120 + 80 * np.sin(x / rng.uniform(8, 30) + y / rng.uniform(8, 30) + phase) for phase in range(3)]
@@ -64,7 +64,7 @@ def stored(path: Path) -> dict[str, bytes]:
 
 
 def sizes(path: Path) -> dict[str, tuple[int, int]]:
-    """Return the columns of widths and heights by key, checked against the images themselves."""
+    """Return the width and height columns by key, checked against the images."""
     with fr.Reader(path) as reader:
         columns = [reader.column(f"image.{side}").tolist() for side in ("width", "height")]
         keys = [reader[i]["key"] for i in range(len(reader))]

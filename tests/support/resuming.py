@@ -1,4 +1,4 @@
-"""What the tests of resuming share: cases drawn at random, and runs of several ranks that stop and go on."""
+"""Random cases, and runs of several ranks that stop and resume, shared by the resume tests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Case:
-    """A run that is stopped, once or several times.
+    """A run that is stopped once or several times.
 
     Attributes:
         files: Records of each file.
-        view: Which of the records.
-        global_batch: Records that all ranks take together.
-        legs: Number of ranks, and how many global batches they take before they are stopped.
-        options: Of the samplers.
-        draw: How records are drawn with replacement, if they are.
-        epoch: The first one.
+        view: The selected records.
+        global_batch: Records that all ranks take together in one step.
+        legs: Number of ranks, and the number of global batches before each stop.
+        options: Options of the samplers.
+        draw: How records are drawn with replacement, if at all.
+        epoch: The first epoch.
     """
 
     files: tuple[int, ...]
@@ -73,7 +73,7 @@ class Case:
 
 
 class Files:
-    """Small files of numbers, from which cases take theirs.
+    """Small files of numbers that supply the data of cases.
 
     Args:
         folder: Where to write them.
@@ -91,7 +91,7 @@ class Files:
             first += size
 
     def open(self, case: Case) -> fr.FastRecordDataset:
-        """Return the data of a case, made anew from open files."""
+        """Return the data of a case, from newly opened files."""
         if case.files not in self._opened:
             paths = [self._folder / f"{size}.frec" for size in case.files]
             self._opened[case.files] = fr.FastRecordDataset(paths, fields=("label", "number"))
@@ -125,14 +125,14 @@ def make_ranks(case: Case, data: fr.FastRecordDataset, world_size: int, **other:
 
 
 def in_turn(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return what several ranks have of a global batch, in the order of its positions."""
+    """Join several ranks' shares of a global batch, in the order of its positions."""
     missing = object()
     turns = itertools.zip_longest(*parts, fillvalue=missing)
     return [item for turn in turns for item in turn if item is not missing]
 
 
 def global_batches(sources: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield global batches of ranks, epoch after epoch: rank 0 has most, and says when one is over."""
+    """Yield the ranks' global batches of all epochs; an epoch ends with rank 0, which has most."""
     while True:
         ranks = [iter(source) for source in sources]
         for first in ranks[0]:
@@ -142,7 +142,7 @@ def global_batches(sources: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def whole_epochs(case: Case, data: fr.FastRecordDataset) -> list[list[list[int]]]:
-    """Return the global batches of a run that nobody disturbs."""
+    """Return the global batches of an uninterrupted run."""
     ranks = make_ranks(case, data, case.legs[0][0])
     for sampler in ranks:
         sampler.set_epoch(case.epoch)
@@ -151,7 +151,7 @@ def whole_epochs(case: Case, data: fr.FastRecordDataset) -> list[list[list[int]]
 
 
 def tail_problem(case: Case, records: int, epoch: list[list[int]]) -> str | None:
-    """Return what an epoch has seen twice or missed beyond what the tail says, if there is any."""
+    """Return what an epoch repeated or missed beyond its tail, or None."""
     seen = Counter(itertools.chain.from_iterable(epoch))
     n = case.options.get("num_samples", records)
     total = {"exact": n, "drop": n - n % case.global_batch, "pad": -(-n // case.global_batch) * case.global_batch}
@@ -161,7 +161,7 @@ def tail_problem(case: Case, records: int, epoch: list[list[int]]) -> str | None
         return f"batches of {[len(batch) for batch in epoch]}"
     if case.draw is not None:
         return None
-    # Padding goes round the epoch as often as need be: each record comes equally often, or once more.
+    # Padding repeats the epoch as often as needed: the counts of records differ by at most one.
     low, high = {"exact": (1, 1), "drop": (0, 1), "pad": (total["pad"] // n, -(-total["pad"] // n))}[
         case.options["tail"]
     ]
@@ -170,7 +170,7 @@ def tail_problem(case: Case, records: int, epoch: list[list[int]]) -> str | None
 
 
 def refusal_problem(case: Case, data: fr.FastRecordDataset, state: dict[str, Any]) -> str | None:
-    """Return how a state was not refused by a sampler of another global batch, if it was not."""
+    """Return an error if a sampler with another global batch accepted the state, or None."""
     other = {**case.options, "tail": "pad"}
     sampler = make_ranks(Case(case.files, case.view, case.global_batch + 1, case.legs, other, case.draw, 0), data, 1)[0]
     before = sampler.state_dict()
@@ -185,11 +185,11 @@ def refusal_problem(case: Case, data: fr.FastRecordDataset, state: dict[str, Any
 
 
 def problem(case: Case, files: Files) -> str | None:
-    """Return what is wrong with a run that was stopped and went on, if anything is."""
+    """Return what is wrong with a run that was stopped and resumed, or None."""
     data = files.open(case)
     n = case.options.get("num_samples", len(data))
     if case.options["tail"] == "drop" and n < case.global_batch:
-        return None  # refused when it is made
+        return None  # refused at construction
     epochs = whole_epochs(case, data)
     for epoch in epochs:
         if (wrong := tail_problem(case, len(data), epoch)) is not None:
@@ -198,7 +198,7 @@ def problem(case: Case, files: Files) -> str | None:
     found: list[list[int]] = []
     state: dict[str, Any] | None = None
     for number, (world_size, take) in enumerate(case.legs):
-        # The seed comes with the state; so do a tail and blocks, if they are not given.
+        # The state brings the seed, and also a tail and blocks if they are not given.
         given = {} if state is None else {"seed": number}
         ranks = make_ranks(case, files.open(case), world_size, **given)
         for sampler in ranks:

@@ -1,4 +1,4 @@
-"""What the tests of merge, split, shuffle and compact share: files to make others of, and what they hold."""
+"""Input files and content checks shared by the tests of merge, split, shuffle and compact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_rows(
     seed: int = 0,
     **metadata: Any,
 ) -> Path:
-    """Write records of up to `largest` random bytes, a label, and a key that names the file."""
+    """Write records of up to `largest` random bytes, a label, and a key with the file's name."""
     rng = np.random.default_rng(seed)
     if classes is not None:
         metadata["classes"] = list(classes)
@@ -41,7 +41,7 @@ def write_rows(
 
 
 def rows(path: str | os.PathLike[str]) -> list[Row]:
-    """Return all records of a file, labels as class names if there are any, after checking every checksum."""
+    """Verify all checksums and return all records, with labels as class names if there are any."""
     with fr.Reader(path) as reader:
         report = reader.verify()
         assert report["ok"], report["errors"]
@@ -66,6 +66,6 @@ def commits(path: str | os.PathLike[str]) -> int:
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a file says, but for where it comes from."""
+    """Return a file's metadata without its provenance."""
     with fr.Reader(path) as reader:
         return without_origin(reader.metadata)

@@ -1,6 +1,6 @@
-"""What happens on a full disk: `python -m tests.support.small_disk SCENARIO DISK WORK`, on a file system of a few MiB.
+"""Scenarios on a full disk: `python -m tests.support.small_disk SCENARIO DISK WORK`, on a few MiB.
 
-`tests/writer/test_small_disk.py` mounts one in a namespace of its own and runs these there.
+`tests/writer/test_small_disk.py` mounts one in its own namespace and runs them there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.rewriting import rows, write_rows
 
 FULL = os.strerror(errno.ENOSPC)
 SCENARIOS: dict[str, Callable[[Path, Path], None]] = {}
-# Bytes that are free at first: less than any result takes.
+# Free bytes at the start: less than any result needs.
 _FREE = 700_000
 
 
@@ -35,7 +35,7 @@ def scenario(function: Callable[[Path, Path], None]) -> Callable[[Path, Path], N
 
 
 class Ballast:
-    """A file that fills the disk but for some bytes."""
+    """A file that fills the disk except for some bytes."""
 
     def __init__(self, disk: Path, free: int = _FREE) -> None:
         self.disk, self.path = disk, disk / "ballast"
@@ -47,7 +47,7 @@ class Ballast:
         self.path.unlink()
 
     def others(self) -> list[str]:
-        """Return what else there is."""
+        """Return the other files."""
         return sorted(path.relative_to(self.disk).as_posix() for path in self.disk.rglob("*") if path.is_file())[1:]
 
 
@@ -56,7 +56,7 @@ def noise(side: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def images(folder: Path, count: int = 24) -> Path:
-    """Make images of some 60 KB each, in two classes."""
+    """Make images of about 60 KB each, in two classes."""
     return write(folder, {f"{'ab'[i % 2]}/{i:02d}.png": png(noise(144, i)) for i in range(count)})
 
 
@@ -87,9 +87,9 @@ def pack(disk: Path, work: Path) -> None:
 def pack_with_commits(disk: Path, work: Path) -> None:
     src, out = images(work / "src", 80), disk / "out.frec"
     for path in src.rglob("*.png"):
-        path.write_bytes(path.read_bytes()[:30_000])  # as far as a pack looks at it it is an image
+        path.write_bytes(path.read_bytes()[:30_000])  # the checks of pack still accept it
     pack_folder(src, work / "out.frec", commit_bytes=1)
-    ballast = Ballast(disk, 2_100_000)  # the first 64 files have room
+    ballast = Ballast(disk, 2_100_000)  # enough room for the first 64 files
     with pytest.raises(OSError, match=FULL) as caught:
         pack_folder(src, out, commit_bytes=1)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(out))
@@ -252,7 +252,7 @@ def pack_shards_at_the_last_page(disk: Path, work: Path) -> None:
 def at_each_size(
     disk: Path, names: list[str], expected: Path, read: Callable[[Path], object], write: Callable[[], object]
 ) -> None:
-    """Replace files with ever more free room, page by page: each place has its old or its new file."""
+    """Replace files with ever more free room: each path has its old or its new file."""
     for name in names:
         write_rows(disk / name, 3, seed=8)
     old = [(disk / name).read_bytes() for name in names]
@@ -260,7 +260,7 @@ def at_each_size(
     failures = []
     with ExitStack() as stack:
         for name in names:
-            stack.enter_context(fr.Reader(disk / name))  # what they read is not free when it is replaced
+            stack.enter_context(fr.Reader(disk / name))  # open files keep their room
         for free in range(pages - 8, pages + 200):
             ballast = Ballast(disk, free * 4096)
             try:

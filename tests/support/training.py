@@ -1,4 +1,4 @@
-"""What the tests of training share: small files of class-coloured images, and runs in processes of their own."""
+"""Small files of class-coloured images, and training runs in child processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fastrecord.train.meters import read_metrics
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
 CLASSES = ("blue", "green", "grey", "red")
 COLOURS = np.array([(60, 60, 180), (60, 180, 60), (128, 128, 128), (180, 60, 60)])
-# The smallest of torchvision's classifiers with batch normalisation and without dropout.
+# The smallest torchvision classifier with batch normalisation and without dropout.
 MODEL = "shufflenet_v2_x0_5"
 
 
 def write_colours(path: Path, count: int, *, seed: int, classes: Sequence[str] = CLASSES) -> Path:
-    """Pack `count` noisy 40 x 36 JPEGs, the class of each told by its mean colour."""
+    """Pack `count` noisy 40 x 36 JPEGs; the mean colour shows the class."""
     rng = np.random.default_rng(seed)
     with fr.Writer(path, SCHEMA, metadata={"classes": list(classes)}) as writer:
         for number in range(count):
@@ -42,7 +42,7 @@ def write_colours(path: Path, count: int, *, seed: int, classes: Sequence[str] =
 
 
 def write_numbered(path: Path, count: int) -> Path:
-    """Pack one-coloured 8 x 8 PNGs whose red and green say the record's number: `number_of` reads it back."""
+    """Pack one-coloured 8 x 8 PNGs with the record number in red and green, for `number_of`."""
     with fr.Writer(path, SCHEMA, metadata={"classes": ["only"]}) as writer:
         for number in range(count):
             buffer = io.BytesIO()
@@ -52,7 +52,7 @@ def write_numbered(path: Path, count: int) -> Path:
 
 
 def write_marked(path: Path, count: int, *, seed: int = 0) -> Path:
-    """Pack 32 x 32 PNGs whose red and green say the record's number, whatever the crop, and whose blue is noise."""
+    """Pack 32 x 32 PNGs: red and green encode the record number in any crop, blue is noise."""
     rng = np.random.default_rng(seed)
     with fr.Writer(path, SCHEMA, metadata={"classes": list(CLASSES)}) as writer:
         for number in range(count):
@@ -67,7 +67,7 @@ def write_marked(path: Path, count: int, *, seed: int = 0) -> Path:
 
 
 def numbers_of(images: Any) -> list[int]:
-    """Return the record numbers of a batch of images, uint8 (B, 3, S, S), of a file by `write_numbered`."""
+    """Return the record numbers of images, uint8 (B, 3, S, S), of a `write_numbered` file."""
     return [
         red + 256 * green for red, green in zip(images[:, 0, 0, 0].tolist(), images[:, 1, 0, 0].tolist(), strict=True)
     ]
@@ -96,9 +96,9 @@ def losses(out: Path) -> dict[int, float]:
 
 
 def assert_learnt(result: Result) -> None:
-    """Check that a run on images of four colours learnt to tell them apart.
+    """Check that a run on images of four colours learnt to distinguish them.
 
-    Guessing gives an error of 75 %. Some dozens of steps reach 0 to 25 %: how low depends on how a CPU rounds.
+    Guessing has an error of 75 %. A few dozen steps reach 0 to 25 %, depending on CPU rounding.
     """
     assert result.train.error1 < 40
     assert result.val is not None
@@ -106,7 +106,7 @@ def assert_learnt(result: Result) -> None:
 
 
 class Sender(logging.Handler):
-    """Sends this process a signal when a log line holds a text."""
+    """Sends a signal to this process when a log line contains a text."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Sender(logging.Handler):
 
 @contextmanager
 def signalled(text: str, number: int) -> Iterator[None]:
-    """Send this process a signal when the trainer logs a line that holds a text."""
+    """Send a signal to this process when the trainer logs a line with a text."""
     logger, sender = logging.getLogger("fastrecord.train"), Sender(text, number)
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -133,7 +133,7 @@ def signalled(text: str, number: int) -> Iterator[None]:
 
 @contextmanager
 def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run Python with `command` in a process group of its own, which is ended on leaving; stderr goes with stdout."""
+    """Run Python with `command` in a new process group and end it on exit; stderr joins stdout."""
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
     process = subprocess.Popen(
@@ -147,7 +147,7 @@ def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        # A launcher ends its own processes on SIGTERM; they are in groups of their own.
+        # A launcher ends its processes on SIGTERM; they are in their own groups.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -158,10 +158,10 @@ def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Return the output up to and with the first line that holds `text`.
+    """Return the output up to and including the first line with `text`.
 
     Raises:
-        EOFError: there is no such line.
+        EOFError: the output has no such line.
     """
     seen = ""
     if process.stdout is not None:
@@ -173,6 +173,6 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def read_rest(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for the end, and return the exit status and what output is left."""
+    """Wait for the end; return the exit status and the remaining output."""
     output = process.stdout.read() if process.stdout is not None else ""
     return process.wait(), output

@@ -1,4 +1,4 @@
-"""What the tests of views share: files whose records say their number, and what a view says about its records."""
+"""Files with numbered records, and checks of a view's records, shared by the view tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = fr.Schema(
 
 
 def write(path: Path, numbers: range, classes: list[str] = CLASSES) -> Path:
-    """Write records by their numbers, which are in their keys."""
+    """Write numbered records, with the number in the key."""
     with fr.Writer(path, SCHEMA, metadata={"classes": classes}) as writer:
         for number in numbers:
             label = classes.index(CLASSES[LABELS[number]])
@@ -30,12 +30,12 @@ def write(path: Path, numbers: range, classes: list[str] = CLASSES) -> Path:
 
 
 def numbers(view: fr.FastRecordDataset) -> list[int]:
-    """Return the numbers that the records of a view were written with, by their keys."""
+    """Return the original numbers of a view's records, from their keys."""
     return [int(key) for key, _ in view.samples]
 
 
 def check(view: fr.FastRecordDataset, expected: list[int]) -> None:
-    """Check everything that a view says about its records."""
+    """Check all that a view reports about its records."""
     n = len(expected)
     assert len(view) == n
     assert numbers(view) == expected
