@@ -1,4 +1,4 @@
-"""Data that several test modules share: a small folder of images, and a file packed from it."""
+"""Data shared by several test modules: a small folder of images, and its packed file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import fastrecord as fr
 if TYPE_CHECKING:
     from tests.support.loader_kinds import Kind
 
-# A shell starts background jobs with Ctrl-C ignored, and so would every process be that a test starts.
+# A shell starts background jobs with Ctrl-C ignored, and the children of a test inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
@@ -82,7 +82,7 @@ def write_bytes(path: Path, payloads: Sequence[bytes]) -> Path:
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 images in 3 class folders of uneven size, among them a grey and a CMYK JPEG and an RGBA PNG. Read only."""
+    """12 images in 3 uneven class folders, with grey and CMYK JPEGs and an RGBA PNG. Read only."""
     root = tmp_path_factory.mktemp("images")
     special = {"cat/1.jpg": ("L", "JPEG"), "dog/2.png": ("RGBA", "PNG"), "owl/0.jpg": ("CMYK", "JPEG")}
     seed = 0
@@ -98,13 +98,13 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def packed(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`image_folder` as one .frec file, in the order of ImageFolder. Read only: copy it before you change a byte."""
+    """`image_folder` as one .frec file, in ImageFolder order. Read only: copy it to change it."""
     return pack_folder(image_folder, tmp_path_factory.mktemp("packed") / "train.frec")
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Compute as the processes of the DDP tests do: sums in another order would differ in their last bits."""
+    """Compute like the DDP test processes: another order of sums changes the last bits."""
     import torch
 
     before = torch.get_num_threads()
@@ -115,7 +115,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file to train on: images of one colour a class."""
+    """A training file: each class has images of one colour."""
     from tests.support.training import write_colours
 
     return write_colours(tmp_path_factory.mktemp("colours") / "train.frec", 76, seed=0)
@@ -123,7 +123,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file to evaluate on, of the same classes."""
+    """An evaluation file with the same classes."""
     from tests.support.training import write_colours
 
     return write_colours(tmp_path_factory.mktemp("colours") / "val.frec", 37, seed=1)
@@ -131,7 +131,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 40 records that say their number. Read only."""
+    """A file of 40 numbered records. Read only."""
     from tests.support.viewing import COUNT, write
 
     return write(tmp_path_factory.mktemp("numbered") / "whole.frec", range(COUNT))
@@ -139,7 +139,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def numbered_halves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The records of `numbered` in two files, which number their classes in different ways. Read only."""
+    """The records of `numbered` in two files with different class numbers. Read only."""
     from tests.support.viewing import COUNT, write
 
     folder = tmp_path_factory.mktemp("halves")
@@ -175,7 +175,7 @@ def kind(request: pytest.FixtureRequest, photos: Path, patches: Path) -> Kind:
 
 @pytest.fixture
 def no_load_thread_is_left() -> Iterator[None]:
-    """Wait, behind the test, until its loaders' threads have ended; one in a huge image ends behind it."""
+    """Wait after the test until its loaders' threads have ended; one in a huge image ends later."""
     from tests.support.loading import wait_for_load_threads
 
     yield

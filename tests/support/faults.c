@@ -1,10 +1,10 @@
 /* Makes system calls of a process fail, for tests: preloaded (LD_PRELOAD), before the C library's own.
  *
- * FAULT_PATH    part of the path of the files it is about
- * FAULT_CALL    pwrite64, pread64, fdatasync, fsync, ftruncate64, copy_file_range or rename: this call fails ...
- * FAULT_AT      ... the so-manieth time, from 1 on ...
- * FAULT_ERRNO   ... with this error, once; later calls succeed as if nothing had been.
- * FAULT_TROUBLE each call is interrupted (EINTR) the first time, and then does 1,000 bytes at most.
+ * FAULT_PATH    part of the path of the affected files
+ * FAULT_CALL    pwrite64, pread64, fdatasync, fsync, ftruncate64, copy_file_range or rename: the call that fails
+ * FAULT_AT      which of these calls fails, counted from 1
+ * FAULT_ERRNO   the error of the failed call; later calls succeed
+ * FAULT_TROUBLE each call is interrupted once (EINTR), then transfers at most 1,000 bytes
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""Run experiments, keep what came of each, and write the table: `python -m tests.torture [NAME ...]`."""
+"""Runs experiments, keeps the outcomes, writes the table: `python -m tests.torture [NAME ...]`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The writer of the experiment `readers`: `python -m tests.torture.appending FOLDER LIMIT SHARE` until it is killed.
 
-It appends records by tests/torture/known.py to FOLDER/x.frec in every way there is, and begins a new generation of the
-file beyond LIMIT bytes. What is committed, it writes down after that in FOLDER/committed, a line each.
+It appends records of tests/torture/known.py to FOLDER/x.frec in every supported way. It begins a
+new generation of the file beyond LIMIT bytes. After each commit it adds a line to FOLDER/committed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tests.torture import known
 from tests.torture.processes import Pace
 
 _FIELDS = {name: kind for name, (kind, _) in known.FIELDS.items()}
-# Of a generation; each makes the records before it longer.
+# Per generation; each setting makes the following records longer.
 _MOST_LATER = 3
 
 
 class Appender:
-    """Appends to a file as a function of what is in it, and of chance.
+    """Appends to a file, depending on its content and on chance.
 
     Args:
-        folder: Where the file x.frec lies, or is to be.
-        limit: Bytes from which on the file is replaced by a new generation.
-        draw: Chance.
+        folder: The folder of x.frec.
+        limit: Size in bytes at which a new generation replaces the file.
+        draw: The random generator.
     """
 
     def __init__(self, folder: Path, limit: int, draw: Random) -> None:
@@ -39,7 +39,7 @@ class Appender:
         self._draw = draw
 
     def session(self) -> Iterator[str]:
-        """Open the file, do some work and end in one of the ways to end; yield between the steps of it."""
+        """Open the file, do some work and end in a random way; yield between the steps."""
         if not self.path.exists() or self.path.stat().st_size > self._limit:
             yield from self._begin_generation()
         with opened(self.path) as writer:
@@ -58,7 +58,7 @@ class Appender:
                 self._write_down(generation, len(writer))
                 yield f"generation {generation}, {len(writer):,} records"
             if self._draw.random() < 0.3:
-                # A part of a commit, which must never be seen.
+                # A part of a commit, which readers must never see.
                 self._append(writer, generation, commits.next_end(len(writer)) - 1)
                 writer.abort()
 
@@ -102,10 +102,10 @@ class Appender:
 
 @contextmanager
 def opened(path: Path) -> Iterator[fr.Writer]:
-    """Open a file to append to it; the experiment's own process may hold its lock for a moment.
+    """Open a file to append; retry, as the experiment's own process may hold its lock for a moment.
 
     Raises:
-        LockedError: another one holds it.
+        LockedError: another process holds it.
     """
     while True:
         try:
@@ -120,7 +120,7 @@ def opened(path: Path) -> Iterator[fr.Writer]:
 
 
 def committed(folder: Path) -> tuple[int, int]:
-    """Return the generation and the number of records of the last commit that was written down; (0, 0) if none was."""
+    """Return the generation and record count of the last logged commit; (0, 0) if there is none."""
     try:
         with (folder / "committed").open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 200))

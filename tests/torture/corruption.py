@@ -1,10 +1,10 @@
-"""Corruption is seen, and what can be saved is: flipped bits, damaged pages, repairs of files that have both."""
+"""Corruption is detected and repaired where possible: flipped bits, damaged pages, or both."""
 
 from __future__ import annotations
 
 from tests.torture.experiment import Experiment, seeded_test
 
-# More bits than any small file has: each of them, then.
+# More bits than any small file has, so every bit is flipped.
 BITS = Experiment(
     name="bits",
     promise=3,

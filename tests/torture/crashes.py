@@ -1,4 +1,4 @@
-"""Crash states and faults: tests of the core's, with more cases than `cargo test` runs, and of a fresh seed."""
+"""Crash states and faults: core tests with more cases than `cargo test` runs, and a fresh seed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The process from which those of tests/torture/endings.py are forked, so that each need not import torch anew.
+"""The process that forks the cases of tests/torture/endings.py, so that each need not import torch.
 
-It uses no loader itself. Cases come as lines of JSON, and so do the answers.
+It uses no loader itself. Cases and answers are lines of JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LABELS = sum(number % 3 for number in range(RECORDS))
 
 
 def write(folder: Path) -> None:
-    """Write what the processes load."""
+    """Write the files that the processes load."""
     write_photos(folder / "images.frec", RECORDS)
     payloads = [photo(number) for number in range(RECORDS)]
     payloads[RECORDS // 2] = payloads[0][:100]
@@ -56,12 +56,12 @@ def batches(folder: Path, case: dict[str, Any]) -> Iterator[Any]:
 
 
 def label_sum(loaded: Iterator[Any]) -> int:
-    """What all labels of the rest of an epoch add up to."""
+    """Return the sum of all labels in the rest of an epoch."""
     return sum(int((batch["label"] if isinstance(batch, dict) else batch[-1]).sum()) for batch in loaded)
 
 
 def read_for_ever(path: Path) -> None:
-    """Copy batches, most of the time without the GIL."""
+    """Copy batches, mostly without the GIL."""
     with fr.Reader(path) as reader:
         rows = np.arange(len(reader))
         out = np.empty(len(rows) * 1024, np.uint8)
@@ -70,7 +70,7 @@ def read_for_ever(path: Path) -> None:
 
 
 def fork(folder: Path, case: dict[str, Any], loaded: Iterator[Any], done: int) -> None:
-    """Fork amid an epoch: the child is refused the parent's iterator and has its own; the parent goes on."""
+    """Fork during an epoch: the child cannot use the parent's iterator but its own; the parent goes on."""
     child = os.fork()
     if child == 0:
         try:
@@ -87,18 +87,18 @@ def fork(folder: Path, case: dict[str, Any], loaded: Iterator[Any], done: int) -
 
 
 def end(folder: Path, case: dict[str, Any], begun: int) -> None:
-    """Load as the case says, and end as it says; `begun` is written to when loading has begun."""
+    """Load and end as the case says; write to `begun` when loading has begun."""
     ending = case["ending"]
     loaded = batches(folder, case)
     first = next(loaded)
     os.write(begun, b"x")
     if ending == "daemon thread":
-        # It reads and does not load: torch itself aborts where a daemon thread of Python is in it at the end.
+        # It reads but does not load: torch aborts if a Python daemon thread is in it at exit.
         threading.Thread(target=read_for_ever, args=[folder / "arrays.frec"], daemon=True).start()
         time.sleep(case["milliseconds"] / 1000)
         return
     done = label_sum(iter([first]))
-    # Amid an epoch: the iterator of one that is over gives nothing to anybody, forked or not.
+    # During an epoch: a finished iterator yields nothing to any process, forked or not.
     after = min(case["after"], RECORDS // case["batch"] - 2)
     for _, batch in zip(range(after), loaded, strict=False):
         done += label_sum(iter([batch]))
@@ -108,7 +108,7 @@ def end(folder: Path, case: dict[str, Any], begun: int) -> None:
         case "break":
             del loaded
         case "live iterator":
-            globals()["kept"] = loaded  # until the interpreter ends
+            globals()["kept"] = loaded  # until interpreter exit
         case "fork":
             fork(folder, case, loaded, done)
         case "os._exit":
@@ -123,7 +123,7 @@ def end(folder: Path, case: dict[str, Any], begun: int) -> None:
 
 
 def run(folder: Path, case: dict[str, Any], patience: float) -> dict[str, Any]:
-    """Fork a process for a case and wait for its end; returns what became of it."""
+    """Fork a process for a case, wait for its end and return the outcome."""
     reading, begun = os.pipe()
     child = os.fork()
     if child == 0:
@@ -152,13 +152,13 @@ def run(folder: Path, case: dict[str, Any], patience: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve cases until there are no more."""
+    """Serve cases until the input ends."""
     folder, patience = Path(sys.argv[1]), float(sys.argv[2])
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-    torch.set_num_threads(1)  # its own threads, which fork does not copy
+    torch.set_num_threads(1)  # fork does not copy torch's own threads
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not (folder / "arrays.frec").exists():
-        # In a process of its own: this one must not have used the core's threads when it forks.
+        # In a child process: this one must not have used the core's threads when it forks.
         writer = os.fork()
         if writer == 0:
             write(folder)

@@ -1,4 +1,4 @@
-"""Processes that load end in every way, at any moment: none hangs, none crashes, each has its right exit status."""
+"""Loading processes end in every way, at any moment: no hang, no crash, the right exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tests.torture.experiment import ROOT, Experiment, Outcome
 
-# How a process may end, and the exit status that is right (of a signal: its number, negative).
+# How a process may end, and its right exit status (for a signal: the negative number).
 ENDINGS = {
     "end of epoch": 0,
     "break": 0,
@@ -26,7 +26,7 @@ ENDINGS = {
     "exception of a bad record": 1,
     "Ctrl-C": -2,
 }
-_HANGS = 120  # seconds, on a machine that has other things to do
+_HANGS = 120  # seconds, on a busy machine
 
 
 def _endings(count: int) -> Outcome:

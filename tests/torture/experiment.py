@@ -1,4 +1,4 @@
-"""What an experiment is, what came of it, and how one that is a test of the core's is run."""
+"""`Experiment` and `Outcome`, and how to run an experiment that is a core test."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# A Rust test prints one such line, of JSON with the keys count, and optionally detail.
+# A Rust test prints one such line: JSON with the key count, and optionally detail.
 _REPORT = re.compile(r"^torture: (\{.*\})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an experiment.
+    """The outcome of an experiment.
 
     Attributes:
-        count: How many faults, states or inputs there were.
-        failures: What was lost, crashed or leaked, a sentence each, with what is needed to see it again.
-        detail: What else a reader of the table wants to know: the seed, what the counted were.
+        count: Number of faults, states or inputs.
+        failures: What was lost, crashed or leaked, a sentence each, with the data to reproduce it.
+        detail: More for the table: the seed, and the kinds that were counted.
     """
 
     count: int
@@ -39,13 +39,13 @@ class Experiment:
     """One row of the table.
 
     Attributes:
-        name: What the command line calls it.
-        promise: The number of the promise in docs/reliability.md that it holds.
-        what: What is counted: "crash states".
-        where: The files that do it, for those who want to read how.
-        short, long: How many there are in `make test` and in `make torture`; seconds if `what` says so.
-        run: Does that many.
-        in_tests: Whether tests/torture/test_torture.py runs the short one; the core's tests run by themselves.
+        name: The name on the command line.
+        promise: The number of the tested promise in docs/reliability.md.
+        what: The counted unit: "crash states".
+        where: The files of the experiment.
+        short, long: The count in `make test` and in `make torture`; seconds if `what` says so.
+        run: The function; takes the count.
+        in_tests: Whether test_torture.py runs the short one. Core tests run by themselves.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Experiment:
 
 
 def measured(experiment: Experiment, count: int) -> dict[str, Any]:
-    """Run an experiment and return its row: what it is, what came of it, the seconds it took, and the day."""
+    """Run an experiment; return its row with the outcome, the seconds it took, and the date."""
     start = time.monotonic()
     outcome = experiment.run(count)
     row = {name: getattr(experiment, name) for name in ("name", "promise", "what", "where")}
@@ -76,18 +76,18 @@ def cargo_test(
     features: str = "",
     env: dict[str, str] | None = None,
 ) -> Outcome:
-    """Run a test of a crate with `FASTRECORD_TORTURE` = count, which it takes for its own number of cases.
+    """Run a crate's test with `FASTRECORD_TORTURE` = count, the number of cases that the test uses.
 
-    The test prints `torture: {"count": ..., "detail": ...}`, with the count of what it really did; if it fails, what it
-    printed is the failure. The counts of several are added.
+    The test prints `torture: {"count": ..., "detail": ...}` with the count of cases that it
+    ran. If it fails, its output is the failure. The counts of several tests are added.
 
     Args:
-        target: The file under the crate's tests, without its ending, or "lib".
-        name: The test's name, exactly; None for all of the file's.
-        count: How many.
+        target: The file under the crate's tests, without its suffix, or "lib".
+        name: The exact name of the test; None for all tests of the file.
+        count: Number of cases.
         package: The crate.
-        features: Of the crate, for cargo.
-        env: Further variables.
+        features: Features of the crate, for cargo.
+        env: Additional environment variables.
     """
     command = ["cargo", "test", "--profile", "torture", "-p", package]
     command += ["--lib"] if target == "lib" else ["--test", target]
@@ -105,7 +105,7 @@ def cargo_test(
 
 
 def seeded_test(target: str, name: str) -> Callable[[int], Outcome]:
-    """Return what runs a test of the core's, as `cargo_test` does, of a fresh seed each time."""
+    """Return a function that runs a core test by `cargo_test`, with a fresh seed each time."""
 
     def run(count: int) -> Outcome:
         return cargo_test(target, name, count, env={"FASTRECORD_SEED": str(secrets.randbelow(1 << 32))})

@@ -1,4 +1,4 @@
-"""All experiments, those of the first promise first."""
+"""All experiments, in the order of the promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile bytes by the million: the fuzz targets of rust/fuzz under libFuzzer and AddressSanitizer, Rust and C."""
+"""The fuzz targets of rust/fuzz under libFuzzer and AddressSanitizer, for Rust and C code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from tests.torture.experiment import ROOT, Experiment, Outcome
 
 FUZZ = ROOT / "rust" / "fuzz"
-# What the fuzzer finds interesting, and what it finds: the next run goes on from there.
+# Interesting inputs and findings of the fuzzer; the next run starts from them.
 KEPT = ROOT / ".cache" / "fuzz"
-# Seconds that one input may take, and memory: Rust code has a bound within the targets, this is for the C libraries.
+# Limits per input, seconds and memory: for the C libraries, as the targets bound the Rust code.
 TIMEOUT, MEMORY_MIB = 25, 2048
-# Each target's longest input: what the format needs to say all it can, and no more.
+# The longest input of each target: enough for every feature of the format.
 MOST_BYTES = {
     "open": 20480,
     "read": 160,
@@ -28,8 +28,9 @@ MOST_BYTES = {
     "crop_ready": 4096,
     "append": 160,
 }
-# As cargo-fuzz sets it up: counters at each edge, the sanitizer's checks of memory. But no trace of comparisons, which
-# takes a third of the time: what can only be guessed with one (magic numbers, checksums) is in words/, or made right.
+# The flags of cargo-fuzz: counters at each edge and the sanitizer's memory checks. They omit the
+# trace of comparisons, which takes a third of the time. The targets fix checksums or find magic
+# numbers in words/, so the fuzzer need not guess them.
 _RUST = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -54,10 +55,10 @@ def nightly_host() -> str | None:
 
 
 def build(target: str, host: str) -> Path:
-    """Build a target and all below it with the sanitizer; return the program.
+    """Build a target and its dependencies with the sanitizer; return the program.
 
     Raises:
-        subprocess.CalledProcessError: what did not build, in its stderr.
+        subprocess.CalledProcessError: the build failed; stderr names the cause.
     """
     folder = Path(os.environ.get("CARGO_TARGET_DIR", FUZZ / "target"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,9 +66,9 @@ def build(target: str, host: str) -> Path:
     subprocess.run(["cc", "-O2", "-c", FUZZ / "counters.c", "-o", counters], check=True, capture_output=True, text=True)
     more = {
         "RUSTFLAGS": " ".join([*_RUST, f"-Clink-arg={counters}"]),
-        # Of the target alone: what runs while building is built as ever.
+        # For the target only: build scripts are built without it.
         f"CFLAGS_{host.replace('-', '_')}": _C,
-        # libjpeg-turbo's build links programs, too.
+        # libjpeg-turbo's build also links programs.
         "LDFLAGS": str(counters),
         "CARGO_TARGET_DIR": str(folder),
     }
@@ -78,7 +79,7 @@ def build(target: str, host: str) -> Path:
 
 
 def fuzz(target: str, count: int) -> Outcome:
-    """Run a target that often, from the committed corpus and what earlier runs have added."""
+    """Run a target this often, from the committed corpus and the inputs that earlier runs added."""
     host = nightly_host()
     if host is None:
         return Outcome(0, ["fuzzing needs Rust's nightly toolchain: rustup toolchain install nightly"])
@@ -89,14 +90,14 @@ def fuzz(target: str, count: int) -> Outcome:
     kept = KEPT / target
     (kept / "corpus").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        # A copy: libFuzzer runs in any folder but writes what it looks at now.
+        # A copy: libFuzzer runs in any folder but writes its current input.
         ours = shutil.copytree(FUZZ / "corpus" / target, Path(folder) / "corpus")
         command = [
             *(str(program), str(kept / "corpus"), str(ours)),
             *(f"-runs={count}", f"-max_len={MOST_BYTES[target]}", f"-timeout={TIMEOUT}"),
             *(f"-rss_limit_mb={MEMORY_MIB}", f"-malloc_limit_mb={MEMORY_MIB // 2}", "-detect_leaks=0"),
             *("-print_final_stats=1", f"-artifact_prefix={kept}/"),
-            # Weighing inputs by how rare their edges are takes longer than many an input.
+            # Weighing inputs by the rarity of their edges takes longer than many inputs.
             "-entropic=0",
         ]
         words = FUZZ / "words" / target

@@ -1,4 +1,4 @@
-"""Training jobs and the files that they train on, for the experiments that run them."""
+"""Training jobs, and the files that they train on, for the experiments that run jobs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from random import Random
 import fastrecord as fr
 from tests.torture.processes import end_with_parent, environment
 
-# The smallest of torchvision's classifiers with batch normalisation and without dropout.
+# The smallest torchvision classifier with batch normalisation and without dropout.
 _MODEL = "shufflenet_v2_x0_5"
-# Beyond them commits change the metadata alone, so that epochs stay short.
+# Later commits change only the metadata, so that epochs stay short.
 _MOST_RECORDS = 600
 
 
 def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start the trainer on files/train.frec and files/val.frec with all that it says going to files/said.
+    """Start the trainer on files/train.frec and files/val.frec; its output goes to files/said.
 
     Args:
-        files: The folder by `write_data`.
-        options: Further ones of the trainer.
-        ranks: Processes, by torchrun; 0: without it.
-        temporary: Where the job's temporary files go.
+        files: The folder made by `write_data`.
+        options: Additional options of the trainer.
+        ranks: Number of torchrun processes; 0 runs without torchrun.
+        temporary: The folder for the job's temporary files.
     """
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks else []
     command = [sys.executable, "-m", *launcher, "fastrecord.train", str(files / "train.frec")]
     command += ["--val", str(files / "val.frec"), "--out", str(files / "out"), "--model", _MODEL, "--device", "cpu"]
-    # The global batch is the same, so that a job can go on with what one of another number of ranks has left.
+    # The global batch is constant, so that a job can resume with another number of ranks.
     command += ["--image-size", "32", "--batch-size", str(16 // max(1, ranks)), "--lr", "0.001", *map(str, options)]
     more = {} if temporary is None else {"TMPDIR": str(temporary)}
     with (files / "said").open("ab") as said:
@@ -49,13 +49,13 @@ def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | N
 
 
 def said(files: Path, size: int = 2000) -> str:
-    """Return the last of what jobs said."""
+    """Return the end of the jobs' output."""
     return (files / "said").read_text(errors="replace")[-size:]
 
 
 def write_data(folder: Path) -> None:
-    """Write what jobs train and evaluate on: some hundred small images."""
-    # It imports torch, which processes that only look on do not need.
+    """Write training and evaluation data for jobs: a few hundred small images."""
+    # Imports torch, which observing processes do not need.
     from tests.support.training import write_colours
 
     write_colours(folder / "train.frec", 200, seed=0)
@@ -63,7 +63,7 @@ def write_data(folder: Path) -> None:
 
 
 def steps_of(files: Path) -> int:
-    """Return the steps that the jobs in a folder have done."""
+    """Return the steps that the jobs in a folder have completed."""
     try:
         lines = (files / "out" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def steps_of(files: Path) -> int:
 
 @contextmanager
 def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Let a process append to folder/train.frec, and kill it in the end."""
+    """Let a process append to folder/train.frec, and kill it at the end."""
     command = [sys.executable, "-m", "tests.torture.jobs", str(folder / "train.frec")]
     with (
         (folder / "said").open("ab") as out,
@@ -86,14 +86,14 @@ def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes, some of which may be gone."""
+    """Send a signal to processes; some may be gone."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def main() -> None:
-    """Append copies of a file's first records to it, a commit each, until the parent is gone."""
+    """Append copies of a file's first records, one commit each, until the parent is gone."""
     path, parent, draw = Path(sys.argv[1]), os.getppid(), Random()
     with fr.Reader(path) as reader:
         records = [record | {"image": bytes(record["image"])} for record in reader]

@@ -1,4 +1,4 @@
-"""Killing processes at random moments, and looking at what they leave."""
+"""Kills processes at random moments and checks what they leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import fastrecord as fr
 from tests.support.packing import metadata, records
 
-# Nobody waits longer for a process that is to be killed, however busy the machine is.
+# Upper bound on the wait for a process to kill, also on a busy machine.
 _PATIENCE = 120
 _PRELOADED = ["tests.torture.sigkill", "fastrecord.cli.pack", "fastrecord.operations.rewrite"]
 
@@ -33,12 +33,12 @@ class Killer:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        # Forked off a process that has everything imported, and no threads.
+        # Forked from a process that has imported everything and has no threads.
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
 
     def run(self, target: Callable[..., None], *arguments: Any, kill_after: float | None = None) -> Ended:
-        """Run a victim, to its end or for so many seconds."""
+        """Run a victim until its end, or for this many seconds."""
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(target=target, args=(theirs, *arguments))
         process.start()
@@ -75,11 +75,11 @@ class Ended:
 
 
 class Story(ABC):
-    """Something that writes, and is killed.
+    """A writing task that is killed.
 
     Args:
-        killer: Who kills.
-        folder: An empty folder of its own.
+        killer: Runs and kills the processes.
+        folder: Its own, empty folder.
     """
 
     name = ""
@@ -101,7 +101,7 @@ class Story(ABC):
         self.seconds = ended.seconds
 
     def once(self) -> None:
-        """Kill it, maybe several times; look at what is left; let it come to its end, and compare."""
+        """Kill it, maybe several times; check the remains, let it finish, and compare."""
         here = Path(tempfile.mkdtemp(dir=self.folder))
         self.before(here)
         for _ in range(1 + (self.killer.rng.random() < 0.3) + (self.killer.rng.random() < 0.1)):
@@ -110,7 +110,7 @@ class Story(ABC):
                 if ended.status != 0:
                     raise AssertionError(f"it ended by itself, with {ended.status}")
                 self.killer.phases["after the end"] += 1
-                # Machines get busier and quieter: kills are to fall within the run.
+                # The load of the machine varies: kills must fall within the run.
                 self.seconds *= 0.93
                 break
             self.seconds *= 1.01
@@ -129,18 +129,18 @@ class Story(ABC):
         """Make the input."""
 
     def before(self, here: Path) -> None:  # noqa: B027
-        """Put there what the victim finds."""
+        """Put the victim's starting files in place."""
 
     @abstractmethod
     def victim(self, here: Path) -> tuple[Any, ...]:
-        """Return what is to run: a function and its arguments. After a kill the same goes on."""
+        """Return a function and its arguments. After a kill the same call resumes."""
 
     @abstractmethod
     def look(self, here: Path) -> str:
-        """Check what a kill has left, `promised` records at least; return which moment it was."""
+        """Check the remains, at least `promised` records; return the moment of the kill."""
 
     def compare(self, here: Path) -> None:
-        """Compare the result with the undisturbed one."""
+        """Compare the result with the uninterrupted one."""
         found, expected = here / "out.frec", self.expected / "out.frec"
         verify(found)
         if records(found) != records(expected) or metadata(found) != metadata(expected):
@@ -148,7 +148,7 @@ class Story(ABC):
 
 
 def verify(path: Path) -> None:
-    """Check all checksums of a file that is to be whole."""
+    """Verify all checksums of a file that must be complete."""
     with fr.Reader(path) as reader:
         report = reader.verify()
         if not report["ok"] or not reader.complete or reader.tail_bytes:

@@ -1,4 +1,4 @@
-"""Records that can not be taken for each other: a value is a function of file generation, record number and field."""
+"""Distinct records: a value is a function of file generation, record number and field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASES = 16
 
 
 class WrongDataError(Exception):
-    """What was read is not what was written."""
+    """The read value differs from the written one."""
 
 
 def _base(number: int) -> bytes:
@@ -28,7 +28,7 @@ def _base(number: int) -> bytes:
     return buffer.getvalue()
 
 
-# Their pixels tell images apart, and a comment that no other record's has tells the bytes apart.
+# The pixels identify an image; a unique comment identifies its bytes.
 BASES = [_base(number) for number in range(_BASES)]
 
 
@@ -51,7 +51,7 @@ def _words(draw: Random) -> list[str]:
 
 
 def _array(dtype: str, *shape: int) -> Callable[[Random], np.ndarray[Any, Any]]:
-    """Return what draws arrays; of dimensions below 0 the length is drawn too, up to the number without its sign."""
+    """Return a function that draws arrays; dimension -n draws a length up to n."""
 
     def draw_array(draw: Random) -> np.ndarray[Any, Any]:
         dims = [dim if dim > 0 else draw.randrange(-dim) for dim in shape]
@@ -61,7 +61,7 @@ def _array(dtype: str, *shape: int) -> Callable[[Random], np.ndarray[Any, Any]]:
     return draw_array
 
 
-# Field -> its type, and what draws a value.
+# Field -> its type, and a function that draws a value.
 FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
     "image": (fr.image(), _image),
     "label": (fr.int64(), lambda draw: draw.getrandbits(62)),
@@ -78,7 +78,7 @@ FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
     "flag": (fr.bool_(), lambda draw: draw.random() < 0.5),
     "weight": (fr.float64(), lambda draw: draw.random()),
 }
-# Those that are added later, by their number modulo these.
+# Fields that are added later; their number modulo this length selects the type.
 _LATER = ("label", "key", "data", "point")
 IMAGE_FIELDS = ("image", "label", "key")
 ARRAY_FIELDS = tuple(name for name in FIELDS if name != "image")
@@ -94,7 +94,7 @@ def _kind(name: str) -> str:
 
 
 def value(generation: int, number: int, name: str) -> Any:
-    """Return what record `number` of a file's generation has in a field."""
+    """Return the value of a field in record `number` of a generation."""
     return FIELDS[_kind(name)][1](Random(f"{generation}/{number}/{name}"))
 
 
@@ -109,7 +109,7 @@ def pixels(generation: int, number: int) -> np.ndarray[Any, Any]:
 
 
 def same(expected: Any, found: Any) -> bool:
-    """Tell whether a value came back as it was: from a record, a batch, or as a tensor."""
+    """Return whether a value from a record, a batch or a tensor equals the written one."""
     if isinstance(expected, bytes):
         return bytes(found) == expected
     if isinstance(expected, np.ndarray):
@@ -121,10 +121,10 @@ def same(expected: Any, found: Any) -> bool:
 
 
 def compare(generation: int, numbers: Iterable[int], name: str, found: Iterable[Any], where: str) -> None:
-    """Compare what was read of a field of some records.
+    """Compare the values of a field, read from some records.
 
     Raises:
-        WrongDataError: it is not what was written; names the record, and how it was read.
+        WrongDataError: a value differs; the message names the record and the way of reading.
     """
     for number, got in zip(numbers, found, strict=True):
         if not same(value(generation, number, name), got):
@@ -132,19 +132,19 @@ def compare(generation: int, numbers: Iterable[int], name: str, found: Iterable[
 
 
 class Commits:
-    """After which numbers of records a generation is committed, which is a function too."""
+    """Record counts at which a generation is committed; also a pure function."""
 
     def __init__(self, generation: int) -> None:
         self._draw = Random(f"commits {generation}")
         self._ends = [0]
 
     def next_end(self, count: int) -> int:
-        """Return the end of the commit that record `count` is in."""
+        """Return the end of the commit with record `count`."""
         while self._ends[-1] <= count:
             size = self._draw.choice((1, self._draw.randrange(1, 8), self._draw.randrange(1, 60), 200))
             self._ends.append(self._ends[-1] + size)
         return self._ends[bisect_right(self._ends, count)]
 
     def is_end(self, count: int) -> bool:
-        """Tell whether a commit ends with so many records."""
+        """Return whether a commit ends at this record count."""
         return count == 0 or self.next_end(count - 1) == count

@@ -1,4 +1,4 @@
-"""Loaders made and ended in every way, and what is left of them: `python -m tests.torture.leaks COUNT`."""
+"""Ends loaders in every way and measures leaks: `python -m tests.torture.leaks COUNT`."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tqdm import tqdm
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import Use, apart, descendants, use
 
-# Bytes that each loader may seem to leave: memory is counted in pages, and what is held for good comes in steps.
+# Tolerated bytes per loader: memory is counted in pages, and lasting allocations come in steps.
 _LEAST_LEAK = 512
-# From so many loaders on the slope is looked at, below it how much there is in the end.
+# From this many loaders on, check the slope; below it, check the total.
 _ENOUGH = 2000
 _ROOM = 32 << 20
 _HUNDRED = 100
-# Of so many hundreds so many in a row are traced, from the same number on; it takes twice the time.
+# In this many hundreds, trace this many in a row. Tracing doubles the time.
 _PERIOD, _TRACED = 50, 10
-# Objects that replace older ones, which were not traced, look like more of them at first: torch's table of what
-# processes share holds 128, and Python keeps some of each size. Hundreds until all have been replaced:
+# Objects that replace older, untraced ones look like growth at first: torch's table of shared
+# memory holds 128, and Python keeps some of each size. Hundreds until all have been replaced:
 _REPLACED = 4
-# Bytes of Python's objects that each loader may seem to leave: in so few hundreds the table's state tells.
+# Tolerated bytes of Python objects per loader: over so few hundreds the table's state shows.
 _LEAST_TRACED = 64
 
 
 @dataclass
 class Samples:
-    """What was held after some loaders, all of which have ended.
+    """What the process held after some loaders, which have all ended.
 
     Attributes:
-        made: Loaders so far.
-        memory: Bytes of the process then.
-        blocks: Python's own of them.
-        traced: Bytes of Python's objects that each loader left, of hundreds of them in a row.
+        made: Number of loaders so far.
+        memory: Bytes of the process.
+        blocks: Bytes of Python's allocator.
+        traced: Bytes of Python objects per loader, over hundreds of them in a row.
     """
 
     made: list[int] = field(default_factory=list)
@@ -54,12 +54,12 @@ class Samples:
     traced: list[float] = field(default_factory=list)
 
     def leaks(self) -> tuple[list[str], str]:
-        """Return what grows that should not, and how much all of it does."""
+        """Return what grows but should not, and the growth of every quantity."""
         if self.made[-1] < _ENOUGH:
             grown = self.memory[-1] - self.memory[0]
             failures = [f"{grown} bytes more in the end"] if grown > _ROOM else []
             return failures, f"memory grew by {grown / 1024:.0f} KiB"
-        # What is made once and kept, such as what messages are looked up in, is there by then.
+        # By then everything that is made once and kept exists, such as message tables.
         later = len(self.made) // 5
         made = self.made[later:]
         memory, blocks = slope(made, self.memory[later:]), slope(made, self.blocks[later:])
@@ -72,13 +72,13 @@ class Samples:
 
 
 def slope(made: Iterable[int], held: Iterable[float]) -> float:
-    """Return by how much more is held with each loader: the median over all pairs of moments (Theil and Sen)."""
+    """Return the growth per loader: the median over all pairs of moments (Theil and Sen)."""
     points = list(zip(made, held, strict=True))
     return statistics.median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2))
 
 
 def settled(first: Use) -> Use:
-    """Return what this process holds once threads that are ending have ended, or after a minute."""
+    """Return what this process holds once its ending threads are gone, or after a minute."""
     end = time.monotonic() + 60
     while (now := use()).threads > first.threads and time.monotonic() < end:
         time.sleep(0.01)
@@ -86,7 +86,7 @@ def settled(first: Use) -> Use:
 
 
 def shared_memory(pids: Iterable[int]) -> list[str]:
-    """Return what processes, which may be gone, have put into shared memory by torch."""
+    """Return what processes have put into shared memory by torch; the processes may be gone."""
     folder, mine = Path("/dev/shm"), set(pids)
     found = [(path.name, re.match(r"torch_(\d+)_", path.name)) for path in folder.iterdir()] if folder.exists() else []
     return [name for name, match in found if match is not None and int(match[1]) in mine]
@@ -96,16 +96,16 @@ Step = Callable[[], None]
 
 
 def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) -> tuple[list[str], Samples]:
-    """Do `count` steps, look after each hundred at what is held, and return what is not as before.
+    """Do `count` steps, measure after each hundred, and return what has changed.
 
     Args:
-        count: How many.
-        often: Done in turn.
-        rarely: Done in turn, too, one of them in the place of each step number `rare`.
-        rare: See there.
+        count: Number of steps.
+        often: Steps that run in turn.
+        rarely: Steps that run in turn instead of each step number `rare`.
+        rare: Interval of the `rarely` steps.
     """
     hundred = min(_HUNDRED, max(1, count // 6))
-    # Before anything is counted: it has a thread.
+    # Before the first count: it has a thread.
     hundreds = tqdm(range(0, count, hundred), unit="x100", disable=None)
     for step in [*often, *rarely] * 3:
         step()
@@ -125,7 +125,7 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
             failures.append(f"after {stop}: {now}, before the first one {first}")
         if tracemalloc.is_tracing():
             traced.append((stop, tracemalloc.get_traced_memory()[0]))
-            # The traces take memory themselves.
+            # The traces also take memory.
             if place < _TRACED - 1:
                 continue
             tracemalloc.stop()
@@ -139,7 +139,7 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
 
 
 def run_here(count: int) -> Outcome:
-    """Do all of it in this process."""
+    """Do everything in this process."""
     from tests.torture import ways
 
     folder = Path(tempfile.mkdtemp(prefix="leaks-"))
@@ -157,7 +157,7 @@ def run_here(count: int) -> Outcome:
 
 
 def run(count: int) -> Outcome:
-    """See the module; in a process of its own."""
+    """See the module docstring; runs in a child process."""
     return apart("leaks", count)
 
 

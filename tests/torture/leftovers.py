@@ -1,4 +1,4 @@
-"""Training jobs that are killed, and what is left of them: `python -m tests.torture.leftovers JOBS`."""
+"""Kills training jobs and checks their leftovers: `python -m tests.torture.leftovers JOBS`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.torture.leaks import shared_memory
 from tests.torture.processes import apart, children, command_line, descendants, identity, still_there
 
 _PATIENCE = 600
-# What torch and Python leave in the temporary folder when they are killed; docs/reliability.md names it.
+# Files that killed torch and Python processes leave; docs/reliability.md names them.
 _OTHERS = ("torchelastic_", "pymp-", "torchinductor_")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to run a job and to kill it.
+    """A way to run and kill a job.
 
     Attributes:
-        name: What it is.
-        options: Of the trainer.
-        ranks: By torchrun; 0: without it.
-        killed: "all": the launcher and its ranks, but no workers. "launcher": it alone. "rank", "worker": one of them.
+        name: The name of the way.
+        options: Options of the trainer.
+        ranks: Number of torchrun processes; 0 runs without torchrun.
+        killed: "all": launcher and ranks, no workers. "launcher": only it. "rank", "worker": one.
     """
 
     name: str
@@ -58,7 +58,7 @@ KINDS = [
 
 
 def parts(job: subprocess.Popen[bytes], kind: Kind) -> dict[str, list[int]]:
-    """Return a job's processes by what they are."""
+    """Return a job's processes by role."""
     if not kind.ranks:
         return {"launcher": [job.pid], "rank": [job.pid], "worker": children(job.pid)}
     ranks = children(job.pid)
@@ -70,7 +70,7 @@ class Run:
     """One run of the experiment.
 
     Attributes:
-        folder: Where all is; its `out` is that of the jobs, each of which goes on with what the one before left.
+        folder: The working folder. The jobs share `out`; each resumes from its predecessor.
     """
 
     folder: Path
@@ -84,13 +84,13 @@ class Run:
         write_data(self.folder)
 
     def kill_one(self, kind: Kind) -> None:
-        """Start a job, kill it at some moment, and look at what is left."""
+        """Start a job, kill it at a random moment, and check the leftovers."""
         stale, before = self.hidden(), steps_of(self.folder)
         with appender(self.folder):
             options = ("--epochs", "1000000", "--checkpoint-every", "1", "--print-freq", "1", "--resume", "auto")
             job = start_job(self.folder, *options, *kind.options, ranks=kind.ranks, temporary=self.temporary)
             try:
-                # Sometimes while it starts, mostly while it trains and writes checkpoints.
+                # Sometimes during startup, mostly during training and checkpoints.
                 early = self.draw.random() < 0.15 and kind.killed == "all"
                 end = time.monotonic() + (self.draw.uniform(0, 8) if early else _PATIENCE)
                 while steps_of(self.folder) <= before and job.poll() is None and time.monotonic() < end:
@@ -115,7 +115,7 @@ class Run:
         self.counts["processes"] += len(there)
 
     def has_begun(self, kind: Kind, before: int, stale: dict[str, int]) -> None:
-        """Check that a job goes on from its checkpoint, and has tidied up behind the one before."""
+        """Check that a job resumes from its checkpoint and removed its predecessor's files."""
         if steps_of(self.folder) <= before:
             self.failures.append(f"{kind.name}: no step in {_PATIENCE} s, or the end: {said(self.folder)}")
         if kept := [name for name, inode in self.hidden().items() if stale.get(name) == inode]:
@@ -129,7 +129,7 @@ class Run:
         return self.hidden()
 
     def look_at_files(self, kind: Kind, pids: list[int]) -> None:
-        """Check lock, shared memory and temporary files, of a job and of a writer that have been killed."""
+        """Check locks, shared memory and temporary files of a killed job and a killed writer."""
         try:
             fr.Writer(self.folder / "train.frec", mode="a").abort()
         except fr.LockedError as error:
@@ -145,7 +145,7 @@ class Run:
 
 
 def run_here(count: int) -> Outcome:
-    """Do all of it in this process and those that it starts."""
+    """Do everything in this process and its children."""
     folder = Path(tempfile.mkdtemp(prefix="leftovers-"))
     try:
         run = Run(folder)
@@ -158,7 +158,7 @@ def run_here(count: int) -> Outcome:
 
 
 def run(count: int) -> Outcome:
-    """See the module; in a process of its own."""
+    """See the module docstring; runs in a child process."""
     return apart("leftovers", count)
 
 

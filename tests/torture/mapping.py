@@ -1,8 +1,8 @@
-"""A file that is cut short, replaced, deleted or written over while it is read, at a moment that nobody chose.
+"""A file is truncated, replaced, deleted or overwritten at a random moment while it is read.
 
-`python -m tests.torture.mapping` is the reader: a process that takes one file after the other, so that thousands can be
-broken. It compares all that it gets, and says how it ended. The other process breaks the file. Neither may a signal end
-the reader, nor may anything wrong come out of a read.
+`python -m tests.torture.mapping` is the reader: one process takes many files, so that thousands
+can be broken. It compares everything it reads and reports how it ended. The other process breaks the file.
+No signal may end the reader, and no read may return wrong data.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ SCHEMA = fr.Schema(
     }
 )
 Read = Callable[[], None]
-# A reader that says nothing for so long hangs.
+# A reader that is silent for this many seconds hangs.
 _PATIENCE = 120.0
 _MOST_FAILURES = 30
-# What comes of a file, and whether every read of it must end in an error.
+# The damage to a file, and whether every read of it must then fail.
 CHANGES = {"truncate": True, "truncate and extend": True, "overwrite": True, "replace": False, "delete": False}
 
 
 def content(number: int, seed: int) -> dict[str, Any]:
-    """Return a record; those of another seed are other ones."""
+    """Return a record; another seed gives other records."""
     rng = np.random.default_rng((seed, number))
     return {
         "data": rng.bytes(SIZE),
@@ -61,7 +61,7 @@ def content(number: int, seed: int) -> dict[str, Any]:
 
 
 def write(path: Path, seed: int) -> Path:
-    """Write a file of such records."""
+    """Write a file of these records."""
     with fr.Writer(path, SCHEMA) as writer:
         for number in range(RECORDS):
             writer.append(content(number, seed))
@@ -69,21 +69,21 @@ def write(path: Path, seed: int) -> Path:
 
 
 class WrongDataError(AssertionError):
-    """What was read is not what was written."""
+    """The read data differ from the written data."""
 
 
 def check(right: object, what: str) -> None:
-    """Raise if something is not right."""
+    """Raise if a condition is false."""
     if not right:
         raise WrongDataError(what)
 
 
 class Reading:
-    """A file that is read in one way, again and again; each of these opens it, and returns what reads and compares.
+    """A file that is read repeatedly; each method opens it and returns a reading function.
 
     Args:
-        task: What the reader's process was told: path, access, seed, and `whole`, the same file where nobody breaks it.
-        known: The records.
+        task: The reader's task: path, access, seed, and `whole`, an unbroken copy of the file.
+        known: The expected records.
     """
 
     def __init__(self, task: dict[str, Any], known: list[dict[str, Any]]) -> None:
@@ -165,7 +165,7 @@ class Reading:
         return read
 
     def workers(self) -> Read:
-        """Read an epoch in a worker process of torch's."""
+        """Read an epoch in a torch worker process."""
         from torch.utils.data import DataLoader
 
         data = fr.FastRecordDataset(self._path, access=self._access, decode=None)
@@ -188,12 +188,12 @@ WAYS: dict[str, Callable[[Reading], Read]] = {
     "arrays": Reading.arrays,
     "workers": Reading.workers,
 }
-# A process more each time: rarely.
+# Each starts another process, so rarely.
 _RARE = "workers"
 
 
 def read_all() -> None:
-    """Read the files that standard input names, each until it is an error or until told to stop."""
+    """Read the files named on standard input, each until an error or a stop request."""
     known = [content(number, 0) for number in range(RECORDS)]
     for line in sys.stdin:
         task = json.loads(line)
@@ -212,7 +212,7 @@ def read_all() -> None:
 
 
 def say(line: str) -> None:
-    """Tell the process that breaks files."""
+    """Report to the process that breaks files."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -225,7 +225,10 @@ class Child:
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, task: dict[str, Any], between: Callable[[], None]) -> str:
-        """Have a file read, call `between` once it is open, and return how it ended; "" if the process ended."""
+        """Have a file read, call `between` once it is open; return how it ended.
+
+        The result is "" if the reading process ended.
+        """
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -266,7 +269,7 @@ def change(kind: str, path: Path, other: Path, rng: Random) -> None:
 
 
 def trial(child: Child, folder: Path, number: int, seed: int) -> tuple[str, str | None]:
-    """Have a file read and break it; returns what was done, and what was wrong with what came of it."""
+    """Read a file and break it; return the damage and what was wrong with the outcome."""
     rng = Random(f"{seed} {number}")
     way = rng.choice([name for name in WAYS if name != _RARE]) if number % 20 else _RARE
     kind = rng.choice([name for name in CHANGES if way != "unchecked" or name != "overwrite"])
@@ -298,7 +301,7 @@ def trial(child: Child, folder: Path, number: int, seed: int) -> tuple[str, str 
 
 
 def run(count: int) -> Outcome:
-    """Break so many files."""
+    """Break this many files."""
     seed = int.from_bytes(os.urandom(4), "little")
     failures: list[str] = []
     done: Counter[str] = Counter()
@@ -335,7 +338,7 @@ EXPERIMENT = Experiment(
     short=20,
     long=5000,
     run=run,
-    in_tests=False,  # tests/reader/test_mapping.py has each case once
+    in_tests=False,  # tests/reader/test_mapping.py covers each case once
 )
 
 if __name__ == "__main__":

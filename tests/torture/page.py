@@ -18,7 +18,7 @@ def _time(seconds: float) -> str:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: a row for each experiment, those of the first promise first."""
+    """Return lines of Markdown: a row for each experiment, in the order of the promises."""
     yield "| promise | experiment | how many | time | result | in |"
     yield "|---:|---|---:|---:|---|---|"
     for row in sorted(rows, key=lambda row: (row["promise"], row["name"])):
@@ -34,7 +34,7 @@ def write(page: Path, rows: list[dict[str, Any]]) -> None:
     """Put the table between its marks.
 
     Raises:
-        ValueError: the page has no marks.
+        ValueError: the page has no such marks.
     """
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)

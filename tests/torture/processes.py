@@ -1,4 +1,4 @@
-"""What processes hold and leave, how much of a core they take, and experiments that need a process of their own."""
+"""Resources of processes, limits on their CPU time, and experiments in child processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Use:
     """What a process holds.
 
     Attributes:
-        memory: Bytes of its own: neither pages of files, nor shared with the process that it was forked from.
+        memory: Private bytes: no file pages, and nothing shared with the forking process.
         descriptors: Open file descriptors.
         threads: Threads.
         mappings: Mappings of .frec files.
@@ -36,10 +36,10 @@ class Use:
 
 
 def use(pid: int | None = None) -> Use:
-    """Return what a process holds, this one by default, in which unused memory is given back before.
+    """Return what a process holds, by default this one, after giving unused memory back.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it is gone.
+        FileNotFoundError, ProcessLookupError: the process is gone.
     """
     if pid is None:
         gc.collect()
@@ -53,12 +53,12 @@ def use(pid: int | None = None) -> Use:
     return Use(memory, descriptors, len(os.listdir(process / "task")), mappings)
 
 
-# A process by its id and the moment it began: ids are used again.
+# A process by its id and start time: ids are reused.
 Process = tuple[int, str]
 
 
 def _running() -> dict[int, tuple[int, str]]:
-    """Return the parent and the start of each process that is more than a zombie."""
+    """Return the parent and the start time of each process that is not a zombie."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -71,7 +71,7 @@ def _running() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """Return the processes that a process has started, and theirs, as far as they run."""
+    """Return all running descendants of a process."""
     running = _running()
     found: list[Process] = []
     parents = {pid}
@@ -82,7 +82,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process itself has started, as far as they run."""
+    """Return the running children of a process."""
     return [child for child, (parent, _) in _running().items() if parent == pid]
 
 
@@ -92,7 +92,7 @@ def identity(pid: int) -> Process:
 
 
 def still_there(processes: list[Process], seconds: float = 120) -> list[Process]:
-    """Wait until processes are gone; return those that are not after some time."""
+    """Wait until processes are gone; return those that remain after some time."""
     end = time.monotonic() + seconds
     while True:
         running = _running()
@@ -103,7 +103,7 @@ def still_there(processes: list[Process], seconds: float = 120) -> list[Process]
 
 
 def command_line(process: Process) -> str:
-    """Return how a process was started, for messages."""
+    """Return a process's command line, for messages."""
     try:
         return f"pid {process[0]}: {Path(f'/proc/{process[0]}/cmdline').read_text().replace(chr(0), ' ')[:200]}"
     except OSError:
@@ -111,7 +111,7 @@ def command_line(process: Process) -> str:
 
 
 class Pace:
-    """Keeps a process, its ended children with it, to a share of one core."""
+    """Keeps a process and its ended children within a share of one core."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -122,18 +122,18 @@ class Pace:
         return sum(os.times()[:4])
 
     def rest(self) -> None:
-        """Sleep until the share is not exceeded any more."""
+        """Sleep until the CPU time is within the share."""
         now = time.monotonic()
         ahead = (self._spent() - self._cpu) / self._share - (now - self._wall)
         if ahead > 0:
             time.sleep(min(ahead, 10))
         else:
-            # What was not taken is not saved up.
+            # Unused time is not saved up.
             self._wall, self._cpu = now, self._spent()
 
 
 def apart(module: str, count: int) -> Outcome:
-    """Run `python -m tests.torture.<module> COUNT`, which prints its outcome as JSON; all else goes to stderr."""
+    """Run `python -m tests.torture.<module> COUNT`; it prints JSON and logs to stderr."""
     command = [sys.executable, "-m", f"tests.torture.{module}", str(count)]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(), preexec_fn=end_with_parent
@@ -148,18 +148,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Let this process, just forked, be killed with the thread that started it: a run broken off leaves no job."""
+    """Let this forked process die with the thread that started it, so that no job remains."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of processes that find this package and compute with one thread each."""
+    """Return an environment in which processes find this package and compute with one thread."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the time that processes have computed, those of them that are gone left out."""
+    """Return the CPU time of the processes that still run."""
     ticks = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,7 @@
-"""Many readers beside a writer, both killed now and then, for so long: `python -m tests.torture.readers SECONDS`.
+"""Many readers beside a writer, all killed at times: `python -m tests.torture.readers SECONDS`.
 
-The writer is tests/torture/appending.py, a reader tests/torture/reading.py. This process starts and kills them, and is
-the second writer that is refused, and the first one behind a killed one.
+The writer is tests/torture/appending.py, a reader tests/torture/reading.py. This process starts and
+kills them. It is also the second writer that is refused, and the first after a killed one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import Process, apart, command_line, descendants, environment, still_there, use
 from tests.torture.reading import KINDS
 
-# Bytes of the file from which on a new one takes its place.
+# File size in bytes at which a new file replaces it.
 _LIMIT = 200 << 20
 _MOST_FAILURES = 30
-# Each kind of reader has done so much at least, however slow the machine.
+# The least that each kind of reader does, however slow the machine.
 _LEAST_ROUNDS = 3
-# What a reader may hold more than after its first rounds: its own memory, descriptors, threads.
+# Allowed growth of a reader after its first rounds: private memory, descriptors, threads.
 _ROOM = (48 << 20, 8, 4)
-# Of a core. When there is time all of them together take half of one; else those that import torch are to come round.
+# Share of a core. In long runs all together take half a core; else readers with torch need a turn.
 _PACED = {"writer": 0.12, "workers": 0.08}
 _HURRIED = {"writer": 0.3, "workers": 1.0, "native": 1.0}
 _SHARE = {True: 0.06, False: 0.15}
@@ -45,10 +45,10 @@ class Child:
     """A process of the experiment.
 
     Attributes:
-        kind: "writer", or a kind of reader.
-        process: It.
-        until: When it is killed, by time.monotonic().
-        enough: Bytes of what was written down as committed; it is killed hardly ever before there are so many.
+        kind: "writer", or the kind of reader.
+        process: The process.
+        until: When to kill it, by time.monotonic().
+        enough: Logged bytes of commits; the process is rarely killed before there are this many.
     """
 
     kind: str
@@ -62,8 +62,8 @@ class Run:
     """One run of the experiment.
 
     Attributes:
-        folder: Where all is.
-        paced: Take half a core; else what there is.
+        folder: The working folder.
+        paced: Take half a core, instead of all that is free.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Run:
         self.path = self.folder / "x.frec"
 
     def start(self, kind: str, *, mortal: bool = False) -> Child:
-        """Start the writer or a reader."""
+        """Start a writer or a reader."""
         share = (_PACED if self.paced else _HURRIED).get(kind, _SHARE[self.paced])
         module = ["appending", str(self.folder), str(_LIMIT if self.paced else 1 << 20)]
         if kind != "writer":
@@ -92,19 +92,19 @@ class Run:
         return Child(kind, process, time.monotonic() + life, enough)
 
     def written_down(self) -> int:
-        """Return the size of what the writer keeps of its commits."""
+        """Return the size of the writer's log of commits."""
         log = self.folder / "committed"
         return log.stat().st_size if log.exists() else 0
 
     def kill(self, child: Child) -> None:
-        """Kill a process as the kernel does when memory runs out; its children must end by themselves."""
+        """Kill a process as the out-of-memory killer does; its children must end by themselves."""
         self.orphans += descendants(child.process.pid)
         child.process.kill()
         child.process.wait()
         self.counts[f"{'writers' if child.kind == 'writer' else 'readers'} killed"] += 1
 
     def tend(self, child: Child, *, mortal: bool = False) -> Child:
-        """Replace a process that has died, or whose time has come, by a new one."""
+        """Replace a process that has died or whose time has come."""
         if (status := child.process.poll()) is not None:
             self.failures.append(f"{child.kind} ended with {status}: {self.said()}")
         elif time.monotonic() < child.until or (self.written_down() < child.enough and self.draw.random() > 0.01):
@@ -117,7 +117,7 @@ class Run:
         return self.start(self.draw.choice(list(KINDS)) if mortal else child.kind, mortal=mortal)
 
     def write_after_a_killed_one(self) -> None:
-        """Open the file for writing at once: the lock is gone, and all that was committed is there, nothing else."""
+        """Open the file for writing: the lock is free, and exactly the commits are there."""
         if not self.path.exists():
             return
         generation, count = committed(self.folder)
@@ -131,7 +131,7 @@ class Run:
         self.counts["writers after it"] += 1
 
     def write_beside(self, writer: Child) -> None:
-        """Try to open the file for writing: another one is, unless it closed it for a moment."""
+        """Try to open the file for writing: the writer holds it, except between two sessions."""
         try:
             fr.Writer(self.path, mode="a").abort()
         except fr.LockedError as error:
@@ -143,7 +143,7 @@ class Run:
             self.counts["too early"] += 1
 
     def go(self, seconds: int) -> None:
-        """Let all of them run for a time, until each kind of reader has done something."""
+        """Let all run for a time, until each kind of reader has done its least."""
         writer = self.start("writer", mortal=True)
         while not self.path.exists():
             writer = self.tend(writer)
@@ -166,20 +166,20 @@ class Run:
             self.kill(child)
 
     def rounds(self) -> dict[str, int]:
-        """Return how much each kind of reader has done."""
+        """Return the amount of work per kind of reader."""
         files = {kind: self.folder / f"rounds-{kind}" for kind in KINDS}
         return {kind: file.stat().st_size if file.exists() else 0 for kind, file in files.items()}
 
     def all_have_read(self) -> bool:
-        """Tell whether each kind of reader has done its least."""
+        """Return whether each kind of reader has done its least."""
         return min(self.rounds().values()) >= _LEAST_ROUNDS
 
     def said(self) -> str:
-        """Return the last of what processes said."""
+        """Return the end of the processes' output."""
         return (self.folder / "said").read_text(errors="replace")[-1500:]
 
     def look_back(self) -> None:
-        """Check what is left: the file, memory that readers held, processes, temporary files."""
+        """Check the file, the readers' memory, processes and temporary files at the end."""
         if not self.all_have_read():
             self.failures.append(f"a reader did not come round: {self.rounds()}: {self.said()}")
         if (found := self.folder / "failures").exists():
@@ -197,7 +197,7 @@ class Run:
                 self.failures.append(str(error))
             self.counts["generations"] = generation
         self.failures += [f"left: {command_line(process)}" for process in still_there(self.orphans)]
-        # A writer that was killed in place of the file leaves its own; the next one in its place takes it away.
+        # A killed replacing writer leaves a temporary file; the next replacing writer removes it.
         for _ in Appender(self.folder, 0, self.draw).session():
             pass
         left = [path.name for path in self.folder.iterdir() if ".tmp-" in path.name]
@@ -206,7 +206,7 @@ class Run:
             self.failures.append(f"the experiment itself holds {mine}")
 
     def growth(self) -> str:
-        """Compare what each reader held in the end with what it did after its first rounds, and tell the most."""
+        """Compare each reader at the end with its first rounds, and return the largest growth."""
         most = [0, 0, 0]
         for file in self.folder.glob("use-*"):
             if file.suffix:
@@ -222,7 +222,7 @@ class Run:
 
 
 def run_here(seconds: int) -> Outcome:
-    """Do all of it in this process and those that it starts."""
+    """Do everything in this process and its children."""
     folder = Path(tempfile.mkdtemp(prefix="readers-"))
     try:
         run = Run(folder, paced=seconds >= 60)
@@ -240,7 +240,7 @@ def run_here(seconds: int) -> Outcome:
 
 
 def run(seconds: int) -> Outcome:
-    """See the module; in a process of its own, which forks."""
+    """See the module docstring; runs in a child process, which forks."""
     return apart("readers", seconds)
 
 

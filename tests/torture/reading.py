@@ -1,7 +1,7 @@
 """A reader of the experiment `readers`: `python -m tests.torture.reading KIND FOLDER SHARE` until it is killed.
 
-It reads FOLDER/x.frec beside a writer, checks all that it can see, appends what was wrong to FOLDER/failures, a JSON
-text a line, and writes down in FOLDER/use-<pid> what it holds when it holds no file.
+It reads FOLDER/x.frec beside a writer and checks all visible records. Failures go to
+FOLDER/failures, one JSON text per line. FOLDER/use-<pid> has its resources when it holds no file.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from tests.torture.appending import committed
 from tests.torture.known import WrongDataError
 from tests.torture.processes import Pace, use
 
-# Snapshots that are kept and read again while the file goes on.
+# Snapshots that are kept and read again while the file grows.
 _KEPT = 3
 _ROWS = 24
 
 
 def note(folder: Path, text: str) -> None:
-    """Append a failure for the experiment to find."""
+    """Append a failure for the experiment."""
     with (folder / "failures").open("a") as file:
         file.write(json.dumps(text[-2000:]) + "\n")
 
 
 class Snapshot:
-    """A file as one reader sees it, and what may be seen there.
+    """A reader's view of a file, and the least that it must show.
 
     Args:
-        reader: Of the newest commit.
-        least: Generation and records that were committed before the reader was opened.
+        reader: A reader of the newest commit.
+        least: Generation and record count that were committed before the reader opened.
 
     Raises:
-        WrongDataError: the reader shows a part of a commit, or less than was committed.
+        WrongDataError: the reader shows a partial commit, or less than was committed.
     """
 
     def __init__(self, reader: fr.Reader, least: tuple[int, int]) -> None:
@@ -58,10 +58,10 @@ class Snapshot:
             raise WrongDataError(f"generation and records {self.generation, self.count} where {least} were committed")
 
     def refreshed(self, folder: Path) -> Snapshot | None:
-        """Refresh the reader and return what it shows then, or None if the path has a new file, which it does not show.
+        """Refresh the reader; return its view, or None if the path has a new file.
 
         Raises:
-            WrongDataError: it shows less than before.
+            WrongDataError: the reader shows less than before.
         """
         least = committed(folder)
         try:
@@ -72,14 +72,14 @@ class Snapshot:
             return None
         if newer != (self.reader.commit > self.commit) or self.reader.commit < self.commit:
             raise WrongDataError(f"commit {self.commit} became {self.reader.commit}, and refresh said {newer}")
-        # A writer that was killed takes its file's place no more: what it wrote down is of this file.
+        # A killed writer no longer replaces the file, so its log is about this file.
         return Snapshot(self.reader, max(least, (self.generation, self.count)))
 
     def look(self, draw: Random) -> None:
-        """Read some records in one of the ways to read, and compare them with what was written.
+        """Read some records in a random way, and compare them with the written values.
 
         Raises:
-            WrongDataError: they are not the same.
+            WrongDataError: a value differs.
         """
         reader, generation = self.reader, self.generation
         if (len(reader), reader.commit) != (self.count, self.commit):
@@ -123,7 +123,7 @@ class Snapshot:
 
 
 def look_elsewhere(folder: Path, reader: fr.Reader, count: int, seed: int) -> None:
-    """Read in a process that was forked or spawned, whose reader shows what its parent's does, and refresh there."""
+    """Read and refresh in a forked or spawned process whose reader shows the parent's snapshot."""
     try:
         seen = Snapshot(reader, (0, 0))
         if seen.count != count:
@@ -147,10 +147,10 @@ class Looker:
         self._last = (0, 0)
 
     def open(self, access: str | None = None) -> Snapshot:
-        """Open the newest commit; no reader of this process has seen a newer one.
+        """Open the newest commit; no reader of this process may have seen a newer one.
 
         Raises:
-            WrongDataError: one has.
+            WrongDataError: a reader has.
         """
         least = max(self._last, committed(self.folder))
         seen = Snapshot(fr.Reader(self.path, access or self.draw.choice(("mmap", "pread"))), least)
@@ -158,7 +158,7 @@ class Looker:
         return seen
 
     def plain(self, access: str | None = None) -> None:
-        """Read the newest commit and kept snapshots, with a batch that outlives the refresh of its reader."""
+        """Read the newest commit and old snapshots; a batch outlives its reader's refresh."""
         seen = self.open(access)
         seen.look(self.draw)
         rows = [self.draw.randrange(seen.count) for _ in range(5)]
@@ -176,7 +176,7 @@ class Looker:
             old.look(self.draw)
 
     def fork(self) -> None:
-        """Read in this process, whose threads are then at work, and in a forked or spawned child."""
+        """Read in this process, which then has busy threads, and in a forked or spawned child."""
         seen = self.open()
         for _ in range(3):
             seen.look(self.draw)
@@ -186,7 +186,7 @@ class Looker:
             child = context.Process(target=look_elsewhere, args=arguments)
             child.start()
             child.join()
-            # Its reader is refused if the file was replaced before it was opened there.
+            # The child refuses the reader if the file was replaced before it opened it.
             if child.exitcode and seen.refreshed(self.folder) is not None:
                 note(self.folder, f"a spawned reader ended with {child.exitcode}")
             child.close()
@@ -201,7 +201,7 @@ class Looker:
         seen.look(self.draw)
 
     def workers(self) -> None:
-        """Read through a DataLoader's workers, forked and sometimes spawned, in which the files are opened again."""
+        """Read through DataLoader workers, forked and sometimes spawned, which reopen the files."""
         from torch.utils.data import DataLoader
 
         from fastrecord.train.interrupt import ignore_launcher
@@ -228,12 +228,12 @@ class Looker:
                 for name in names:
                     known.compare(seen.generation, numbers, name, batch[name], f"a worker by {method}")
         except (RuntimeError, fr.FastRecordError):
-            # A spawned worker opens the file again, and ends if there is another one by then; a forked one has it open.
+            # A spawned worker reopens the file and fails if it was replaced. A forked one does not.
             if method == "fork" or seen.refreshed(self.folder) is not None:
                 raise
 
     def native(self) -> None:
-        """Read through FastRecordLoader, images and arrays, to the end or not, with a batch that is kept."""
+        """Read through FastRecordLoader, images and arrays, fully or partly, and keep a batch."""
         seen = self.open()
         rows = self.draw.choices(range(seen.count), k=6 * _ROWS)
         batches = [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
@@ -260,11 +260,11 @@ class Looker:
                     raise WrongDataError(f"generation {seen.generation}, record {number}: other pixels in a batch")
 
     def measure(self) -> None:
-        """Let go of all files and write down what is held then."""
+        """Release all files and log the remaining resources."""
         self.kept.clear()
         place = self.folder / f"use-{os.getpid()}"
         held: list[dict[str, int]] = json.loads(place.read_text()) if place.exists() else []
-        # The first one and the newest ones tell enough, however long it takes.
+        # The first entry and the newest ones suffice, however long the run.
         held = [*held[:20], *held[20:][-20:], asdict(use())]
         temporary = place.with_suffix(".new")
         temporary.write_text(json.dumps(held))

@@ -1,8 +1,8 @@
-"""The trainer's command, which writes down what it trains on and is killed where it is told to.
+"""The trainer's command, which logs its input and is killed at a planned place.
 
-`python -m tests.torture.recorded_run SEEN PLAN ARGUMENTS...`: SEEN is the start of the names of files, one for each
-rank, that get a line for each optimizer step, before it is taken: its number, and of each image the record's number and
-a checksum of its pixels. PLAN is JSON: `rank` (-1: all), `step` from which on, and `where` it is killed.
+`python -m tests.torture.recorded_run SEEN PLAN ARGUMENTS...`: SEEN is the prefix of the log files,
+one per rank. They get a line before each optimizer step: its number, and the record number and pixel
+checksum of each image. PLAN is JSON: `rank` (-1: all), first `step`, and `where` to kill.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plan:
 
 
 class Disk:
-    """`os`, as the module of checkpoints uses it."""
+    """`os`, as the checkpoint module uses it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -58,7 +58,7 @@ class Disk:
 
     def fsync(self, descriptor: int) -> None:
         if self._plan.reach("half"):
-            # As if only so much had been written.
+            # As if only this much had been written.
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             die()
         os.fsync(descriptor)
@@ -80,7 +80,7 @@ def run() -> None:
         log.write(json.dumps({"step": plan.step, "images": list(zip(numbers, sums, strict=True))}) + "\n")
         plan.die_at("begin")
         if plan.reach("time"):
-            # Nobody handles it: it kills like any signal does, wherever the process is by then.
+            # No handler: it kills like any signal, wherever the process is by then.
             signal.setitimer(signal.ITIMER_REAL, plan.delay)
             plan.where = None
         take_step(self, batches, **more)

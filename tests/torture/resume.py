@@ -1,4 +1,4 @@
-"""The trainer killed at random places and resumed, on other numbers of processes too: nothing is lost or repeated."""
+"""Kills the trainer and resumes it, also on other numbers of processes, without loss or repeats."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.torture.recorded_run import PLACES
 
 RECORDS, GLOBAL_BATCH, EPOCHS = 52, 12, 3
 STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)
-_KILLS = 5  # of a run
-_LIMIT = 600  # seconds, after which a run hangs
+_KILLS = 5  # per run
+_LIMIT = 600  # seconds until a run counts as hung
 NOT_KILLED = {"rank": -1, "step": 0, "where": None}
 
 Images = list[list[int]]
@@ -34,13 +34,13 @@ Images = list[list[int]]
 
 @dataclass
 class Run:
-    """A run of the trainer in a folder of its own, in one or several attempts.
+    """A run of the trainer in its own folder, in one or several attempts.
 
     Attributes:
-        folder: Where all of it is written.
-        options: Of the command line, besides the batch size.
-        steps: Step -> images of its global batch, of all attempts that came to it.
-        problems: What was wrong.
+        folder: The folder of its output.
+        options: Command-line options besides the batch size.
+        steps: Step -> images of its global batch, from all attempts that reached it.
+        problems: The detected problems.
     """
 
     folder: Path
@@ -54,7 +54,7 @@ class Run:
         return self.folder / "out" / "checkpoints" / "last.pt"
 
     def saved_step(self) -> int:
-        """Return the step of the last checkpoint, which is whole; 0 before the first."""
+        """Return the step of the last complete checkpoint; 0 before the first."""
         try:
             return int(load_checkpoint(self.checkpoint)["step"]) if self.checkpoint.exists() else 0
         except TrainError as error:
@@ -62,7 +62,7 @@ class Run:
             return 0
 
     def attempt(self, train: Path, world_size: int, plan: dict[str, Any]) -> bool:
-        """Start the command, or go on with it, and return whether it came to its end."""
+        """Start or resume the command; return whether it finished."""
         self.attempts += 1
         before = self.saved_step()
         seen = self.folder / f"seen{self.attempts}"
@@ -97,7 +97,7 @@ class Run:
         if parts and min(parts) != before:
             self.problems.append(f"attempt {self.attempts} began at step {min(parts)}, the checkpoint is of {before}")
         for step, images in parts.items():
-            # Killed ranks may leave a step without having written it down.
+            # A killed rank may leave a step without logging it.
             if len(images) == world_size:
                 self.steps[step].append(sorted(image for part in images for image in part))
 
@@ -106,7 +106,7 @@ class Run:
 
 
 def compare(run: Run, undisturbed: Run, *, weights: bool) -> list[str]:
-    """Return what differs between a run that was killed and one that was not."""
+    """Return the differences between a killed run and an uninterrupted one."""
     problems = [*run.problems, *undisturbed.problems]
     for step in range(STEPS):
         (expected,) = undisturbed.steps[step] or [[]]
@@ -129,10 +129,10 @@ def compare(run: Run, undisturbed: Run, *, weights: bool) -> list[str]:
 
 
 def one(folder: Path, rng: np.random.Generator, kills: int) -> tuple[int, list[str]]:
-    """Kill a run so many times; return how often it was killed, and what was wrong."""
+    """Kill a run this many times; return the number of kills, and what was wrong."""
     train = write_marked(folder / "train.frec", RECORDS)
     same = bool(rng.integers(2)) and kills > 2
-    # DDP lays gradients out anew after its first step, and a sum of three depends on where in them it stands.
+    # DDP rearranges gradients after its first step, and a sum of three depends on the arrangement.
     world_sizes = [1, 2, 3] if kills > 2 and not same else [1, 2]
     first = int(rng.choice(world_sizes))
     options = ["--model", str(rng.choice(["shufflenet_v2_x0_5", "squeezenet1_1"])), "--epochs", str(EPOCHS)]
@@ -149,7 +149,7 @@ def one(folder: Path, rng: np.random.Generator, kills: int) -> tuple[int, list[s
         where = str(rng.choice(PLACES))
         left = (STEPS - run.saved_step()) // (kills - number)
         plan = {"where": where, "step": run.saved_step() + int(rng.integers(0, max(1, left)))}
-        # Rank 0 alone writes checkpoints.
+        # Only rank 0 writes checkpoints.
         plan["rank"] = 0 if where in ("half", "synced", "renamed") else int(rng.integers(-1, world_size))
         plan["delay"] = float(rng.uniform(0.001, 0.2))
         done = run.attempt(train, world_size, plan)
@@ -163,7 +163,7 @@ def one(folder: Path, rng: np.random.Generator, kills: int) -> tuple[int, list[s
 
 
 def run(count: int) -> Outcome:
-    """Kill runs until there were so many kills."""
+    """Kill runs until there are this many kills."""
     seed = 5 if count <= EXPERIMENT.short else secrets.randbits(32)
     rng = np.random.default_rng(seed)
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""Samplers of many ranks that are stopped and go on: the global batches are those of an undisturbed run."""
+"""Samplers of many ranks stop and resume: their global batches equal an uninterrupted run's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTED = 20
 
 
 def run(count: int) -> Outcome:
-    """Draw so many cases, and look at each."""
+    """Draw and check this many cases."""
     seed = 9 if count <= EXPERIMENT.short else secrets.randbits(32)
     rng = np.random.default_rng(seed)
 

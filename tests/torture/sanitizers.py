@@ -1,4 +1,4 @@
-"""The core's own tests, run by those who see what a test cannot: Miri, valgrind and ThreadSanitizer."""
+"""The core's own tests under Miri, valgrind and ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.torture.experiment import ROOT, Experiment, Outcome
 from tests.torture.fuzz import nightly_host
 
 _PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
-# Modules with `unsafe` whose tests need no file and no C library, and the threads that they lend memory to.
+# Modules with `unsafe` whose tests need no file or C library, and the threads that borrow memory.
 _INTERPRETED = ["filling::", "image::row::", "pool::"]
-# Tests that read mappings, call the C libraries, and fill one buffer from several threads.
+# Tests that read mappings, call the C libraries, or fill one buffer from several threads.
 _WATCHED = ["compression", "image", "roundtrip", "side_bytes", "stacking", "types"]
-# Tests of threads that hand memory, work and files to each other; those of the library itself come along.
+# Tests of threads that share memory, work and files; includes the library's own tests.
 _THREADED = ["concurrent", "ingest", "loader", "stacking"]
-# Each test takes a hundred times as long there.
+# Each test takes a hundred times as long under Miri.
 _FEWER = {"PROPTEST_CASES": "4", "FASTRECORD_TORTURE": "20"}
 
 
 def _run(command: list[str], env: dict[str, str], detail: str) -> Outcome:
-    """Run tests; what is counted are those that passed."""
+    """Run tests; count the passed ones."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | _FEWER | env)
     passed = sum(int(found) for found in _PASSED.findall(done.stdout))
     if done.returncode == 0 and passed > 0:
@@ -36,13 +36,13 @@ def miri(_count: int) -> Outcome:
     if subprocess.run(["cargo", "+nightly", "miri", "--version"], capture_output=True).returncode:
         return Outcome(0, ["Miri is not here: rustup toolchain install nightly --component miri,rust-src"])
     command = ["cargo", "+nightly", "miri", "test", "-p", "fastrecord-core", "--lib", "--", *_INTERPRETED]
-    command += ["--skip", "every_item_runs_once"]  # hours: what is hard in it the model checkers look at
+    command += ["--skip", "every_item_runs_once"]  # hours; model checkers cover its core
     flags = "-Zmiri-disable-isolation -Zmiri-strict-provenance"
     return _run(command, {"MIRIFLAGS": flags}, "no undefined behaviour; strict provenance")
 
 
 def valgrind(_count: int) -> Outcome:
-    """Run tests under memcheck, the C libraries included."""
+    """Run tests under memcheck, including the C libraries."""
     if shutil.which("valgrind") is None:
         return Outcome(0, ["valgrind is not here: install it"])
     host = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
@@ -57,7 +57,7 @@ def valgrind(_count: int) -> Outcome:
 
 
 def tsan(_count: int) -> Outcome:
-    """Run tests with every access of memory watched, the standard library's too."""
+    """Run tests with every memory access checked, including the standard library's."""
     host = nightly_host()
     if host is None:
         return Outcome(
@@ -69,7 +69,7 @@ def tsan(_count: int) -> Outcome:
     env = {
         "RUSTFLAGS": "-Zsanitizer=thread",
         "CARGO_TARGET_DIR": str(folder),
-        # A child of a process with threads may have some of its own: that is what is tested.
+        # The child of a threaded process may have threads: this is the tested case.
         "TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0",
     }
     return _run([*command, "--lib", *tests], env, "no data race")

@@ -1,4 +1,4 @@
-"""Real SIGKILLs at random moments of everything that writes: what is left is whole, and the next run makes the rest."""
+"""Kills everything that writes at random moments: the files are whole, and the next run resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string(
 _ROWS = 1500
 _MOST_FAILURES = 20
 
-# Victims. Each says when it begins, so that the time that Python takes to start is nothing that is killed.
+# Victims. Each reports when it begins, so that no kill falls into Python's startup.
 
 
 def _go_on_with_pack(conn: Connection, src: str, out: str, mode: Any, options: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def _command(conn: Connection, *arguments: str) -> None:
 
 
 def _append_rows(conn: Connection, path: str, until: int) -> None:
-    """Append rows, and tell of each commit when it is durable."""
+    """Append rows, and report each commit when it is durable."""
     conn.send(None)
     with fr.Writer(path, mode="a") as writer:
         while len(writer) < until:
@@ -81,7 +81,7 @@ def _phase(out: Path) -> str:
                 raise AssertionError(f"{report['errors']}")
             return "behind the last commit" if reader.complete else "between two commits"
     except fr.CorruptFileError as err:
-        # That of a superblock which was not written yet is told as such.
+        # An unwritten superblock has its own error.
         if "holds no commit" in str(err) or out.stat().st_size == 0:
             return "before the first commit"
         raise
@@ -119,7 +119,7 @@ class _Pack(Story):
 
 
 class _PackCommand(_Pack):
-    """The command itself, which commits at its end only when there is so little."""
+    """The command itself, which commits only at its end for so few records."""
 
     name = "fastrecord pack"
 
@@ -137,7 +137,7 @@ class _Recode(_Pack):
 
 
 class _PackAppend(_Pack):
-    """An append to a file that is complete: it goes on by the same `resume`."""
+    """An append to a complete file: the same `resume` continues it."""
 
     name = "pack --append"
 
@@ -223,7 +223,7 @@ def _nothing(conn: Connection) -> None:
 
 
 def _write_rows(path: Path, numbers: range, size: int = 0) -> None:
-    """Write some rows, with a commit now and then, and so many bytes more in each."""
+    """Write some rows of this many extra bytes each, with occasional commits."""
     with fr.Writer(path, _SCHEMA) as writer:
         for number in numbers:
             row = _row(number)
@@ -233,7 +233,7 @@ def _write_rows(path: Path, numbers: range, size: int = 0) -> None:
 
 
 class _Merge(_Appends):
-    """Makes a new file, so what a kill leaves of it is nothing, until it is whole."""
+    """Makes a new file, which appears only when it is complete."""
 
     name = "merge"
 
@@ -257,7 +257,7 @@ class _Merge(_Appends):
 
 
 class _Compact(_Appends):
-    """Replaces a file by itself: it is the old one or the new one, at any moment."""
+    """Replaces a file: the path has the old or the new one at any moment."""
 
     name = "compact"
 
@@ -277,7 +277,7 @@ class _Compact(_Appends):
 
 
 class _Extract(Story):
-    """Writes files, each of which appears when it is whole."""
+    """Writes files that each appear when they are complete."""
 
     name = "extract"
 
@@ -323,19 +323,19 @@ _STORIES: tuple[type[Story], ...] = (
     _Compact,
     _Extract,
 )
-# More than half of the kills are those of packs.
+# More than half of the kills hit packs.
 _SHARES = (4, 3, 3, 2, 2, 2, 2, 2, 2)
 
 
 def run(count: int, seed: int | None = None) -> Outcome:
-    """Kill so many processes."""
+    """Kill this many processes."""
     chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     killer = Killer(chosen)
     failures: list[str] = []
     killed: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name, tqdm(total=count, unit=" kills", disable=None) as bar:
         stories: dict[type[Story], Story] = {}
-        # Each once at first, so that few kills are of all kinds, too.
+        # Each once at first, so that a few kills also cover all kinds.
         order = list(_STORIES)
         while killer.kills < count and len(failures) < _MOST_FAILURES:
             kind = order.pop(0) if order else killer.rng.choices(_STORIES, _SHARES)[0]

@@ -1,4 +1,4 @@
-"""The trainer for so long on a file that another process appends to: `python -m tests.torture.soak SECONDS`."""
+"""Trains for a long time beside a writer that appends: `python -m tests.torture.soak SECONDS`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.torture.jobs import appender, said, signal_all, start_job, steps_of, 
 from tests.torture.leaks import slope
 from tests.torture.processes import Use, apart, cpu_seconds, descendants, identity, still_there, use
 
-# Of a core that a job may take, all its processes together, when there is time: it is stopped and goes on.
+# Share of a core for all processes of a job in long runs: it is stopped and continued.
 _SHARE = 0.35
-# Samples of a job: those of the first quarter are its warm-up.
+# Samples of a job: the first quarter is its warm-up.
 _SAMPLES = 400
-# What all processes of a job together may hold more in the end than after the warm-up: memory, descriptors, threads.
+# Allowed growth of a job after the warm-up, all processes: memory, descriptors, threads.
 _ROOM = (24 << 20, 4, 2)
-# Where the time is short the first evaluation and the first checkpoint come late in it.
+# In short runs the first evaluation and checkpoint come late.
 _WIDE_ROOM = (256 << 20, 24, 8)
-# To start, and to end, on a machine that does other things.
+# Seconds to start and to end on a busy machine.
 _PATIENCE = 600
 
 
@@ -38,7 +38,7 @@ def tree(job: subprocess.Popen[bytes]) -> list[int]:
 
 
 def held(pids: list[int]) -> Use | None:
-    """Return what processes hold together; None if one of them is gone."""
+    """Return the sum of what processes hold; None if one of them is gone."""
     try:
         uses = [use(pid) for pid in pids]
     except (FileNotFoundError, ProcessLookupError):
@@ -48,10 +48,10 @@ def held(pids: list[int]) -> Use | None:
 
 
 def train_for(folder: Path, seconds: float, paced: bool, ranks: int, *options: str) -> tuple[list[str], str]:
-    """Run a job, from its first steps for some seconds, and end it; return what is wrong, and what was found."""
+    """Run a job for some seconds after its first steps; return problems and findings."""
     name = f"{' '.join(options)}, {max(ranks, 1)} ranks"
     more = ["--epochs", "1000000", "--checkpoint-every", "50", "--print-freq", "5", "--overwrite"]
-    shutil.rmtree(folder / "out", ignore_errors=True)  # an earlier job's, whose steps are not this one's
+    shutil.rmtree(folder / "out", ignore_errors=True)  # an earlier job's steps are not this one's
     job = start_job(folder, *more, *options, ranks=ranks)
     pids: list[int] = []
     samples: list[tuple[float, Use]] = []
@@ -94,7 +94,7 @@ def train_for(folder: Path, seconds: float, paced: bool, ranks: int, *options: s
 
 
 def grown(samples: list[tuple[float, Use]], name: str, rooms: tuple[int, ...]) -> tuple[list[str], str]:
-    """Compare the least that was held in the end with that after the warm-up: checkpoints take more, for a moment."""
+    """Compare the minima after the warm-up and at the end: checkpoints add short peaks."""
     later = samples[len(samples) // 4 :]
     part = max(1, len(later) // 3)
     failures, told = [], []
@@ -110,7 +110,7 @@ def grown(samples: list[tuple[float, Use]], name: str, rooms: tuple[int, ...]) -
 
 
 def run_here(seconds: int) -> Outcome:
-    """Do all of it in this process and those that it starts."""
+    """Do everything in this process and its children."""
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     paced = seconds >= 60
     try:
@@ -135,7 +135,7 @@ def run_here(seconds: int) -> Outcome:
 
 
 def run(seconds: int) -> Outcome:
-    """See the module; in a process of its own."""
+    """See the module docstring; runs in a child process."""
     return apart("soak", seconds)
 
 

@@ -1,4 +1,4 @@
-"""The experiment with readers beside a writer sees what it is there to see."""
+"""The experiment with readers beside a writer detects each planted failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.torture.reading import KINDS, Looker, Snapshot
 
 
 def write(path: Path, count: int, *, of: int | None = None) -> fr.Reader:
-    """Write some records of generation 1; the last one is what record `of` should be."""
+    """Write some records of generation 1; the last one gets the values of record `of`."""
     schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
     with fr.Writer(path, schema, "w", metadata={"generation": 1}) as writer:
         for number in range(count):
@@ -38,7 +38,7 @@ def test_any_record_in_the_place_of_another_is_seen_in_every_field(tmp_path: Pat
     with pytest.raises(WrongDataError, match=f"generation 1, record {end - 1}"):
         look_often(Snapshot(reader, (1, end)))
     for name in known.FIELDS:
-        # Three numbers may agree in what is true or false, or empty.
+        # Three numbers may share booleans and empty values.
         if name not in ("flag", "data", "packed", "tags", "counts", "grid", "wave"):
             assert not known.same(known.value(1, end - 1, name), known.value(1, end + 1, name)), name
 

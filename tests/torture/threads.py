@@ -1,4 +1,4 @@
-"""Schedules of the thread pool's and the loader's threads, by model checkers: rust/model."""
+"""Schedules of the thread pool and the loader, explored by the model checkers of rust/model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from tests.torture.experiment import Experiment, Outcome, cargo_test
 
 PACKAGE = "fastrecord-model"
-# Scenarios in rust/model/tests/schedules.rs, each in so many schedules.
+# Scenarios in rust/model/tests/schedules.rs, and the number of schedules of each.
 SCENARIOS = 7
 
 

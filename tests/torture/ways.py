@@ -1,4 +1,4 @@
-"""Ways in which loaders, readers and data sets come to their end: none leaves anything behind, whatever happens."""
+"""Ways to use and end loaders, readers and data sets: none may leave anything, whatever happens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import fastrecord as fr
 from fastrecord.transforms import RandomResizedCrop
 from tests.torture import known
 
-# The worker processes that there were.
+# All worker processes so far.
 WORKERS: set[int] = set()
 _RECORDS = 40
 _BAD = 25
@@ -30,13 +30,13 @@ _BAD = 25
 
 @dataclass(frozen=True)
 class Files:
-    """What the ways read.
+    """The files that the ways read.
 
     Attributes:
-        good: Records by tests/torture/known.py.
-        bad: The same with an image that can not be decoded.
+        good: Records of tests/torture/known.py.
+        bad: The same with an undecodable image.
         damaged: The same with a flipped bit in an array.
-        no_file: Bytes that are no .frec file.
+        no_file: Bytes that are not a .frec file.
         scratch: A path to write to.
     """
 
@@ -48,7 +48,7 @@ class Files:
 
 
 def write_files(folder: Path) -> Files:
-    """Write the files that the ways read."""
+    """Write these files."""
     files = Files(*(folder / f"{name}.frec" for name in ("good", "bad", "damaged", "none", "scratch")))
     schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
     for path in (files.good, files.bad):
@@ -56,7 +56,7 @@ def write_files(folder: Path) -> Files:
             for number in range(_RECORDS):
                 values = known.record(1, number, schema)
                 if path == files.bad and number == _BAD:
-                    # Its headers are right, and its data are not there.
+                    # Its headers are right, but its data are missing.
                     image = values["image"]
                     values["image"] = image[: image.index(b"\xff\xda") + 20]
                 writer.append(values)
@@ -69,19 +69,19 @@ def write_files(folder: Path) -> Files:
 
 
 def images(path: Path, **options: Any) -> fr.FastRecordLoader:
-    """Return a loader of images, in batches of 100 KB."""
+    """Return a loader of images with batches of 100 KB."""
     data = fr.FastRecordDataset(path, extra_fields=("key",))
     return fr.FastRecordLoader(data, 8, **{"image": RandomResizedCrop(64), "threads": 2, "shuffle": True, **options})
 
 
 def arrays(path: Path, **options: Any) -> fr.FastRecordLoader:
-    """Return a loader of all kinds of fields but images."""
+    """Return a loader of all kinds of fields except images."""
     data = fr.FastRecordDataset(path, fields=known.ARRAY_FIELDS)
     return fr.FastRecordLoader(data, 8, **{"threads": 2, "shuffle": True, **options})
 
 
 class ConsumerError(Exception):
-    """What a training loop raises."""
+    """An error from a training loop."""
 
 
 def _raise(*_: object) -> Any:
@@ -104,7 +104,7 @@ def broken_off(files: Files, draw: Random) -> None:
 
 
 def never_begun(files: Files, draw: Random) -> None:
-    """Make a loader and an iterator of it, and forget both."""
+    """Make a loader and an iterator, and drop both."""
     iter(draw.choice((images, arrays))(files.good))
 
 
@@ -124,7 +124,7 @@ def kept(files: Files, draw: Random) -> None:
 
 
 def closed(files: Files, draw: Random) -> None:
-    """Close the loader amid an iteration, which goes on as an error."""
+    """Close the loader during an iteration, which then raises."""
     with draw.choice((images, arrays))(files.good, prefetch=0) as loader:
         batches = iter(loader)
         next(batches)
@@ -133,7 +133,7 @@ def closed(files: Files, draw: Random) -> None:
 
 
 def failed(files: Files, draw: Random) -> None:
-    """Meet a record that can not be decoded, or is damaged; the error is kept for a while, and holds frames."""
+    """Hit an undecodable or damaged record, and keep the error and its frames for a while."""
     make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
     held = None
     try:
@@ -156,14 +156,14 @@ def skipped(files: Files, draw: Random) -> None:
 
 
 def refused(files: Files, draw: Random) -> None:
-    """Raise in the callable that decides about a failed record."""
+    """Raise in the callable that handles failed records."""
     make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
     with suppress(ConsumerError):
         list(make(path, on_error=_raise))
 
 
 def raised_in_the_loop(files: Files, draw: Random) -> None:
-    """Raise where the batches are consumed; the error's frames hold loader, iterator and batch."""
+    """Raise in the consumer; the error's frames hold loader, iterator and batch."""
     held = None
     try:
         loader = draw.choice((images, arrays))(files.good)
@@ -182,7 +182,7 @@ def raised_in_a_transform(files: Files, draw: Random) -> None:
 
 
 def interrupted(files: Files, draw: Random) -> None:
-    """Come to Ctrl-C at any moment of an iteration, or behind it."""
+    """Press Ctrl-C at any moment during or after an iteration."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         try:
@@ -195,7 +195,7 @@ def interrupted(files: Files, draw: Random) -> None:
 
 
 def in_a_thread(files: Files, draw: Random) -> None:
-    """Iterate in a thread that ends amid it."""
+    """Iterate in a thread that ends during the iteration."""
     loader = draw.choice((images, arrays))(files.good)
     thread = threading.Thread(target=lambda: list(itertools.islice(loader, 2)))
     thread.start()
@@ -203,7 +203,7 @@ def in_a_thread(files: Files, draw: Random) -> None:
 
 
 def forked(files: Files, draw: Random) -> None:
-    """Fork amid an iteration."""
+    """Fork during an iteration."""
     batches = iter(draw.choice((images, arrays))(files.good))
     next(batches)
     child = os.fork()
@@ -214,13 +214,13 @@ def forked(files: Files, draw: Random) -> None:
 
 
 def pickled(files: Files, draw: Random) -> None:
-    """Send a loader and a data set through pickle."""
+    """Pickle a loader and a data set."""
     loader = pickle.loads(pickle.dumps(draw.choice((images, arrays))(files.good)))
     next(iter(loader))
 
 
 def read(files: Files, draw: Random) -> None:
-    """Use a reader in its ways; views outlive it."""
+    """Use a reader in every way; views outlive it."""
     reader = fr.Reader(files.good, draw.choice(("mmap", "pread")))
     rows = draw.choices(range(_RECORDS), k=10)
     batch = reader.read_batch(rows, verify=draw.random() < 0.5)
@@ -234,7 +234,7 @@ def read(files: Files, draw: Random) -> None:
 
 
 def not_opened(files: Files, draw: Random) -> None:
-    """Open what is no such file, or none."""
+    """Open something that is not such a file, or is missing."""
     for path in (files.no_file, files.no_file.with_name("nothing"), files.no_file.parent):
         with suppress(fr.CorruptFileError, OSError):
             fr.Reader(path, draw.choice(("mmap", "pread")))
@@ -267,10 +267,10 @@ def written(files: Files, draw: Random) -> None:
 
 
 def with_workers(files: Files, draw: Random) -> None:
-    """Use a DataLoader with workers: to the end, broken off, or with an error from a worker."""
+    """Use a DataLoader with workers: to the end, partly, or with a worker error."""
     path, stop = draw.choice(((files.good, 100), (files.good, 1), (files.damaged, 100)))
     data = fr.FastRecordDataset(path, fields=known.ARRAY_FIELDS)
-    # torch complains of iterators that the garbage collector finds in a forked worker.
+    # torch warns about iterators that the garbage collector finds in a forked worker.
     gc.collect()
     loader = DataLoader(data, 8, num_workers=2, collate_fn=fr.collate)
     with suppress(fr.CorruptFileError):
@@ -278,7 +278,7 @@ def with_workers(files: Files, draw: Random) -> None:
             WORKERS.update(child.pid or 0 for child in multiprocessing.active_children())
 
 
-# What is done most, and what takes long: one of the rare ones to so many of the others.
+# Common steps, and slow ones: one slow step per this many common ones.
 OFTEN: list[Callable[[Files, Random], None]] = [
     whole,
     broken_off,
