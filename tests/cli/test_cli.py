@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it refuses, and its exit status."""
+"""The command line: its output, its refusals and its exit status."""
 
 from __future__ import annotations
 
@@ -478,19 +478,19 @@ def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, t
 
 @pytest.fixture
 def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A file that may not be read, beside `open.frec`. Nothing binds root, so the test then runs as nobody."""
+    """An unreadable file beside `open.frec`. Root can read anything, so the test runs as another user."""
     for name in ("open.frec", "secret.frec"):
         (tmp_path / name).write_bytes(packed.read_bytes())
     tmp_path.chmod(0o755)
     (tmp_path / "secret.frec").chmod(0)
-    monkeypatch.chdir(tmp_path)  # the folders above belong to root alone; a relative path does not pass through them
-    # What they import when they run may be found by root alone.
+    monkeypatch.chdir(tmp_path)  # only root can enter the parent folders; a relative path avoids them
+    # Only root may find the modules that commands import later.
     for command in ("verify", "doctor", "info", "ls", "bench", "extract", "repair", "compact"):
         more = {"bench": ["--seconds", "0.01"], "extract": ["as root"], "repair": ["as root.frec"]}.get(command, [])
         good(command, "open.frec", *more)
     root = os.geteuid() == 0
     if root:
-        os.setresuid(65534, 65534, 0)  # the real one, too, by which access(2) goes, and so click
+        os.setresuid(65534, 65534, 0)  # the real uid too: access(2) uses it, and so does click
     try:
         yield "secret.frec"
     finally:

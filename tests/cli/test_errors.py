@@ -1,4 +1,4 @@
-"""Codes of errors: every one is documented, no message is without, and workers hand them on."""
+"""Error codes: every code is documented, every message has one, and workers keep it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BAD_PAYLOADS = [b"a" * 3000, b"b" * 3000]
 
 
 def documented() -> list[tuple[str, list[str]]]:
-    """Return each code of the page, and the classes that it names."""
+    """Return each code of the page with its error classes."""
     rows = re.findall(r"^\| (FR\d{3}) \| (.*?) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
     return [(code, re.findall(r"`(\w+)`", classes)) for code, classes in rows]
 
 
 def raised() -> Iterator[tuple[str, str, str]]:
-    """Yield (place, class, message as it is written) of each error of ours that the Python package makes."""
+    """Yield (place, class, message template) of each FastRecord error in the Python package."""
     for path in sorted((ROOT / "python" / "fastrecord").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
@@ -51,7 +51,7 @@ def corrupt(path: Path) -> Path:
 def test_every_code_is_documented_once_and_every_documented_one_is_used() -> None:
     rust = ROOT / "rust"
     sources = [rust / "core" / "src" / "error" / "code.rs", *(rust / "python" / "src").rglob("*.rs")]
-    # Not those of examples in comments and docstrings.
+    # Skip examples in comments and docstrings.
     text = "\n".join(re.sub(r"//.*", "", path.read_text().split("#[cfg(test)]")[0]) for path in sources)
     used = set(re.findall(r"FR\d{3}", text)) | {code for _, _, message in raised() for code in codes_in(message)}
     counts = Counter(code for code, _ in documented())
@@ -69,7 +69,7 @@ def test_every_error_that_is_raised_ends_with_a_code_of_its_class() -> None:
     assert len(found) > 70
     for place, kind, message in found:
         if message.startswith("extended("):
-            continue  # keeps the one that it has
+            continue  # keeps its own code
         assert re.search(r"\[FR\d{3}\]['\"]$", message), f"{place}: {kind} without a code: see docs/errors.md"
         (code,) = codes_in(message)
         assert kind in classes[code], f"{place}: the page does not say that {code} is a {kind}"

@@ -1,4 +1,4 @@
-"""What the core tells through Python's logging: from its threads, in workers, and with handlers that misbehave."""
+"""The core's log records: from its threads, in workers, and with handlers that misbehave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(caplog: pytest.LogCaptureFixture, module: str) -> list[logging.LogRecor
 
 
 def torn(path: Path, tail: int = 5000) -> Path:
-    """Write a file of one commit, with the beginning of another behind it."""
+    """Write a file of one commit, followed by the beginning of another."""
     write_bytes(path, [b"one", b"two"])
     with path.open("ab") as file:
         file.write(b"x" * tail)
@@ -38,7 +38,7 @@ def torn(path: Path, tail: int = 5000) -> Path:
 
 @pytest.fixture
 def handled() -> Iterator[logging.Logger]:
-    """The logger of the core, put back as it was afterwards."""
+    """The core's logger, restored afterwards."""
     logger = logging.getLogger(CORE)
     level, handlers = logger.level, logger.handlers[:]
     yield logger
@@ -47,7 +47,7 @@ def handled() -> Iterator[logging.Logger]:
 
 
 class Calls(logging.Handler):
-    """Calls a function for each record; what that raises is nobody's to catch."""
+    """Calls a function for each record; its errors are not caught."""
 
     def __init__(self, function: object) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ def test_a_handler_may_use_the_writer_that_tells(tmp_path: Path, handled: loggin
 
 
 def test_more_events_than_the_queue_holds_are_counted(tmp_path: Path, handled: logging.Logger) -> None:
-    # So many that the queue overflows before the wait for the batch or during it, whenever that begins.
+    # Enough to overflow the queue before or during the wait for the batch.
     path = write_bytes(tmp_path / "a.frec", [encode(0), *[b"text"] * 2100])
     dataset = fr.FastRecordDataset(path, image_field="data")
     loader = fr.FastRecordLoader(

@@ -13,7 +13,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 
-# Runs each command line of a file in a forked child, as the command does; their exit statuses go into another file.
+# Runs each command line of a file in a forked child, as the command does; logs the exit statuses.
 FORKS = """
 import json, os, sys
 from fastrecord.cli import main
@@ -32,7 +32,7 @@ with open("statuses.json", "w") as file:
     json.dump(statuses, file)
 """
 
-# Every command, and what it ends with.
+# Every command with its exit status.
 COMMANDS = {
     "pack src packed.frec": 0,
     "info a.frec": 0,
@@ -55,7 +55,7 @@ NAMES = ("katze", "猫", "été")
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder of a class with an ASCII name, and of two with others."""
+    """A folder with a class whose name is ASCII, and two whose names are not."""
     for number, name in enumerate(NAMES):
         (tmp_path / "src" / name).mkdir(parents=True)
         (tmp_path / "src" / name / f"{name}.jpg").write_bytes(encode(number))
@@ -86,7 +86,7 @@ def test_every_command_does_its_work_without_standard_streams(source: Path, tmp_
 
 @pytest.fixture(params=["ascii", "latin-1"])
 def locale(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The environment of a locale that is not UTF-8; where Latin-1 cannot be made, ASCII stands for it."""
+    """The environment of a locale that is not UTF-8: Latin-1, or ASCII where it is missing."""
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     if request.param == "latin-1":
         place = tmp_path / "locales" / "en_US.ISO-8859-1"

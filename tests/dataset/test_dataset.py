@@ -27,14 +27,14 @@ from tests.conftest import encode, folder_records, write_bytes, write_images
 
 
 def flip_byte(path: Path, needle: bytes) -> None:
-    """Flip a byte in the middle of the only place in a file that holds `needle`."""
+    """Flip a byte in the middle of the only occurrence of `needle` in a file."""
     data = bytearray(path.read_bytes())
     assert data.count(needle) == 1
     data[data.index(needle) + len(needle) // 2] ^= 0x10
     path.write_bytes(data)
 
 
-# --- in the place of ImageFolder ---
+# --- as a replacement for ImageFolder ---
 
 
 def test_every_sample_has_the_pixels_and_the_label_of_image_folder(image_folder: Path, packed: Path) -> None:
@@ -227,7 +227,7 @@ def test_targets_of_one_file_are_its_mapping_and_not_a_copy(packed: Path) -> Non
         dataset.targets[0] = 1
 
 
-# --- files that are not as they should be ---
+# --- defective files ---
 
 
 def test_an_incomplete_file_is_refused_unless_allowed(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_file_truncated_while_in_use_is_an_error_and_no_crash(tmp_path: Path, 
     with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})) as writer:
         for number in range(2000):
             writer.append({"data": b"x" * 8192, "label": number, "key": str(number)})
-    # In a process of its own: a crash (SIGBUS, from the mapping) would end pytest.
+    # In a child process: a crash (SIGBUS, from the mapping) would end pytest.
     code = f"""
 import os, fastrecord
 dataset = fastrecord.FastRecordDataset({str(path)!r}, decode=None, access={access!r}, extra_fields=("key",))
@@ -398,7 +398,7 @@ def test_threads_share_a_data_set(packed: Path) -> None:
         assert results[number] == [[dataset[number], dataset[11 - number], dataset[5]]] * 20
 
 
-# --- torch's data sets, and collate ---
+# --- torch's data sets and collate ---
 
 
 def test_subset_split_and_concat_read_what_they_should(packed: Path) -> None:

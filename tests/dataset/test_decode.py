@@ -1,4 +1,4 @@
-"""The core's decoder against Pillow's, over every kind of image that a folder of real ones holds."""
+"""The core's decoder against Pillow's, for every kind of image found in real folders."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.loading import write_payloads
 from tests.support.packing import records, write
 from tests.support.pictures import KINDS, SOI, exif, jpeg, picture, png, reference, save, wide, with_segment
 
-LIMIT = 1.0  # mean absolute difference of a crop from Pillow's, of 255
+LIMIT = 1.0  # mean absolute difference from Pillow's crop, of 255
 
-# Pillow tells of what is odd about some of these images.
+# Pillow warns about some of these images.
 pytestmark = pytest.mark.filterwarnings("ignore:Palette images with Transparency", "ignore:Corrupt EXIF data")
 
 
@@ -121,7 +121,7 @@ def test_the_orientation_of_a_tiff_is_that_of_other_formats(orientation: int, tm
     turned = ImageOps.exif_transpose(exif_image).size
     np.testing.assert_array_equal(fr.decode_image(data), np.asarray(image))
     upright = fr.decode_image(data, exif_orientation=True)
-    # Pillow turns TIFFs whether one asks for it or not.
+    # Pillow always applies the orientation of TIFFs.
     np.testing.assert_array_equal(upright, reference(data))
     assert (upright.shape[1], upright.shape[0]) == turned
     path = write_payloads(tmp_path / "x.frec", [data])
@@ -268,7 +268,7 @@ def test_center_crops_are_those_of_pillow(source: str) -> None:
 def test_a_part_in_its_own_size_is_the_part_of_the_whole() -> None:
     for kind, make in KINDS.items():
         if kind in ("grey PNG of 16 bits", "TIFF of 16 bits"):
-            continue  # is an error
+            continue  # an error
         data = make()
         whole = fr.decode_image(data)
         height, width = whole.shape[:2]
@@ -278,11 +278,11 @@ def test_a_part_in_its_own_size_is_the_part_of_the_whole() -> None:
         np.testing.assert_array_equal(found, whole[y : y + h, x : x + w])
 
 
-# --- what is drawn ---
+# --- random crops ---
 
 
 def distance(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    """Return the largest difference of the two distribution functions."""
+    """Return the largest difference between the two distribution functions."""
     at = np.concatenate([ours, theirs])
     shares = [np.searchsorted(np.sort(values), at, side="right") / len(values) for values in (ours, theirs)]
     return float(np.abs(shares[0] - shares[1]).max())

@@ -55,7 +55,7 @@ DTYPES = {
 
 
 def record(number: int) -> dict[str, Any]:
-    """Return the values of a record: what a sample holds too."""
+    """Return a record's values, which are also the sample's."""
     rng = np.random.default_rng(number)
     return {
         "label": number % 3,
@@ -85,7 +85,7 @@ def write(path: Path, numbers: range, classes: list[str] | None = None) -> Path:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One file of all records, and two that hold them together. Read only."""
+    """One file of all records, and two files that share them. Read only."""
     folder = tmp_path_factory.mktemp("fields")
     return [
         write(folder / "whole.frec", range(COUNT)),
@@ -228,7 +228,7 @@ def test_a_subclass_that_changes_samples_means_batches_too(files: list[Path]) ->
     assert {name: values.tolist() for name, values in batch.items()} == {"label": [0, 1], "index": [3, 10]}
 
 
-# --- which mode, and what does not go together ---
+# --- selecting the mode, and invalid combinations ---
 
 
 def test_files_whose_fields_hold_no_images_are_in_fields_mode_with_all_fields(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_files_must_have_the_fields_in_the_same_types(files: list[Path], tmp_pat
     assert len(same) == COUNT
 
 
-# --- values of no fixed shape ---
+# --- values of variable shape ---
 
 RAGGED = fr.Schema(
     {
@@ -385,7 +385,7 @@ def test_a_damaged_payload_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert (unchecked[6]["patch"] != record(6)["patch"]).sum() == 1
 
 
-# --- under the loader ---
+# --- in the loader ---
 
 
 def test_the_loader_and_the_data_set_make_the_same_batches_of_a_view(data: fr.FastRecordDataset) -> None:

@@ -1,4 +1,4 @@
-"""Images among the selected fields of a FastRecordDataset: as `decode` says, in batches, and damaged ones."""
+"""Images among the selected fields of a FastRecordDataset: `decode`, batches, and damaged images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of every type as labels: which are taken, and what they are in samples, batches and targets."""
+"""Fields of every type as labels: the accepted types, and their samples, batches and targets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write(path: Path, kind: fr.FieldType, labels: Iterable[Any], **metadata: Any
 
 
 def seen(data: fr.FastRecordDataset) -> list[list[Any]]:
-    """Return the labels in every way that a data set hands them out."""
+    """Return the labels in every form that a data set offers."""
     whole = range(len(data))
     plain = data.select(["image", "label"])
     plain.decode = data.decode = "native"

@@ -1,4 +1,4 @@
-"""FastRecordDataset(decode="native"): samples are tensors that the core decodes."""
+"""FastRecordDataset(decode="native"): samples are tensors decoded by the core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
 
 @pytest.fixture
 def expected(image_folder: Path) -> list[tuple[torch.Tensor, int]]:
-    """What ImageFolder gives, as tensors."""
+    """ImageFolder's samples, as tensors."""
     return [(v2.functional.pil_to_tensor(image), label) for image, label in ImageFolder(str(image_folder))]
 
 
@@ -70,7 +70,7 @@ def test_workers_decode_what_this_process_decodes(
     packed: Path, expected: list[tuple[torch.Tensor, int]], start_method: str
 ) -> None:
     dataset = fr.FastRecordDataset(packed, decode="native")
-    # This process has its pool of threads by now: a forked worker must not wait for those.
+    # This process already has its thread pool: a forked worker must not wait for those threads.
     check(dataset.__getitems__(range(12)), expected)
     loader = DataLoader(
         dataset, batch_size=5, num_workers=2, multiprocessing_context=start_method, collate_fn=unchanged
@@ -79,7 +79,7 @@ def test_workers_decode_what_this_process_decodes(
 
 
 def unchanged(samples: list[Any]) -> list[Any]:
-    """Return the samples as they are; a spawned worker imports it by name."""
+    """Return the samples unchanged; a spawned worker imports this by name."""
     return samples
 
 

@@ -1,4 +1,4 @@
-"""Shards are one data set together: a missing one, one of another set, and records that come twice are errors."""
+"""Shards form one data set: missing shards, shards of another set and repeated records are errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shard_of(path: str | Path) -> Any:
 
 
 def set_of(paths: list[str]) -> str:
-    """Return the set of shards, which say that they are all of it."""
+    """Return the shard set of shards that declare themselves complete."""
     found = [shard_of(path) for path in paths]
     names = {shard["set"] for shard in found}
     assert found == [{"set": found[0]["set"], "number": i, "count": len(paths)} for i in range(len(paths))]
@@ -283,7 +283,7 @@ def test_a_set_of_very_many_shards_is_refused_at_once(tmp_path: Path) -> None:
         fr.FastRecordDataset(path)
 
 
-# Files made of files
+# Files made from files
 
 
 @pytest.mark.parametrize("command", ["split", "merge", "shuffle", "compact"])

@@ -1,4 +1,4 @@
-"""Several files as one data set: their order, their classes, what they must have in common."""
+"""Several files as one data set: their order, their classes, and what they must share."""
 
 from __future__ import annotations
 

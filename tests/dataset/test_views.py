@@ -1,4 +1,4 @@
-"""Views of data sets: which records they have, in which order."""
+"""Views of data sets: their records and the order of these."""
 
 from __future__ import annotations
 
@@ -366,13 +366,13 @@ def test_other_data_sets_are_added_as_torch_does_it(data: fr.FastRecordDataset) 
     assert len(added) == COUNT + 3
 
 
-# --- any of them, one after the other ---
+# --- combinations ---
 
 
 def step(
     view: fr.FastRecordDataset, rng: random.Random
 ) -> tuple[fr.FastRecordDataset, Callable[[list[int]], list[int]]]:
-    """Return a view of a view, and what it does to the list of its numbers."""
+    """Return a view of a view, and the same operation on the list of record numbers."""
     n = len(view)
     match rng.randrange(6):
         case 0:

@@ -1,4 +1,4 @@
-"""Views of data sets: how little they hold, and what workers, loaders and samplers make of them."""
+"""Views of data sets: their size in memory, and their use in workers, loaders and samplers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data(numbered: Path) -> fr.FastRecordDataset:
     return fr.FastRecordDataset(numbered, decode=None)
 
 
-# --- what a view holds and keeps ---
+# --- the memory of a view ---
 
 
 def test_views_pickle_as_recipes_however_many_records_they_have(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_views_pickle_as_recipes_however_many_records_they_have(tmp_path: Path) 
         "all of it": data.filter("label", "!=", 3).split(3)[1].filter("name", ">", "2").subset(slice(10, 500)),
     }
     for name, view in views.items():
-        assert len(view.rows(range(len(view)))) > 400  # found already, and yet not sent
+        assert len(view.rows(range(len(view)))) > 400  # computed already, but not pickled
         assert len(pickle.dumps(view)) < size + 800, name
     held = data.subset(np.arange(5000))
     assert size + 40_000 <= len(pickle.dumps(held)) < size + 41_000
@@ -151,11 +151,11 @@ def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tm
         len(view)
 
 
-# --- under the loader and the sampler ---
+# --- in the loader and the sampler ---
 
 
 def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, bytes]]:
-    """Return number, label and pixels of each record that the loader makes, in order."""
+    """Return number, label and pixels of each record from the loader, in order."""
     order = {"shuffle": False, **options}
     loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), fields=["key"], **order)
     return [

@@ -1,4 +1,4 @@
-"""FastRecordDataset under torch's DataLoader: start methods, samplers, wrappers, errors from worker processes."""
+"""FastRecordDataset under torch's DataLoader: start methods, samplers, wrappers, worker errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchvision.datasets import ImageFolder
 import fastrecord as fr
 from tests.conftest import encode, folder_records, pack_folder
 
-# A spawned worker imports torch anew, which takes seconds.
+# A spawned worker imports torch again, which takes seconds.
 START_METHODS = [
     "fork",
     pytest.param("spawn", marks=pytest.mark.slow),
@@ -52,7 +52,7 @@ def worker_loader(dataset: Dataset[Any], start_method: str = "fork", **options: 
 
 @pytest.fixture
 def expected(image_folder: Path) -> list[tuple[bytes, int]]:
-    """What each record holds, in order."""
+    """The content of each record, in order."""
     return [(data, label) for data, label, _ in folder_records(image_folder)]
 
 
@@ -62,7 +62,7 @@ def test_workers_read_what_the_main_process_reads(
     packed: Path, expected: list[tuple[bytes, int]], start_method: str, access: str
 ) -> None:
     dataset = fr.FastRecordDataset(packed, decode=None, access=access)
-    # The parent's reader and its threads are in use before workers start: a forked child must not inherit a dead pool.
+    # The parent uses its reader and threads before workers start: a child must not inherit a dead pool.
     assert dataset.__getitems__(range(12)) == expected
     loader = worker_loader(dataset, start_method, persistent_workers=True)
     assert records(loader) == expected
@@ -108,7 +108,7 @@ def test_wrapped_data_sets_read_the_same_records_in_workers(packed: Path, expect
 
 def test_torchs_samplers_drive_it(packed: Path, expected: list[tuple[bytes, int]]) -> None:
     dataset = fr.FastRecordDataset(packed, decode=None)
-    # Balanced by class, the way scripts write it: from targets.
+    # Balanced by class, as scripts do it: from targets.
     weights = 1.0 / torch.bincount(torch.tensor(dataset.targets))[torch.tensor(dataset.targets)]
     makers: list[Callable[[], Sampler[int]]] = [
         lambda: RandomSampler(dataset, generator=torch.Generator().manual_seed(5)),
@@ -143,7 +143,7 @@ def test_several_files_with_other_class_numbers_agree_in_workers(
 
 
 class WithProcess(fr.FastRecordDataset):
-    """Gives the process that read a sample beside it."""
+    """Returns each sample with the process that read it."""
 
     def __getitem__(self, index: int) -> Any:
         """Return (label, process id)."""
@@ -158,7 +158,7 @@ def test_a_subclass_that_changes_getitem_is_asked_in_workers_too(packed: Path) -
     assert os.getpid() not in processes
 
 
-# --- errors cross from a worker to the main process with their type and their words ---
+# --- errors cross from a worker to the main process with their type and message ---
 
 
 def write(path: Path, payloads: Sequence[bytes]) -> Path:
@@ -170,7 +170,7 @@ def write(path: Path, payloads: Sequence[bytes]) -> Path:
 
 
 def check_error(loader: DataLoader[Any], kind: type[Exception], words: str) -> None:
-    """Check that an epoch ends with an error of this kind whose message has these words."""
+    """Check that an epoch ends with an error of this type whose message has these words."""
     with pytest.raises(kind) as caught:
         list(loader)
     assert re.search(words, str(caught.value))

@@ -1,4 +1,4 @@
-"""`fastrecord bench`: numbers that agree with each other, a verdict that follows from them, and clear errors."""
+"""`fastrecord bench`: consistent numbers, a verdict that follows from them, and clear errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measured(*arguments: object) -> dict[str, Any]:
     return found
 
 
-# --- what is measured ---
+# --- measurements ---
 
 
 def test_all_rows_are_there_and_agree_with_each_other(packed: Path) -> None:
@@ -138,7 +138,7 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
     path.read_bytes()
     report = measured(path, "--cold")
     assert report["cold"]
-    assert report["cached"] < 0.5  # opening it has read the index again, and what the disk reads ahead of that
+    assert report["cached"] < 0.5  # opening it read the index again, and the disk's readahead
     assert measured(path)["cached"] > 0.9
 
 
@@ -176,7 +176,7 @@ def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) 
 
 
 def row(name: str, threads: int, rate: float, *, cpu: float = 1.0, **shares: float) -> Row:
-    """Return a measurement of a second at `rate`, in which the threads had the share `cpu` of their CPUs."""
+    """Return a one-second measurement at `rate`, with the threads' share `cpu` of their CPUs."""
     return Row(name, threads, round(rate), round(rate * 100_000), 1.0, cpu * threads, shares)
 
 
@@ -185,7 +185,7 @@ DECODING = {"read": 0.03, "decode": 0.8, "resize": 0.15, "idle": 0.02}
 
 @pytest.fixture
 def report() -> Report:
-    """Of a JPEG file in memory, on eight CPUs that decode."""
+    """A JPEG file in memory, on eight CPUs that decode."""
     return Report(
         file="a.frec",
         records=1_000_000,

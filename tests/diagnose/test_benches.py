@@ -1,4 +1,4 @@
-"""The contests of benches/: a contender that fails, hangs or ends its workers harms itself alone."""
+"""The contests of benches/: a contender that fails, hangs or ends its workers affects only itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_process_is_left(tmp_path: Path) -> Iterator[None]:
 
 
 def contender(data: Data, monkeypatch: pytest.MonkeyPatch, script: str) -> Contender:
-    """Start a contender whose Python is a shell script."""
+    """Start a contender with a shell script as its Python."""
     path = data.root / "python"
     path.write_text(f"#!/bin/sh\ncd {data.root}\necho $$ >>pids\n{script}\n")
     path.chmod(0o755)
@@ -80,7 +80,7 @@ def test_answers_that_come_together_are_told_one_by_one(data: Data, monkeypatch:
 
 def test_memory_and_time_of_a_process_leave_out_children_that_have_ended() -> None:
     with subprocess.Popen(["/bin/true"]) as ended:
-        # It is still listed, as nothing has waited for it; what it had is gone.
+        # It is still listed until its parent waits for it, but its resources are gone.
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         assert memory() > 0
         assert cpu() > 0

@@ -1,4 +1,4 @@
-"""The doctor: what it finds on this machine and in real files, and what it makes of machines that are not here."""
+"""The doctor: its findings on this machine and in real files, and for simulated machines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def levels(found: list[Finding]) -> dict[str, str]:
     return {finding.code: finding.level for finding in found}
 
 
-# What the system's texts say
+# The system's text files
 
 
 def test_a_path_lies_on_the_deepest_mount_and_of_two_there_on_the_later() -> None:
@@ -158,7 +158,7 @@ def test_memory_choices_and_locks_are_read_from_the_kernels_texts() -> None:
     assert parse_locks(locks, 7) is None
 
 
-# What is made of a machine
+# Findings about a machine
 
 GOOD = Machine(
     system="Linux 6.1 x86_64", cpus=8, allowed_cpus=8, cpu_quota=None, threads=8, memory=64 << 30,
@@ -238,7 +238,7 @@ def test_versions_name_the_format_that_is_written(packed: Path) -> None:
         assert versions()["format"] == str(reader.version)
 
 
-# What is made of files
+# Findings about files
 
 
 def only(path: Path) -> tuple[FileReport, dict[str, str]]:
@@ -262,7 +262,7 @@ def test_a_good_file_is_described_and_nothing_is_changed(packed: Path, tmp_path:
     assert file.resident is not None
     assert 0 < file.resident <= file.size
     assert file.mount is not None
-    # The images are too small for it to matter.
+    # The images are too small for this to matter.
     assert file.crop_ready is None
     assert found["state"] == "ok"
     assert "unreadable" not in found

@@ -1,4 +1,4 @@
-"""The Python of docs/datasets.md runs as it stands."""
+"""The Python of docs/datasets.md runs unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def snippet(page: str, heading: str) -> str:
-    """Return the one Python block under a heading."""
+    """Return the only Python block under a heading."""
     text = (DOCS / page).read_text(encoding="utf-8")
     section = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None
@@ -26,7 +26,7 @@ def snippet(page: str, heading: str) -> str:
 
 @pytest.fixture
 def folder(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, which holds train.frec with 12 records and more.frec with 3."""
+    """The working folder, with train.frec of 12 records and more.frec of 3."""
     shutil.copy(packed, tmp_path / "train.frec")
     write_images(tmp_path / "more.frec", [0, 1, 0], ["owl", "cat"])
     monkeypatch.chdir(tmp_path)

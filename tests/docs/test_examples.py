@@ -68,7 +68,7 @@ def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Pa
         assert sum(row["phases"].values()) == pytest.approx(row["seconds"], rel=0.05)
     with fr.Reader(out) as reader:
         assert (len(reader), reader.metadata["scale"], reader[0]["hr"].shape) == (72, 4, (32, 32, 3))
-    # The same patches from the file give the same training.
+    # The same patches from the file train the same way.
     again = epochs(out, "--epochs", 1, *common)
     assert again[0]["psnr"] == pytest.approx(rows[0]["psnr"], abs=0.01)
 
@@ -79,7 +79,7 @@ def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Pa
 def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(scenes: Path, tmp_path: Path, decode: bool) -> None:
     for number, path in enumerate(sorted(scenes.glob("*.png"))):
         with Image.open(path) as image:
-            large = image.crop((0, 0, 128 - 8 * number, 96))  # of many sizes
+            large = image.crop((0, 0, 128 - 8 * number, 96))  # many sizes
         for name, stored in (("hr", large), ("lr", large.resize((large.width // 2, 48), Image.Resampling.BICUBIC))):
             (tmp_path / name).mkdir(exist_ok=True)
             stored.save(tmp_path / name / path.name)

@@ -1,4 +1,4 @@
-"""Every command and program of the README's quickstart runs, in its order, on a folder of small images."""
+"""All commands and programs of the README's quickstart run in order, on a folder of small images."""
 
 from __future__ import annotations
 

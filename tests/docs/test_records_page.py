@@ -1,4 +1,4 @@
-"""The programs of docs/records.md run, one behind the other, as they stand."""
+"""The programs of docs/records.md run in order, unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FastRecordLoader's batches of arrays hold, in which order, and whose memory they are."""
+"""FastRecordLoader's batches of arrays: content, order, and ownership of the memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.patches import (
 
 @pytest.fixture(params=[1, 3, 64], ids=["1 batch a group", "3 batches a group", "64 batches a group"])
 def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Groups of at most so many batches."""
+    """Groups of at most this many batches."""
     monkeypatch.setattr(array_batches, "_GROUP_BATCHES", request.param)
     return int(request.param)
 
@@ -169,7 +169,7 @@ def test_changing_a_batch_in_place_is_no_change_to_its_neighbours(patches: Path)
     weight = torch.ones(50, dtype=torch.float16, requires_grad=True)
     loss = (first["noise"] * weight).sum()
     second["noise"].add_(1)
-    loss.backward()  # autograd notices if what it has kept was changed
+    loss.backward()  # autograd detects changes of its saved tensors
     assert weight.grad is not None
     assert torch.equal(weight.grad, first["noise"].sum(0))
     assert not first["noise"]._is_view()
@@ -188,7 +188,7 @@ def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, mon
         for batch in loader:
             used |= addresses([batch])
     del batch
-    # 4 batches a group and a last one of 3: of each size those under way, the consumer's, and the one before.
+    # 4 batches per group, the last of 3; per size: those in progress, the consumer's, the one before.
     assert len(used) <= 8
     assert len(addresses(list(loader))) == 27
 
@@ -240,14 +240,14 @@ def test_without_prefetch_a_batch_is_asked_for_when_its_turn_has_come(patches: P
 
 
 def calls(loader: Any) -> int:
-    """Return how many Python functions an epoch calls."""
+    """Return the number of Python function calls of an epoch."""
     count = 0
 
     def tally(_frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal count
         count += event == "call"
 
-    list(loader)  # what is made at first use
+    list(loader)  # first-use caches
     sys.setprofile(tally)
     try:
         for _ in loader:

@@ -1,4 +1,4 @@
-"""Damaged and missing values of arrays: errors that name them, skipped records; and plans that can not be."""
+"""Damaged and missing array values: errors that name them, skipped records, and impossible plans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_plan_of_values_without_one_size_is_refused(patches: Path, tmp_path: P
 
 
 def damage(source: Path, target: Path, needle: bytes) -> Path:
-    """Copy a file and flip a bit in the only place that has these bytes."""
+    """Copy a file and flip a bit in the only occurrence of these bytes."""
     data = bytearray(source.read_bytes())
     assert data.count(needle) == 1
     data[data.index(needle) + len(needle) // 2] ^= 1
@@ -44,10 +44,10 @@ def damage(source: Path, target: Path, needle: bytes) -> Path:
 
 @pytest.fixture(params=["hr", "noise", "tokens", "boxes"])
 def bad(request: pytest.FixtureRequest, patches: Path, tmp_path: Path) -> tuple[Path, str]:
-    """A file with a damaged value in record 13, and its field."""
+    """A file with a damaged value in record 13, and the name of its field."""
     value = np.ascontiguousarray(record(BAD)[request.param])
     if request.param == "tokens":
-        value = record(17)["tokens"]  # five numbers that nothing else in the file looks like
+        value = record(17)["tokens"]  # five numbers that appear only here in the file
     return damage(patches, tmp_path / "bad.frec", value.tobytes()), request.param
 
 
@@ -111,7 +111,7 @@ def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(patches: Path,
 
 
 def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> None:
-    # 48 bytes a record: 85.3 of them in a block of 4 KiB.
+    # 48 bytes per record: 85.3 records in a block of 4 KiB.
     with fr.Writer(tmp_path / "sound.frec", fr.Schema({"lr": fr.array("uint8", (4, 4, 3))})) as writer:
         for number in range(400):
             writer.append({"lr": record(number)["lr"]})

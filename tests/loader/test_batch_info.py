@@ -1,4 +1,4 @@
-"""The random numbers that a batch's transform draws."""
+"""The random numbers for a batch's transform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that the core does not decode: named when they are packed, and decoded by Pillow when they are loaded."""
+"""Images that the core cannot decode: packing names them, and Pillow decodes them during loading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.loading import make, photo, write_payloads
 from tests.support.packing import write
 from tests.support.pictures import exif, frame, jpeg, picture, reference, save, wide
 
-# Two bits more than libjpeg's everyday kind; and the first bytes of what Pillow knows with a plugin only.
+# Two bits more than libjpeg's usual kind; and the first bytes of formats with a Pillow plugin only.
 TWELVE_BITS = jpeg()[: frame(jpeg()) + 4] + b"\x0c" + jpeg()[frame(jpeg()) + 5 :]
 JPEG_XL = b"\xff\x0a\xfa\x1f\x01\x90\x0b\x00" + bytes(40)
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0heicmif1"
@@ -48,7 +48,7 @@ def as_png(data: bytes) -> bytes:
 
 
 def payloads(count: int = 12) -> list[bytes]:
-    """Return images of all these kinds, and two in three of kinds that the core decodes."""
+    """Return images of all these kinds, two thirds of kinds that the core decodes."""
     made = [make() for make in KINDS.values()]
     return [made[number // 3 % len(made)] if number % 3 == 0 else photo(number) for number in range(count)]
 
@@ -58,7 +58,7 @@ def warned() -> Any:
 
 
 def both(tmp_path: Path, images: Sequence[bytes]) -> tuple[Path, Path]:
-    """Write the images, and the same pixels in a format that the core decodes."""
+    """Write the images, and their pixels in a format that the core decodes."""
     known = [as_png(data) if _core.foreign_kind(data) else data for data in images]
     return write_payloads(tmp_path / "a.frec", images), write_payloads(tmp_path / "b.frec", known)
 

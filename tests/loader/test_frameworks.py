@@ -1,4 +1,4 @@
-"""The batch sampler inside Lightning and Accelerate, and the snippets of docs/order.md that say how."""
+"""The batch sampler in Lightning and Accelerate, and the snippets of docs/order.md for both."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RECORDS = list(range(50))
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed:UserWarning"),
-    # Lightning asks torch for the class by its old name.
+    # Lightning uses the old name of a torch class.
     pytest.mark.filterwarnings(r"ignore:.isinstance\(treespec, LeafSpec\). is deprecated:FutureWarning"),
 ]
 
 
 def snippets() -> dict[str, str]:
-    """The Python blocks of docs/order.md by the heading they stand under."""
+    """The Python blocks of docs/order.md by heading."""
     sections = re.split(r"^##? (.+)$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     blocks = {
         heading: re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
@@ -42,7 +42,7 @@ def snippets() -> dict[str, str]:
 
 @pytest.fixture
 def run_snippet(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Runs the block under a heading where `train.frec` is a file of 12 records; returns its names."""
+    """Runs the block under a heading beside a `train.frec` of 12 records; returns its names."""
     shutil.copy(packed, tmp_path / "train.frec")
     monkeypatch.chdir(tmp_path)
 
@@ -59,7 +59,7 @@ def loader(sampler: FastRecordBatchSampler, workers: int = 0) -> DataLoader[int]
 
 
 def launch(script: str, directory: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run a script in two processes; it writes what each found to `out.json`."""
+    """Run a script in two processes; it writes each one's findings to `out.json`."""
     path = directory / "script.py"
     path.write_text(script, encoding="utf-8")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -118,7 +118,7 @@ def lightning() -> Any:
 
 @pytest.fixture
 def recorder(lightning: Any) -> Callable[[], Any]:
-    """Makes modules that train nothing and note the batches that they are given, with the epoch, in `seen`."""
+    """Makes modules that only record their batches, with the epoch, in `seen`."""
 
     class Recorder(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -142,7 +142,7 @@ def recorder(lightning: Any) -> Callable[[], Any]:
 
 @pytest.fixture
 def trainer(lightning: Any) -> Callable[..., Any]:
-    """Makes trainers on the CPU that write nothing."""
+    """Makes CPU trainers without output."""
 
     def make(**options: Any) -> Any:
         quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
@@ -199,7 +199,7 @@ def test_lightning_resumes_a_resumable_loader_with_the_batches_that_were_left(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata, of torch
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata, about torch
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [3, 7, 10])
 def test_torchdatas_stateful_loader_resumes_with_the_batches_that_were_left(workers: int, step: int) -> None:
@@ -211,7 +211,7 @@ def test_torchdatas_stateful_loader_resumes_with_the_batches_that_were_left(work
 
     broken, resumed = loader(), loader()
     for number, _ in enumerate((batch for _ in range(3) for batch in broken), start=1):
-        # The state of a whole epoch is taken behind it, as that of a part is within it.
+        # The state of a whole epoch is taken after it; the state of a part is taken during it.
         if number == step and step % 7:
             break
         if number == step + 1:
@@ -381,7 +381,7 @@ splits.end_training()
 
 @pytest.fixture(scope="module")
 def accelerate(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two processes under Accelerate were given, in the several ways of using it."""
+    """The records of two processes under Accelerate, for each way of using it."""
     pytest.importorskip("accelerate")
     return launch(ACCELERATE, tmp_path_factory.mktemp("accelerate"))
 
@@ -414,7 +414,7 @@ def test_a_loader_that_accelerate_has_not_prepared_is_shared_by_the_sampler(acce
 
 @pytest.mark.ddp
 def test_accelerate_shares_a_second_time_what_the_sampler_has_shared(accelerate: list[dict[str, Any]]) -> None:
-    # Not wanted, but so it is: the reason why docs/order.md says who of the two is to do it.
+    # Unwanted but true: the reason for the rule in docs/order.md on which of the two shards the data.
     seen = {record for process in accelerate for batch in process["twice"] for record in batch}
     assert len(seen) < 35
     assert {record for batch in global_batches(ranks(50, 4, 2)) for record in batch} == set(RECORDS)

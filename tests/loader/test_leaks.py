@@ -1,4 +1,4 @@
-"""What finds leaks finds them."""
+"""The leak detector finds leaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.torture.processes import descendants, identity, still_there
 
 ROOT = Path(__file__).parents[2]
 
-# Each step leaves PLANT bytes; a list of Python's, or memory that Python does not know of.
+# Each step leaves PLANT bytes: a Python list, or memory outside of Python's allocator.
 PLANTED = """
 import ctypes
 sys.path.insert(0, {root!r})
@@ -43,9 +43,9 @@ def leaks_of(tmp_path: Path, leak: str) -> str:
 def test_a_kibibyte_that_each_loader_leaves_is_seen(tmp_path: Path) -> None:
     assert leaks_of(tmp_path, "pass").startswith("0 ")
     assert leaks_of(tmp_path, "ctypes.memset(libc.malloc(1024), 1, 1024)").startswith("1 ")
-    # By both: as memory, and as an object.
+    # Found by both checks: as memory, and as an object.
     assert leaks_of(tmp_path, "kept.append(bytearray(1024))").startswith("2 ")
-    # By the objects alone: too little to be seen in pages.
+    # Found by the object check only: too small to be seen in pages.
     assert leaks_of(tmp_path, "kept.append(bytearray(100))").startswith("1 ")
 
 

@@ -1,4 +1,4 @@
-"""What FastRecordLoader's batches hold: shapes, labels, fields, geometry, order."""
+"""FastRecordLoader's batches: shapes, labels, fields, geometry, order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.pictures import save
 
 
 def decoded(number: int) -> torch.Tensor:
-    """Return the pixels of a record of `photos`, as the core decodes them, uint8 (3, H, W)."""
+    """Return the core's pixels of a record of `photos`, uint8 (3, H, W)."""
     return torch.from_numpy(fr.decode_image(photo(number)).copy()).permute(2, 0, 1)
 
 
@@ -127,7 +127,7 @@ def test_crops_do_not_depend_on_the_batch_size_but_on_seed_and_epoch(photos: Pat
     loader = make(photos, 4, shuffle=True, seed=5)
     first, second = epoch(loader), epoch(loader)
     assert torch.equal(epoch(make(photos, 9, shuffle=True, seed=5)), first)
-    # Other crops of the same records, not only another order.
+    # The crops differ too, not only the order.
     plain = make(photos)
     once, twice = epoch(plain), epoch(plain)
     assert not any(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
@@ -183,15 +183,15 @@ def ramp(width: int, height: int) -> NDArray[np.uint8]:
 
 @pytest.fixture(scope="module")
 def ramps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 300 times the same PNG of 220 x 180 pixels, which shows what part of it a crop is."""
+    """A file with 300 copies of a 220 x 180 PNG whose pixels show the position of a crop."""
     data = save(Image.fromarray(ramp(220, 180)), "PNG")
     return write_payloads(tmp_path_factory.mktemp("ramps") / "ramps.frec", [data] * 300)
 
 
 def part(image: torch.Tensor) -> tuple[float, float, float, float, bool]:
-    """Return left, top, width and height of the part of `ramp` that a crop shows, and whether it is mirrored."""
+    """Return left, top, width and height of a crop of `ramp`, and whether it is mirrored."""
     red, green = image[0].float().mean(0), image[1].float().mean(1)
-    # The edges of a part have no neighbours for the filter: the inner pixels tell its place.
+    # The filter lacks neighbours at the edges of a part, so the inner pixels give its place.
     size = len(red)
     step_x, step_y = (red[-3] - red[2]) / (size - 5), (green[-3] - green[2]) / (size - 5)
     middle_x, middle_y = (red[-3] + red[2]) / 2, (green[-3] + green[2]) / 2
@@ -240,7 +240,7 @@ def test_random_crops_are_pixels_of_the_image_and_black_beyond_it(ramps: Path, p
     corners: Counter[tuple[int, int]] = Counter()
     for image in epoch(make(ramps, 100, image=RandomCrop((120, 180), padding=padding), flip=False)):
         pixels = image.permute(1, 2, 0).numpy()
-        # The middle of the crop is inside of the image in any case.
+        # The middle of the crop is always inside the image.
         left, top = int(pixels[60, 90, 0]) - 90 + padding, int(pixels[60, 90, 1]) - 60 + padding
         assert np.array_equal(pixels, padded[top : top + 120, left : left + 180])
         corners[left, top] += 1
@@ -293,7 +293,7 @@ def test_memory_is_used_again_once_nobody_has_it(photos: Path) -> None:
 
 
 def python_calls(loader: Any) -> int:
-    """Count the calls of Python functions and of C functions from Python, in all threads, for an epoch."""
+    """Count calls of Python functions, and of C functions from Python, in all threads for an epoch."""
     calls = 0
 
     def count(_: FrameType, event: str, __: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the loader and the sampler are given: an order, paths, changes between epochs, arguments of other loaders."""
+"""Arguments of the loader and the sampler: order, paths, changes between epochs, foreign arguments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_nothing_is_warned_of_where_the_order_does_no_harm(in_runs: Path, photos
         fr.FastRecordLoader(runs, 4, shuffle=False, image=CenterCrop(8)),
         fr.FastRecordLoader(runs, 40, shuffle=False, image=random),  # one batch
         fr.FastRecordLoader(runs.filter("label", "==", 1), 4, shuffle=False, image=random),
-        fr.FastRecordLoader(photos, 4, shuffle=False, image=random),  # classes in turns
+        fr.FastRecordLoader(photos, 4, shuffle=False, image=random),  # alternating classes
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -160,7 +160,7 @@ def test_a_class_derived_from_them_has_attributes_of_its_own(data: fr.FastRecord
         mine.seed = 3  # type: ignore[misc]
 
 
-# --- the way in ---
+# --- constructor arguments ---
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/train.frec", "gs://bucket/*.frec", "https://host/train.frec"])
@@ -195,7 +195,7 @@ def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path
         assert isinstance(ours, torch.Tensor)
         assert isinstance(theirs_, torch.Tensor)
         assert ours.tolist() == theirs_.tolist()
-        assert ours.dtype == theirs_.dtype or name in ("score", "n")  # Python's numbers in a sample
+        assert ours.dtype == theirs_.dtype or name in ("score", "n")  # a sample has Python numbers
     assert list(loaded[-1]) == list(collated[-1]) == [str(number) for number in range(6)]
     assert isinstance(data[1][1], torch.Tensor)
 
@@ -284,7 +284,7 @@ def test_a_transform_of_torchvision_is_answered_by_ours(photos: Path, transform:
         fr.FastRecordLoader(photos, 4, shuffle=True, image=transform)
     assert answer in str(raised.value)
     shown = str(raised.value).split("image=fastrecord.transforms.")
-    for call in shown[1:]:  # what is shown can be written
+    for call in shown[1:]:  # the shown text is valid code
         eval(call.split(";")[0], vars(fr.transforms))
 
 

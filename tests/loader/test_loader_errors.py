@@ -1,4 +1,4 @@
-"""What FastRecordLoader does with records that give no image, with bad arguments, and what its counters say."""
+"""FastRecordLoader with undecodable records and bad arguments, and its counters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 def with_payload(payload: bytes) -> Callable[[Path], Path]:
-    """Return what makes a file whose record 5 has a payload."""
+    """Return a function that makes a file with a given payload in record 5."""
 
     def write(tmp_path: Path) -> Path:
         payloads = [photo(number) for number in range(COUNT)]
@@ -64,7 +64,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, type[Exception], str]:
-    """A file whose record 5 gives no image, and the error that says why."""
+    """A file whose record 5 is not decodable, and the error for it."""
     write, error, reason = KINDS[request.param]
     return write(tmp_path), error, rf"train\.frec: record 5.*{reason}.*, key '(train|sound)/5'"
 
@@ -146,7 +146,7 @@ def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(tmp_path: Path
 
 
 def nothing_left(tmp_path: Path) -> Path:
-    """Return a file whose second batch of two gives nothing."""
+    """Return a file whose second batch of two is empty."""
     return write_payloads(tmp_path / "train.frec", [photo(0), photo(1), b"no", b"none", photo(4)], images=False)
 
 
@@ -184,7 +184,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out_where_nobody_waits_for_it(
     assert loader.state_dict()["batches_done"] == 1
     last = next(batches)
     assert len(last["label"] if arrays else last[0]) == 1
-    # The one that was left out is done too.
+    # The skipped record counts as done too.
     assert loader.state_dict()["batches_done"] in (0, 3)
     assert next(batches, None) is None
     assert (loader.stats().skipped, loader.stats().batches) == (2, 2)
@@ -275,7 +275,7 @@ def test_counters_say_what_was_read_and_made(tmp_path: Path) -> None:
     stats = loader.stats()
     assert (stats.images, stats.batches, stats.reads, stats.bytes_read) == (COUNT, 3, COUNT, sum(sizes))
     assert stats.skipped == 0
-    assert loader.stats() == stats  # nothing is under way: no time passes
+    assert loader.stats() == stats  # idle: no time passes
     list(loader)
     window = loader.stats() - stats
     assert (window.images, window.batches, window.bytes_read, window.threads) == (COUNT, 3, sum(sizes), 2)
@@ -379,7 +379,7 @@ def test_a_sampler_of_other_data_or_with_its_own_seed_is_refused(photos: Path) -
         make(dataset, None, batch_sampler=FastRecordBatchSampler(range(9), 4, shuffle=True))
     with pytest.raises(ValueError, match="the batch sampler has a seed"):
         make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, 4, shuffle=True), seed=3)
-    # A sampler of single records, where a batch sampler is wanted.
+    # A sampler of single records instead of a batch sampler.
     with pytest.raises(TypeError, match="record numbers are a 1-D sequence of integers"):
         list(make(dataset, None, batch_sampler=SequentialSampler(dataset)))
 

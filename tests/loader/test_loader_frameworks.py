@@ -107,7 +107,7 @@ def test_two_ranks_under_torchrun_share_the_batches_and_the_cpus(photos: Path, t
     assert [rank["length"] for rank in ranks] == [3, 3]
     one = make(fr.FastRecordDataset(photos, extra_fields=("key",)), 8, shuffle=True, seed=5)
     for number in range(2):
-        # Global batches are those of one process, and so are the crops; the last one is filled up.
+        # Global batches and crops equal those of a single process; the last batch is padded.
         batches = [[batch[2], batch[0].sum((1, 2, 3)).tolist()] for batch in one]
         for step, (keys, sums) in enumerate(batches):
             shares = [rank["epochs"][number][step] for rank in ranks]

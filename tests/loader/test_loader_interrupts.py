@@ -17,12 +17,12 @@ from tests.support.pictures import save
 
 pytestmark = pytest.mark.usefixtures("no_load_thread_is_left")
 
-# Values that take the CPU a hundredth of a second or so: torch hears no Ctrl-C within a call.
+# Values that take about 10 ms of CPU: torch does not handle Ctrl-C during a call.
 AT_ONCE = 1 << 21
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the most values that a call of torch has computed."""
+    """Records the largest number of values that a torch call computed."""
 
     values = 0
 
@@ -35,7 +35,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A file of three images that are large once they are resized."""
+    """A file of three images that are large after resizing."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 40, 60, 3), dtype=np.uint8)
     return write_payloads(tmp_path / "train.frec", [save(Image.fromarray(image), "PNG") for image in noise])
 

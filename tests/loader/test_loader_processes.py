@@ -1,4 +1,4 @@
-"""Loaders and other processes: forked and spawned ones, pickles, Ctrl-C, and the end of their own."""
+"""Loaders and processes: fork, spawn, pickles, Ctrl-C, and the end of the loader's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that takes long to decode holds up neither its neighbours nor whoever closes or interrupts the loader."""
+"""A batch that decodes slowly delays neither its neighbours nor closing or interrupting the loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def huge() -> bytes:
 
 @pytest.fixture(scope="module")
 def with_huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 41 records whose record 1 takes as long as all others."""
+    """A file of 41 records whose record 1 takes as long as all others together."""
     payloads = [photo(number) for number in range(41)]
     payloads[1] = huge()
     return write_payloads(tmp_path_factory.mktemp("huge") / "train.frec", payloads)
@@ -32,7 +32,7 @@ def with_huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mostly_huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file whose first record is there at once, and whose 15 others take seconds together."""
+    """A file whose first record decodes at once, and whose 15 others take seconds together."""
     return write_payloads(tmp_path_factory.mktemp("huge") / "train.frec", [photo(0), *[huge()] * 15])
 
 
@@ -46,7 +46,7 @@ def test_a_slow_record_holds_up_no_other_of_its_batch_or_the_next_ones(with_huge
     loads = [loading.submit(0, 0, row, row) for row in rows]
     for load in loads[1:]:
         load.wait()
-    # All images of the batches behind it are made, and those beside it: it is the last one.
+    # All images of the batches after and beside it are made: it is the last one.
     assert plan.counters()[0] == 39
     assert not loads[0].is_ready()
     loads[0].wait()

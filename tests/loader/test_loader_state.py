@@ -1,4 +1,4 @@
-"""Epochs of FastRecordLoader, what its state brings back, and batch samplers of others."""
+"""Epochs of FastRecordLoader, resuming from its state, and foreign batch samplers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.loading import COUNT, epoch, make, write_photos
 
 @pytest.fixture
 def data(photos: Path) -> fr.FastRecordDataset:
-    """With keys, so that a batch says which records it has."""
+    """Has keys, which identify the records of a batch."""
     return fr.FastRecordDataset(photos, extra_fields=("key",))
 
 
@@ -68,7 +68,7 @@ def test_a_loaded_state_goes_on_with_the_batches_that_were_not_handed_out(
     assert len(resumed) == 6
     assert same(list(resumed), epochs[1][done:])
     assert same(list(resumed), epochs[2])
-    # The state has changed nothing for the one that it was taken of.
+    # Taking the state has not changed its loader.
     assert same(list(batches), epochs[1][done:])
 
 
@@ -201,7 +201,7 @@ def test_a_distributed_sampler_is_told_the_epoch(data: fr.FastRecordDataset) -> 
             seen += numbers(loader)
         assert sorted(seen) == list(range(COUNT))
         assert seen == [row for sampler in samplers for row in sampler]
-    # As Lightning does it: only the sampler is told.
+    # As Lightning does it: it calls only the sampler.
     samplers[0].set_epoch(7)
     assert numbers(loaders[0]) == list(samplers[0])
     first = epoch(loaders[0])

@@ -1,4 +1,4 @@
-"""A loader's threads and memory: when they are there, and that nothing is left of them, whatever ends an iteration."""
+"""A loader's threads and memory: when they exist, and that each end of an iteration releases them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_forgotten_iterator_or_loader_leaves_no_thread(kind: Kind) -> None:
     batches = iter(loader)
     next(batches)
     del loader
-    # It needs its loader no more than its caller does.
+    # Like its caller, it does not need its loader.
     assert kind.contents([next(batches)]) == kind.contents(kind.make())[1:2]
     del batches
     wait_for_load_threads(0)
@@ -102,7 +102,7 @@ def test_iterating_in_another_thread_gives_the_same(kind: Kind) -> None:
 
 
 def use() -> tuple[int, int]:
-    """Return the resident bytes and the open files of this process."""
+    """Return this process's resident bytes and open files."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096, len(os.listdir("/proc/self/fd"))
 

@@ -1,4 +1,4 @@
-"""An image that may be a mask, beside another one: refused before its numbers are mixed."""
+"""A possible mask beside another image: refused before resizing mixes its numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_one_in_a_further_field_is_an_error_that_names_it(tmp_path: Path, kind: 
     path = write(tmp_path / "x.frec", [(RGB, RGB), (RGB, mask)])
     with pytest.raises(fr.DecodeError, match=rf"x\.frec: record 1, field mask: {what} .*store masks as arrays.*FR517"):
         list(make(path, 2, images={"image": resized, "mask": resized}))
-    # Whatever the order of the fields: the image is that of the data set.
+    # For any order of the fields: the image is the data set's.
     loader = make(path, 2, images={"mask": resized, "image": resized}, on_error="skip")
     (images,) = loader
     assert [len(tensor) for tensor in images.values()] == [1, 1]

@@ -1,4 +1,4 @@
-"""How many records an iteration of FastRecordLoader may skip before it ends, and what is said then."""
+"""How many records a FastRecordLoader iteration may skip before it ends, and its messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.loading import make, photo, write_payloads, write_photos
 
 
 def with_bad(path: Path, count: int, bad: range) -> Path:
-    """Pack `count` records, of which those of `bad` are no images; the others are all one photo."""
+    """Pack `count` records; `bad` ones are not images, and the others are the same photo."""
     good = photo(0)
     return write_payloads(path, [b"none" if number in bad else good for number in range(count)], images=False)
 
 
 def drained(loader: Any) -> tuple[int, str]:
-    """Return how many images an epoch gave, and the error that ended it."""
+    """Return the number of images of an epoch, and the error that ended it."""
     images = 0
     try:
         for batch in loader:
@@ -38,14 +38,14 @@ def drained(loader: Any) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def thirty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 100 records; 30 of them, from the 40th on, are no images."""
+    """A file of 100 records; 30 of them, from the 40th on, are not images."""
     return with_bad(tmp_path_factory.mktemp("bad") / "train.frec", 100, range(40, 70))
 
 
 @pytest.mark.parametrize("most", [30, 0.3, 0.301, 1.0, None, 1000, np.int64(30), np.float64(0.5)])
 def test_an_epoch_goes_on_while_no_more_is_skipped_than_allowed(thirty: Path, most: Any) -> None:
     loader = make(thirty, 8, on_error="skip", max_skipped=most)
-    for epoch in range(1, 4):  # each epoch counts for itself
+    for epoch in range(1, 4):  # each epoch counts separately
         assert drained(loader) == (70, "")
         assert loader.stats().skipped == len(loader.skipped) == 30 * epoch
 
@@ -65,7 +65,7 @@ def test_one_more_ends_it_with_what_was_lost_and_what_to_do(thirty: Path, most: 
         r"`fastrecord verify --deep \S*train\.frec` finds every bad record .*`fastrecord repair`",
         said,
     ), said
-    # What was handed out before is done, and the batch that was not is not.
+    # Batches that were returned are done; the failed one is not.
     assert loader.state_dict()["batches_done"] == 4 + allowed // 10
     assert loader.stats().skipped == count
 
@@ -85,7 +85,7 @@ def test_a_share_is_of_the_rank_s_part_of_the_epoch(tmp_path: Path) -> None:
         sampler = FastRecordBatchSampler(dataset, 50, shuffle=False, rank=rank, world_size=2)
         return drained(make(dataset, None, batch_sampler=sampler, on_error="skip", max_skipped=share))[1]
 
-    # All 20 bad ones are of even number, and so on rank 0, which has 400 records.
+    # All 20 bad records are even, and so on rank 0, which has 400 records.
     assert lost(0, 0.05) == ""
     assert "allows 19 to be skipped" in lost(0, 0.0499)
     assert lost(1, 0.0) == ""
@@ -95,16 +95,16 @@ def test_with_another_batch_sampler_a_share_is_of_the_data_set_or_of_the_records
     dataset = fr.FastRecordDataset(with_bad(tmp_path / "train.frec", 400, range(0, 40, 2)))
 
     def load(share: float, *batches: range) -> Any:
-        # An endless one among them: its epoch has no length.
+        # One of them is endless: its epoch has no length.
         sampler = itertools.cycle(list(batch) for batch in batches)
         return make(dataset, None, batch_sampler=sampler, on_error="skip", max_skipped=share)
 
-    # 20 of the first 40, but that is 5 % of the data set.
+    # 20 of the first 40, but only 5 % of the data set.
     assert len(list(itertools.islice(load(0.05, range(40), range(100, 200)), 2))) == 2
-    # Five of each 100, on and on.
+    # Five of each 100, without end.
     assert sum(len(batch[0]) for batch in itertools.islice(load(0.05, range(30, 130)), 30)) == 2850
     images, said = drained(load(0.0499, range(30, 130)))
-    # 20 of 400 are more than 4.99 % of them.
+    # 20 of 400 are more than 4.99 %.
     assert images == 3 * 95
     assert said.startswith("20 of the epoch's first 400 records could not be loaded: max_skipped=0.0499 allows 19 ")
 
@@ -137,7 +137,7 @@ def test_a_resumed_iteration_counts_from_its_start(thirty: Path) -> None:
     state["batches_done"] = 5
     resumed = make(thirty, 10, on_error="skip", max_skipped=20)
     resumed.load_state_dict(state)
-    # What another loader has skipped is that one's to say.
+    # Each loader reports only its own skipped records.
     assert resumed.stats().skipped == len(resumed.skipped) == 0
     assert drained(resumed) == (30, "")
     assert resumed.stats().skipped == len(resumed.skipped) == 20

@@ -1,4 +1,4 @@
-"""The same random part of two images of each record of a batch."""
+"""The same random crop of two images of each record of a batch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def info(count: int, *, first: int = 0, epoch: int = 0, seed: int = 5) -> BatchI
 
 
 def coordinates(height: int, width: int, record: int) -> torch.Tensor:
-    """Return an image whose pixels say where they are: row, column and record, int16 (height, width, 3)."""
+    """Return an image whose pixels show their row, column and record, int16 (height, width, 3)."""
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     return torch.stack([rows, columns, torch.full_like(rows, record)], 2).to(torch.int16)
 
 
 def pair(height: int, width: int, record: int = 0, scale: int = SCALE) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return an image and a larger one, each of whose pixels says where in the smaller one it lies."""
+    """Return an image and a larger one whose pixels show their position in the smaller one."""
     small = coordinates(height, width, record)
     return small, small.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
 
@@ -80,7 +80,7 @@ def test_every_place_and_every_orientation_is_equally_likely() -> None:
     assert set(places) == {(y, x) for y in range(2) for x in range(3)}
     for found in (places, orientations):
         expected = count / len(found)
-        # Chi square of 5 or 7 degrees of freedom: above 30 once in 10,000 seeds.
+        # Chi square of 5 or 7 degrees of freedom: above 30 for one seed in 10,000.
         assert sum((n - expected) ** 2 / expected for n in found.values()) < 30, found
     assert len(orientations) == 8
 

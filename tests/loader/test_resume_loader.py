@@ -1,4 +1,4 @@
-"""FastRecordLoader on all ranks, stopped and gone on with elsewhere: the same batches, pixel by pixel."""
+"""FastRecordLoader on all ranks, stopped and resumed elsewhere: the same batches, pixel by pixel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 class Keyed:
-    """A loader whose batches are lists of (key, bytes) of their records."""
+    """A loader whose batches are lists of (key, bytes) per record."""
 
     def __init__(self, loader: FastRecordLoader) -> None:
         self.loader = loader

@@ -1,4 +1,4 @@
-"""Grey images of 16 bits: an error that names the record, unless it was said how they become 8."""
+"""16-bit grey images: an error that names the record, unless a conversion to 8 bits is given."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_command_line_has_the_same_words(tmp_path: Path) -> None:
     assert "--sixteen-bit is for images that" in failed(
         "pack", "--sixteen-bit", "scale", source, tmp_path / "y.frec", status=2
     )
-    # Byte for byte nothing is decoded, and nothing is lost.
+    # Copying bytes decodes nothing and loses nothing.
     good("pack", source, tmp_path / "z.frec")
     assert records(tmp_path / "z.frec")[0][0] == png(VALUES)
 

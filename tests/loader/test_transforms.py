@@ -1,4 +1,4 @@
-"""The loader's geometries: bad arguments, several images of one part of the scene; and normalising."""
+"""The loader's geometries: bad arguments, several images of one crop, and normalising."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ COUNT = 30
 
 
 def enlarged(image: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
-    """Return an image with each pixel `factor` times across and down."""
+    """Return an image with each pixel repeated `factor` times across and down."""
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of pairs: `hr` is `lr` with each pixel three times across and down."""
+    """A file of pairs: `hr` is `lr` with each pixel repeated three times across and down."""
     path = tmp_path_factory.mktemp("pairs") / "pairs.frec"
     small = [pixels(50 + number, 70 - number, seed=number) for number in range(COUNT)]
     return write_pairs(path, [(image, enlarged(image, 3)) for image in small])
@@ -185,7 +185,7 @@ def test_normalising_by_what_makes_no_sense_is_refused(
 
 @pytest.fixture
 def images() -> torch.Tensor:
-    """Every value of a byte in a channels_last batch."""
+    """Every byte value in a channels_last batch."""
     values = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).expand(2, 16, 16, 3).contiguous()
     return values.permute(0, 3, 1, 2)
 

@@ -1,4 +1,4 @@
-"""Compacting: the same records without dead bytes, in place of the old file or beside it."""
+"""Compacting: the same records without dead bytes, in place or in a new file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None
         with pytest.raises(fr.LockedError, match="another writer has it open"):
             fr.compact(worn)
         writer.append({"data": b"", "label": 0, "key": "kept"})
-        # The records that are committed may be copied meanwhile.
+        # The committed records may be copied meanwhile.
         assert fr.compact(worn, tmp_path / "out.frec").records == before
     assert len(records(worn)) == before + 1
 

@@ -1,4 +1,4 @@
-"""Extracting: the bytes come back, and nothing is written anywhere else."""
+"""Extracting: restores the bytes and writes nothing elsewhere."""
 
 from __future__ import annotations
 

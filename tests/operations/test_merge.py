@@ -1,4 +1,4 @@
-"""Merging: the records of several files in one, classes by name, and nothing left of a merge that fails."""
+"""Merging: the records of several files in one, classes by name, no remains of a failed merge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """Of 30 commits, with payloads that the kernel copies."""
+    """30 commits, with payloads that the kernel copies."""
     path = tmp_path / "two.frec"
     return write_rows(
         path, 90, classes=["owl", "dog"], source="b", made="by hand", largest=400_000, commit_bytes=600_000, seed=2
@@ -317,7 +317,7 @@ def test_wrong_arguments_are_refused(one: Path, tmp_path: Path) -> None:
         fr.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")
 
 
-# Signals, full disks, memory: a child process ends itself at a moment that is the same every time.
+# Signals, full disks, memory: a child process ends itself at a fixed moment.
 
 BUSY = """
 with fr.Writer("a.frec", SCHEMA) as writer:

@@ -1,4 +1,4 @@
-"""Repairing: what can be saved of a damaged file is saved, the rest is listed, and the damaged file stays as it is."""
+"""Repairing: saves what it can of a damaged file, lists the rest, and leaves the damaged file alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLASSES = ["cat", "dog"]
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
-    """A file of many commits."""
+    """A file with many commits."""
     path = tmp_path / "sound.frec"
     write_rows(path, 300, classes=CLASSES, largest=2_000, commit_bytes=30_000, made="by hand")
     return path
 
 
 def damaged(sound: Path, *places: int, name: str = "bad.frec", length: int | None = None) -> Path:
-    """Copy a file with bytes at places changed, or cut off."""
+    """Copy a file with some bytes changed, or truncated."""
     data = bytearray(sound.read_bytes())
     for at in places:
         data[at] ^= 0x10
@@ -36,7 +36,7 @@ def damaged(sound: Path, *places: int, name: str = "bad.frec", length: int | Non
 
 
 def payload(path: Path, record: int, field: str = "data") -> int:
-    """Return where a payload lies in its file."""
+    """Return the offset of a payload in its file."""
     with fr.Reader(path) as reader:
         value = reader[record][field]
         data = value.encode() if isinstance(value, str) else bytes(value)
@@ -121,8 +121,8 @@ def test_an_index_block_is_taken_from_older_commits(tmp_path: Path) -> None:
         for i in range(300):
             writer.append({"data": bytes([i % 256]) * 200, "label": 7 * i, "key": f"{i}"})
             if i in (270, 299):
-                writer.commit()  # the second adds too little for the chunks to be merged
-    # Closing has merged the labels into one chunk; the older ones are still there.
+                writer.commit()  # the second adds too little for a merge of the chunks
+    # Closing merged the labels into one chunk; the older chunks still exist.
     directory, length = word(sound, footer(sound) + 56), word(sound, footer(sound) + 64)
     entries = [sound.read_bytes()[at : at + 64] for at in range(directory, directory + length, 64)]
     label = next(entry for entry in entries if entry[0] == 2)
@@ -227,7 +227,7 @@ def test_classes_dictionaries_and_compression_are_kept(packed: Path, tmp_path: P
     with fr.Reader(path) as reader:
         expected = [record["doc"] for record in reader]
     data = bytearray(path.read_bytes())
-    data[20] ^= 1  # of the superblock
+    data[20] ^= 1  # in the superblock
     path.write_bytes(data)
     again = tmp_path / "again.frec"
     assert fr.repair(path, again).lost == 0
@@ -257,7 +257,7 @@ def test_an_exception_in_progress_leaves_nothing(sound: Path, tmp_path: Path) ->
         except KeyboardInterrupt:
             assert sorted(os.listdir(tmp_path)) == names
         else:
-            for name in ("out.frec", "out.frec.lost.jsonl"):  # finished before it was asked
+            for name in ("out.frec", "out.frec.lost.jsonl"):  # finished before the question
                 (tmp_path / name).unlink()
 
 
@@ -292,7 +292,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(option: str, sou
 
 def test_a_list_that_can_not_be_written_is_named_and_so_is_what_is_left(sound: Path, tmp_path: Path) -> None:
     bad, out = damaged(sound, payload(sound, 5)), tmp_path / "out.frec"
-    # The name that it has until it is whole is too long.
+    # The temporary name is too long.
     lost = tmp_path / ("n" * 250)
     message = f"error: {lost}: the list of what is lost can not be written: File name too long\n{out}: "
     assert failed("repair", bad, out, "--lost", lost) == f"{message}nothing is written\n"

@@ -1,4 +1,4 @@
-"""Class names and other metadata that come later than the records."""
+"""Class names and other metadata that are added after the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shuffling: the seed's order, of the records and of their bytes in the file."""
+"""Shuffling: the seed decides the order of the records and of their bytes in the file."""
 
 from __future__ import annotations
 

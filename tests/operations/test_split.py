@@ -1,4 +1,4 @@
-"""Splitting: each record in one file at most, in order; exact shares, the same for the same seed; all files or none."""
+"""Splitting: each record in at most one file, in order; exact shares, repeatable; all files or none."""
 
 from __future__ import annotations
 

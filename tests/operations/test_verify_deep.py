@@ -1,4 +1,4 @@
-"""Verifying deep: what checksums can not find, since it was written so."""
+"""Deep verification: defects that were written with valid checksums."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_image_that_ends_too_early_is_named_by_record_field_and_key(tmp_path:
     assert "record 2, field image" in stderr
     assert " (key cat/2.jpg) [FR502]\n" in stderr
     good("verify", path)
-    # They were packed so: there is nothing that could be saved.
+    # They were packed this way, so nothing can be saved.
     assert "good, nothing to repair" in good("repair", path, tmp_path / "out.frec")
 
 
