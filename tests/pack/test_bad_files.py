@@ -1,4 +1,4 @@
-"""Damaged files: whatever byte is wrong, a reader names the file and the place, and never hands out wrong data."""
+"""Damaged files: a reader names file and place for any wrong byte, and never returns wrong data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def image_of(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of one commit. Read only: copy it before you change a byte."""
+    """A file of one commit. Read only: copy it before changing a byte."""
     path = tmp_path_factory.mktemp("bad") / "sound.frec"
     with fr.Writer(path, SCHEMA, metadata={"classes": ["a", "b"]}) as writer:
         for number in range(COUNT):
@@ -55,7 +55,7 @@ def path(sound: Path, tmp_path: Path) -> Path:
 
 
 def footer(path: Path) -> dict[str, int]:
-    """Read the last page as docs/format.md, section 6 says."""
+    """Read the last page by docs/format.md, section 6."""
     at = path.stat().st_size - PAGE
     page = path.read_bytes()[at:]
     assert page[:8] == b"FRECEND\n"
@@ -91,7 +91,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def read_everything(path: Path, access: str) -> list[dict[str, Any]]:
-    """Read all of a file in every way there is, checksums included; the ways must agree."""
+    """Read all of a file in every way, with checksums; the ways must agree."""
     with fr.Reader(path, access) as reader:
         assert reader.metadata == {"classes": ["a", "b"]}
         assert reader.schema == SCHEMA
@@ -161,7 +161,7 @@ def test_a_newer_version_is_refused_with_both_versions(path: Path) -> None:
 
 
 def change_metadata(path: Path, old: bytes, new: bytes) -> None:
-    """Write other metadata of the same length, with the checksums that it needs."""
+    """Write other metadata of the same length, with valid checksums."""
     place = footer(path)
     data = bytearray(path.read_bytes())
     start, length = place["metadata"], place["metadata length"]
@@ -233,7 +233,7 @@ def test_a_torn_tail_is_reported_by_readers_and_cut_off_by_the_next_writer(path:
     assert reader.verify()["ok"]
 
 
-# Part: (the place that `footer` tells, or none; bytes behind it; what the message says)
+# Part: (the key of its place in `footer`, or none; the offset from there; the message)
 OPENING = {
     "magic": ("", 3, r"not a \.frec file"),
     "reserved": ("", 10, "superblock"),
@@ -296,7 +296,7 @@ def test_a_flipped_bit_in_a_payload_is_found_by_every_read_that_checks(path: Pat
     assert not report["ok"]
     assert len(report["errors"]) == 1
     assert damaged.match(report["errors"][0][report["errors"][0].index("a.frec") :])
-    # Without the check the bytes come as they are, and the other records are sound.
+    # Without the check the bytes come unverified; the other records are intact.
     wrong = bytearray(image_of(17))
     wrong[length // 2] ^= 1
     unchecked = fr.Reader(path, access, verify=False)

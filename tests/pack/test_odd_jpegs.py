@@ -1,4 +1,4 @@
-"""JPEGs whose headers no encoder of today writes: what Pillow reads is packed and decoded, to the same pixels."""
+"""JPEGs with headers that no modern encoder writes: packed and decoded to the same pixels as Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.loading import make, write_payloads
 from tests.support.packing import records, write
 from tests.support.pictures import SOI, exif, frame, jpeg, reference, with_segment
 
-# libjpeg tells Pillow of some of them.
+# Through libjpeg, Pillow warns about some of them.
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 
 PLAIN = jpeg()
@@ -30,7 +30,7 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 
 def segments(data: bytes) -> list[bytes]:
-    """Return the start, each segment, and all from the first scan on."""
+    """Return the start, each segment, and everything from the first scan on."""
     parts, at = [data[:2]], 2
     while data[at + 1] != 0xDA:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -95,7 +95,7 @@ ODD: dict[str, Callable[[], bytes]] = {
     "progressive, with junk": lambda: between(b"junk", jpeg(progressive=True)),
     "a thumbnail in EXIF": lambda: with_segment(PLAIN, 0xE1, exif(1) + jpeg(16, 12)),
     "a frame header of SOF1": lambda: PLAIN[: frame(PLAIN) + 1] + b"\xc1" + PLAIN[frame(PLAIN) + 2 :],
-    # Which Pillow opens and nobody decodes.
+    # Pillow opens it but cannot decode it.
     "two frame headers": lambda: (
         PLAIN[: frame(PLAIN)] + PLAIN[frame(PLAIN) : frame(PLAIN) + 19] + PLAIN[frame(PLAIN) :]
     ),
@@ -110,7 +110,7 @@ UNREADABLE = list(ODD)[list(ODD).index("two frame headers") :]
 
 
 def pillow(data: bytes) -> NDArray[np.uint8] | None:
-    """Return Pillow's pixels; it reads what has no end marker only in some of its versions, and sizes of files."""
+    """Return Pillow's pixels; without an end marker it depends on its version and the file size."""
     try:
         return reference(data if EOI in data[-4000:] else data + EOI)
     except (OSError, SyntaxError):
@@ -163,7 +163,7 @@ def test_a_jpeg_that_is_cut_anywhere_within_its_scans_is_refused_whatever_part_i
 ) -> None:
     data = jpeg(64, 48, **options)  # type: ignore[arg-type]
     first_scan = data.index(b"\xff\xda")
-    # The padding of the last byte may be all that a cut of one byte takes.
+    # A cut of one byte may remove only the padding of the last byte.
     for end in [*range(first_scan + 12, len(data) - 4, 7), len(data) - 4]:
         with pytest.raises(fr.DecodeError, match="the JPEG is truncated"):
             fr.decode_image(data[:end])
@@ -186,7 +186,7 @@ def test_a_progressive_jpeg_that_lacks_whole_scans_is_refused_without_its_end_ma
 
 
 def scans(data: bytes, count: int) -> bytes:
-    """Return a progressive JPEG whose last scan is repeated until there are so many."""
+    """Return a progressive JPEG that repeats its last scan up to this count."""
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     return data[:-2] + data[starts[-1] : -2] * (count - len(starts)) + EOI
 

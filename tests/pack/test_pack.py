@@ -1,4 +1,4 @@
-"""Packing folders: what is stored, what is refused, and what becomes of a file that exists."""
+"""Packing folders: the stored data, refused input, and the fate of existing files."""
 
 from __future__ import annotations
 
@@ -187,8 +187,8 @@ def test_an_output_folder_that_is_absent_is_named(small: Path, tmp_path: Path) -
 
 @pytest.fixture
 def closed_folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A class folder that may not be read. Nothing binds root, so the test then runs as nobody."""
-    monkeypatch.chdir(tmp_path)  # the folders above belong to root alone; a relative path does not pass through them
+    """An unreadable class folder. Root can read anything, so the test runs as another user."""
+    monkeypatch.chdir(tmp_path)  # only root can enter the parent folders
     root = os.geteuid() == 0
     for path in (tmp_path, small):
         path.chmod(0o755)
@@ -227,7 +227,7 @@ def test_a_name_that_is_not_utf8_is_named(small: Path, tmp_path: Path, name: byt
 def test_an_output_inside_of_a_class_folder_is_refused(small: Path) -> None:
     with pytest.raises(fr.FastRecordError, match="lies in the class folder 'bee'"):
         pack_folder(small, small / "bee" / "out.frec")
-    pack_folder(small, small / "out.frec")  # beside the class folders is no part of the input
+    pack_folder(small, small / "out.frec")  # beside the class folders it is not input
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_options_that_contradict_each_other_are_refused(small: Path, tmp_path: P
     assert not (tmp_path / "out.frec").exists()
 
 
-# An output that exists
+# An existing output
 
 
 def test_an_output_that_exists_is_refused_with_the_ways_out(small: Path, packed: Path, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_file_that_is_being_written_is_locked_for_append_and_resume(small: Pat
         pack_folder(small, tmp_path / "new.frec", mode="resume")
 
 
-# Classes of another file
+# The classes of another file
 
 
 def test_classes_from_another_file_give_the_same_numbers(small: Path, tmp_path: Path) -> None:

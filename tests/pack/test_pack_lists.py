@@ -1,4 +1,4 @@
-"""Packing the files that a CSV list names."""
+"""Packing the files of a CSV list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing pairs of images: matching two folders, scales, what is no pair, and the command."""
+"""Packing pairs of images: matching two folders, scales, invalid pairs, and the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.packing import is_complete, metadata
 from tests.support.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
 from tests.support.pictures import jpeg
 
-# What belongs together
+# Matching
 
 
 def test_files_are_stored_byte_for_byte_with_the_larger_ones_name(pairs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_folders_in_the_wrong_order_are_seen(pairs: tuple[Path, Path], tmp_path:
         pack_pairs(pairs[1], pairs[0], tmp_path / "out.frec")
 
 
-# What is no pair of images
+# Invalid pairs
 
 
 def test_a_bad_file_is_named_and_may_be_left_out(pairs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packing the pixels of pairs of images: their shapes, compressed ones, and that they are the decoder's."""
+"""Packing the pixels of image pairs: shapes, compression, and equality with the decoder's pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing pairs of images into files that exist, into shards, and on from a kill or an interrupt."""
+"""Packing pairs of images into existing files, into shards, and after a kill or an interrupt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastrecord.pack.images import PackProgress, pack_pairs
 from tests.support.packing import is_complete, metadata
 from tests.support.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
 
-# Files that exist
+# Existing files
 
 
 def test_an_append_adds_pairs_and_keeps_the_scale_only_if_it_is_theirs_too(

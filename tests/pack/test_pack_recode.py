@@ -1,4 +1,4 @@
-"""What a pack does to images on their way into the file: smaller, raw, ready for crops."""
+"""Packing with changed images: smaller, raw, crop-ready."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_smaller_image_is_near_to_pillows_lanczos(recode_source: Path, tmp_pat
     pack_folder(recode_source, out, short_side=120, quality=98)
     with Image.open(io.BytesIO(FILES[key])) as image:
         expected = image.convert("RGB").resize(sizes(out)[key], Image.Resampling.LANCZOS)
-    # CMYK in Pillow is decoded by other rounding; 4:2:0 costs most of the rest.
+    # Pillow rounds differently in decoding CMYK; 4:2:0 costs most of the rest.
     assert difference(decoded(stored(out)[key]), np.asarray(expected)) < 2.5
 
 
@@ -121,7 +121,7 @@ def test_raw_images_are_the_pixels_of_the_decoded_ones(recode_source: Path, tmp_
     assert sizes(out).keys() == FILES.keys()
     for key, data in stored(out).items():
         assert data.startswith(b"P6\n"), key
-        # Pillow converts CMYK and WebP by other rounding.
+        # Pillow rounds differently in converting CMYK and WebP.
         assert difference(decoded(data), decoded(FILES[key])) <= (1 if key in ("b/1.jpg", "b/3.webp") else 0), key
     assert summary.recoded is not None
     assert (summary.recoded["raw"], summary.recoded["smaller"], summary.recoded["kept"]) == (9, 0, 0)

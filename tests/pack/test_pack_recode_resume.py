@@ -1,4 +1,4 @@
-"""Packs that change images, stopped and gone on with, appended to, and split into shards."""
+"""Packs that change images: resumed, appended to, and split into shards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty images, which several chunks take. Read only."""
+    """Forty images, which take several chunks. Read only."""
     files = {f"{'ab'[i % 2]}/{i:02d}.jpg": encoded(picture(i, 120 + i, 150 - i)) for i in range(40)}
     return write(tmp_path_factory.mktemp("more"), files)
 

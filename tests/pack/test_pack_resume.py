@@ -1,4 +1,4 @@
-"""Packing much: shards, and what a kill, Ctrl-C or a full disk leaves behind."""
+"""Large packs: shards, and the state after a kill, Ctrl-C or a full disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,200 images in 3 class folders, with two files that are none. Read only."""
+    """1,200 images in 3 class folders, and two files that are not images. Read only."""
     data = encode(1)[:-2]
     files = {f"{'abc'[i % 3]}/{i:04d}.jpg": data + i.to_bytes(2, "little") + b"\xff\xd9" for i in range(FILES - 2)}
     return write(tmp_path_factory.mktemp("many"), files | {"a/0000.txt": b"no image", "c/zz.txt": b""})
@@ -87,7 +87,7 @@ def test_shards_of_another_division_are_refused_by_name(small: Path, tmp_path: P
         pack_folder(small, tmp_path / "out.frec", shards=2)
 
 
-# Kill, Ctrl-C, full disk: a child process ends itself at a moment that is the same every time.
+# Kill, Ctrl-C, full disk: a child process ends itself at a fixed moment.
 
 CHILD = """
 import os, signal, sys

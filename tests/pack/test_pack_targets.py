@@ -1,4 +1,4 @@
-"""Where a pack may write: what is not a regular file stays, and links lead to their targets."""
+"""The outputs of a pack: it keeps paths that are not regular files, and follows links."""
 
 from __future__ import annotations
 

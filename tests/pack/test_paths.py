@@ -1,4 +1,4 @@
-"""Keys that would be paths elsewhere, files that are no files, and who may read what is written."""
+"""Keys that would be paths elsewhere, special files, and the permissions of outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.packing import keys, small_folder
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """Files that others may read, unless something says otherwise."""
+    """Files readable by others, unless changed."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -62,7 +62,7 @@ def test_a_key_that_is_no_path_below_the_folder_is_refused_before_anything_is_wr
 def test_a_strange_key_that_is_a_path_below_the_folder_names_its_file(tmp_path: Path, key: str) -> None:
     path = keyed(tmp_path / "a.frec", [key])
     good("extract", path, tmp_path / "out")
-    name = f"{key}.jpg" if key in ("-rf", "...", "~/.x") else key  # an ending where there is none
+    name = f"{key}.jpg" if key in ("-rf", "...", "~/.x") else key  # adds a suffix where there is none
     assert files_below(tmp_path / "out") == {name: encode(0)}
 
 
@@ -84,14 +84,14 @@ def test_keys_that_a_file_system_takes_for_one_name_do_not_replace_each_other(tm
     out = tmp_path / "out"
 
     def fold(done: int, total: int) -> None:
-        # What a file system that ignores case looks like from outside: the other name leads to the same file.
+        # A file system that ignores case looks like this: the other name opens the same file.
         if done < total:
             os.link(out / "A.jpg", out / "a.jpg")
 
     with pytest.raises(fr.FastRecordError, match=r"takes it for 'A\.jpg', the key of another record"):
         extract_records(path, out, overwrite=True, progress=fold)
     assert (out / "a.jpg").read_bytes() == encode(0)
-    # What was there before the run may be replaced, under either name.
+    # Files from before the run may be replaced, under either name.
     good("extract", path, out, "--overwrite")
     assert (out / "A.jpg").read_bytes() == encode(0)
     assert (out / "a.jpg").read_bytes() == encode(64)
@@ -121,7 +121,7 @@ def test_a_leftover_of_a_killed_extraction_is_in_nobodys_way(tmp_path: Path) -> 
     path = keyed(tmp_path / "a.frec", ["a.jpg"])
     out = tmp_path / "out"
     out.mkdir()
-    # In a container every run has the same process number.
+    # In a container every run has the same process id.
     (out / f".fastrecord-{os.getpid()}.tmp").touch()
     good("extract", path, out)
     assert (out / "a.jpg").read_bytes() == encode(0)

@@ -1,4 +1,4 @@
-"""scripts/build_backend.py: what `pip install .` lacks to build is one sentence, before anything is compiled."""
+"""scripts/build_backend.py: reports missing tools of `pip install .` before anything is compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def executable(path: Path, lines: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A PATH of one folder that has all that is needed."""
+    """A PATH of one folder with all needed tools."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("cargo", "cc", "cmake", "make", "nasm"):
@@ -35,7 +35,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def hook(machine: Path, name: str = "get_requires_for_build_wheel", **variables: str) -> tuple[int, str, str]:
-    """Call a hook as pip does: in a process of its own, by the module that pyproject.toml names."""
+    """Call a hook as pip does: in a child process, by the module that pyproject.toml names."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     arguments = "" if name.startswith("get_requires") else repr(str(machine))
     program = (

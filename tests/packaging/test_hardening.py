@@ -1,4 +1,4 @@
-"""How the compiled module is linked: what a bug in it could be used for is less."""
+"""The link flags of the compiled module, which limit what a bug can be used for."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHT_DYNSYM = 11
 
 @dataclass
 class Module:
-    """What an ELF file of 64 bits says to the loader.
+    """The loader's view of a 64-bit ELF file.
 
     Attributes:
-        segments: (type, flags, offset, address, size in the file) of each.
+        segments: (type, flags, offset, address, size in the file) of each segment.
         dynamic: Tag -> value.
-        undefined: Names that other libraries are to bring.
-        defined: Names that others may use.
+        undefined: Names that other libraries must provide.
+        defined: Names that the file exports.
     """
 
     segments: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -44,7 +44,7 @@ def parse(data: bytes) -> Module:
         module.segments.append((kind, flags, offset, address, size))
 
     def at(address: int) -> int:
-        """Where in the file the bytes of an address lie."""
+        """Return the file offset of an address."""
         for kind, _, offset, first, size in module.segments:
             if kind == PT_LOAD and first <= address < first + size:
                 return offset + address - first
@@ -57,7 +57,7 @@ def parse(data: bytes) -> Module:
             break
         module.dynamic[tag] = value
     names = data[at(module.dynamic[DT_STRTAB]) :][: module.dynamic[DT_STRSZ]]
-    # How many symbols there are, only the table of sections says; strip leaves it.
+    # Only the section table has the number of symbols; strip keeps it.
     start, width, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
     sections = (struct.unpack_from("<IIQQQQ", data, start + i * width) for i in range(count))
     (symbols,) = [section[4:] for section in sections if section[1] == SHT_DYNSYM]
@@ -71,7 +71,7 @@ def parse(data: bytes) -> Module:
 
 
 def assert_hardened(data: bytes) -> None:
-    """Fail with what is missing in a module for CPython."""
+    """Fail and name what a CPython module lacks."""
     module = parse(data)
     kinds = {kind: flags for kind, flags, *_ in module.segments}
     assert PT_GNU_RELRO in kinds, "what the loader has resolved becomes read-only"
@@ -83,7 +83,7 @@ def assert_hardened(data: bytes) -> None:
     assert not flags & DF_TEXTREL, "code is never written"
     assert not {DT_RPATH, DT_RUNPATH} & module.dynamic.keys(), "libraries are looked for where the system has them"
     assert module.defined == {"PyInit__core"}
-    # Of the C libraries. Were they built before their flags changed, `cargo clean` forgets them (CONTRIBUTING.md).
+    # From the C libraries. After a change of their flags, run `cargo clean` (CONTRIBUTING.md).
     assert "__stack_chk_fail" in module.undefined
     assert any(name.endswith("_chk") for name in module.undefined), (
         "copies are checked against the size of their target"

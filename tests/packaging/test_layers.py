@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Each line is a floor, the ground first. A folder may import what stands on the floors below it.
+# Each line is a floor, the ground first. A folder may import from lower floors.
 FLOORS = {
     "rust/core/src": """
         error order
@@ -52,7 +52,7 @@ IMPORT = {
 
 
 def imports(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield (folder, folder that it imports from, file) for each import from another folder."""
+    """Yield (folder, imported folder, file) for each import from another folder."""
     for path in sorted(folder.rglob("*.*")):
         if path.suffix not in IMPORT:
             continue

@@ -1,4 +1,4 @@
-"""What goes into the module: where it comes from, under which licences, and that their texts go with the wheel."""
+"""The module's components: their sources, their licences, and the licence texts in the wheel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     import sys
 
-    sys.modules["licenses"] = module  # dataclasses look their module up
+    sys.modules["licenses"] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -132,7 +132,7 @@ def test_the_list_has_the_bundled_c_libraries_and_each_text_once() -> None:
         assert f"\n{name}" in text
     for phrase in ("Independent JPEG Group", "D. R. Commander", "Yann Collet", "Meta Platforms", "The Rust Project"):
         assert phrase in text, phrase
-    # Every crate that cargo locks for the module is there; those that only tests need are not.
+    # The list has every crate that cargo locks for the module, and none that only tests need.
     names = set(re.findall(r"^(\S+) \(\d", text, re.MULTILINE))
     assert {"pyo3", "image", "png", "memmap2", "serde_json", "zstd-sys", "turbojpeg-sys"} <= names
     assert not {"proptest", "tempfile", "fastrecord-core"} & names

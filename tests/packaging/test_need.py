@@ -1,4 +1,4 @@
-"""scripts/need: what a machine lacks is installed where it can be, and said with its command where it cannot."""
+"""scripts/need: installs missing tools where it can, and otherwise prints the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def executable(path: Path, lines: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A PATH of one folder: all that is needed but nasm, seen by a user who is not root."""
+    """A PATH of one folder: all needed tools except nasm, for a user other than root."""
     for name in USED:
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     for name in ("cargo", "cc", "make"):

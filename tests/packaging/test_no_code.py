@@ -1,4 +1,4 @@
-"""There is no code in a file: nothing of the package unpickles or evaluates, and what a file says is never run."""
+"""Files cannot run code: the package never unpickles or evaluates what it reads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.child import run_child
 
 PACKAGE = Path(fastrecord.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-# Modules that turn bytes into objects by running what the bytes say.
+# Modules that build objects by running code from the bytes.
 UNSAFE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
 UNSAFE_BUILTINS = {"__import__", "compile", "eval", "exec"}
-# The name of one of its exceptions, which torch.load raises; and what the ranks of a run tell each other.
+# The name of an exception of torch.load; and the messages between the ranks of a run.
 USED_OF_PICKLE = {
     ("train/checkpoint.py", "UnpicklingError"),
     ("train/batches/open.py", "dumps"),
@@ -25,7 +25,7 @@ USED_OF_PICKLE = {
 
 
 def unsafe(name: str, tree: ast.Module) -> Iterator[str]:
-    """What of a module could run what it reads, with its line."""
+    """Return what in a module could run its input, with the line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNSAFE_MODULES:
             yield f"{name}:{node.lineno}: from {node.module} import"
@@ -75,7 +75,7 @@ def test_the_check_above_sees_what_it_looks_for(line: str) -> None:
 
 @pytest.mark.timeout(400)
 def test_nothing_that_a_file_says_is_run(tmp_path: Path) -> None:
-    # The audit events of whatever would run code. All is done with a plain file before, as importing runs code.
+    # The audit events of running code. A plain file goes first through all steps: imports run code.
     printed = run_child(
         """
         import contextlib, io, json, pickle
@@ -133,5 +133,5 @@ def test_nothing_that_a_file_says_is_run(tmp_path: Path) -> None:
         tmp_path,
         timeout=300,
     )
-    # The last shows that the hook sees what it is there for.
+    # The last one shows that the hook works.
     assert printed.splitlines()[-1] == "[[], true, true]"

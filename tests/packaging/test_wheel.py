@@ -1,4 +1,4 @@
-"""The wheel that users install: built, put into a clean environment, and used from outside of the checkout."""
+"""The wheel: built, installed in a clean environment, and used outside of the checkout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.wheel, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def run(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
-    # Only what a new user's shell would have: nothing may point back at the checkout.
+    # Only a new user's shell variables: nothing may point back at the checkout.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))}
     kept |= variables
     done = subprocess.run(
@@ -63,7 +63,7 @@ def run(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    # As `make` builds it, whoever runs this test: with other flags everything would be compiled again.
+    # With the flags of `make`: other flags would compile everything again.
     flags = os.environ.get("RUSTFLAGS") or run("make", "-s", "rustflags").strip()
     run(sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", out, RUSTFLAGS=flags)
     (built,) = out.glob("*.whl")
@@ -72,12 +72,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose `venv` has the wheel, and the dependencies of the environment that runs this test."""
+    """A folder whose `venv` has the wheel, and the dependencies of this test's environment."""
     folder = tmp_path_factory.mktemp("outside")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
     python = folder / "venv/bin/python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder).strip())
-    # Torch is not installed a second time. Path files over there are not followed, so that fastrecord is not seen.
+    # Torch is not installed twice. Path files there are not followed, so fastrecord is not found.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     run(
         sys.executable,
@@ -89,7 +89,7 @@ def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--quiet",
         "--no-index",
         "--no-deps",
-        "--ignore-installed",  # pip looks for what is there along the path file too
+        "--ignore-installed",  # pip also searches along the path file
         wheel,
         folder=folder,
     )
@@ -119,7 +119,7 @@ def test_wheel_is_one_for_every_cpython_from_3_11_on_and_holds_types_and_license
 def test_the_module_brings_its_own_jpeg_library_and_shows_none_of_it(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         module = archive.extract("fastrecord/_core.abi3.so", tmp_path)
-    # torchvision and Pillow have a libjpeg of their own in the same process.
+    # torchvision and Pillow load their own libjpeg into the same process.
     shown = run("nm", "-D", "--defined-only", module, folder=tmp_path).splitlines()
     assert [line.split()[-1] for line in shown] == ["PyInit__core"]
     dynamic = run("readelf", "-d", module, folder=tmp_path)

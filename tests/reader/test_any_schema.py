@@ -1,4 +1,4 @@
-"""Records of any types come back by every way to read them, however they were written: seeded."""
+"""Records of any types survive every way of writing and reading: seeded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Make = Callable[[Generator], Any]
 
 
 def numbers(rng: Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Any bits of the type, NaN and infinities among them; bool of 0 and 1."""
+    """Any bits of the type, including NaN and infinities; bool of 0 and 1."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
@@ -39,7 +39,7 @@ def text(rng: Generator) -> str:
 
 
 def some_bytes(rng: Generator) -> bytes:
-    """Bytes that shrink, and some that do not."""
+    """Bytes, some compressible and some not."""
     alphabet = int(rng.choice([1, 4, 256]))
     return rng.integers(0, alphabet, rng.integers(0, 3000)).astype(np.uint8).tobytes()
 
@@ -81,7 +81,7 @@ def any_plain(rng: Generator) -> tuple[fr.FieldType, Make]:
 
 def any_list(rng: Generator) -> tuple[fr.FieldType, Make]:
     item, make = [any_scalar, any_array, any_plain][rng.integers(3)](rng)
-    item = replace(item, compression=None)  # that of the list
+    item = replace(item, compression=None)  # the list has the compression
     return fr.list_(item, compression=any_compression(rng)), lambda rng: [make(rng) for _ in range(rng.integers(0, 5))]
 
 
@@ -90,7 +90,7 @@ def any_field(rng: Generator) -> tuple[fr.FieldType, Make]:
 
 
 def normal(value: Any) -> Any:
-    """A value of any form as plain data that equals itself: NaN by its bits."""
+    """Convert any value to plain data that equals itself: NaN by its bits."""
     if isinstance(value, (list, fr._core.Arrays, fr._core.Payloads)):
         return [normal(item) for item in value]
     if isinstance(value, (bytes, memoryview)):
@@ -102,11 +102,11 @@ def normal(value: Any) -> Any:
 
 
 def as_field(value: Any, kind: fr.FieldType) -> Any:
-    """A value as `normal` has it, and a number that came back as Python's as one of its field's type."""
+    """Apply `normal`; convert a Python number to its field's type."""
     if kind.item is not None:
         return [as_field(item, kind.item) for item in value]
     if kind.dtype is not None and kind.name != "array":
-        # Python's floats are wider: which NaN it was is lost on the way there.
+        # Python's floats are wider: they lose which NaN it was.
         value = np.asarray(value, kind.dtype)
         if np.isnan(value).any() if value.dtype.kind in "fc" else False:
             return value.dtype.name, "nan"
@@ -114,7 +114,7 @@ def as_field(value: Any, kind: fr.FieldType) -> Any:
 
 
 def assert_holds(path: Path, schema: dict[str, fr.FieldType], rows: list[dict[str, Any]], rng: Generator) -> None:
-    """Read a file in every way there is."""
+    """Read a file in every way."""
     wanted = [{name: as_field(row[name], kind) for name, kind in schema.items()} for row in rows]
     for access in ("mmap", "pread"):
         with fr.Reader(path, access) as reader:
@@ -145,7 +145,7 @@ def assert_holds(path: Path, schema: dict[str, fr.FieldType], rows: list[dict[st
 
 
 def write(path: Path, rng: Generator) -> Iterator[tuple[dict[str, fr.FieldType], list[dict[str, Any]]]]:
-    """Write a file in some sessions of some steps each; yields what is in it after each session."""
+    """Write a file in several sessions of several steps; yield its content after each session."""
     fields = {f"field {i} é": any_field(rng) for i in range(rng.integers(1, 6))}
     rows: list[dict[str, Any]] = []
 
@@ -187,7 +187,7 @@ def write(path: Path, rng: Generator) -> Iterator[tuple[dict[str, fr.FieldType],
                         del fields[name]
                         for record in rows:
                             del record[name]
-        # What is asked for, "auto" or a dictionary, is not what the file says in the end.
+        # The file names neither "auto" nor a dictionary, but the codec in use.
         yield {name: replace(kind, compression=None) for name, (kind, _) in fields.items()}, rows
 
 

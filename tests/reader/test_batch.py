@@ -17,7 +17,7 @@ SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "score": fr.float6
 
 
 def payload(number: int) -> bytes:
-    """Return bytes whose length is anything from 0 to 480, and unlike any other record's."""
+    """Return 0 to 480 bytes, different for each record."""
     return bytes([number]) * (number * 7 % 17 * 30)
 
 

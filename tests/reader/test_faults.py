@@ -1,4 +1,4 @@
-"""System calls that fail, one at a time, in a real process: see tests/support/faults.c."""
+"""Failing system calls, one at a time, in a real process: see tests/support/faults.c."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def labels(path="a.frec"):
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that makes calls fail."""
+    """The library with the failing calls."""
     out = tmp_path_factory.mktemp("faults") / "faults.so"
     source = ROOT / "tests" / "support" / "faults.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, source, "-ldl"], check=True)
@@ -47,7 +47,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(shim: Path, folder: Path, script: str, **fault: object) -> Any:
-    """Run a script in whose process a call fails, and return what it prints, which is JSON."""
+    """Run a script with a failing call; return its JSON output."""
     variables = {f"FAULT_{name.upper()}": str(value) for name, value in ({"path": ".frec"} | fault).items()}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PRELUDE + SCRIPT + textwrap.dedent(script)],
@@ -80,7 +80,7 @@ def test_calls_that_are_interrupted_or_do_a_part_only_change_nothing(shim: Path,
     assert run(shim, tmp_path, script, trouble=1) == [[61, size], [122, 2 * size]]
 
 
-# Of the calls that the second commit makes. A failing one never counts as done, though the next of its kind succeeds.
+# For the calls of the second commit. A failed call never counts as done, even if the next succeeds.
 @pytest.mark.parametrize(
     ("call", "at", "number"),
     [
@@ -121,7 +121,7 @@ def test_the_first_error_says_what_is_safe_and_the_file_has_it(
         assert again[0] == "FastRecordError"
         assert "the writer stopped after a failed write" in again[3]
         assert "the file is good up to its last commit (1 records)" in again[3]
-    # The footer was written before the last sync: a reader of the running system may see that commit.
+    # The footer was written before the last sync: a reader may see that commit until a crash.
     assert before in ([0], [0, 1, 2, 3, 4])
     assert ("or has the one that was under way" in note) == ((call, at) in (("fdatasync", 4), ("pwrite64", 8)))
     assert after == [*before, 7]
@@ -134,7 +134,7 @@ def test_a_file_whose_first_commit_fails_is_not_left(shim: Path, tmp_path: Path)
                 writer.append(record(0))
         print(json.dumps([told(work), os.listdir()]))
     """
-    # The last is that of the folder.
+    # The last call is the folder's sync.
     for call, at in (("pwrite64", 1), ("pwrite64", 2), ("fdatasync", 1), ("fdatasync", 2)):
         error, left = run(shim, tmp_path, script, call=call, at=at, errno=errno.EIO)
         assert error[:3] == ["OSError", errno.EIO, str(tmp_path / "a.frec")] or at == 1
@@ -213,7 +213,7 @@ def test_a_payload_that_can_not_be_read_is_an_error_that_names_its_record(
         print(json.dumps([told(lambda: {how}), told(lambda: {how})]))
     """
     texts = []
-    # Other reads before it ask whether the file is still the same one.
+    # Earlier reads check that the file has not been replaced.
     for at in (1, 3, 5):
         error, again = run(shim, tmp_path, script.replace('"FAULT_AT": "1"', f'"FAULT_AT": "{at}"'))
         if error is not None:

@@ -1,4 +1,4 @@
-"""Reads of a file that was cut short, replaced or deleted, or that its disk cannot read: errors that name it."""
+"""Reads of a truncated, replaced, deleted or unreadable file: errors that name it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = fr.Schema(
     }
 )
 COUNT, SIZE = 200, 4000
-# Every way in which the core reads: each is called with a reader.
+# Every way in which the core reads; each takes a reader.
 WAYS: dict[str, Callable[[fr.Reader], object]] = {
     "copies": lambda r: r.read_batch_into(range(COUNT), "data", bytearray(COUNT * SIZE)),
     "unchecked copies": lambda r: r.read_batch_into(range(COUNT), "data", bytearray(COUNT * SIZE), verify=False),
@@ -76,7 +76,7 @@ def write(path: Path) -> Path:
 
 
 def refusal(way: Callable[[], object], path: Path) -> BaseException:
-    """Return what a read raises, which names the file."""
+    """Return the error of a read, which names the file."""
     with pytest.raises((fr.FastRecordError, OSError)) as caught:
         way()
     error = caught.value
@@ -139,7 +139,7 @@ def test_a_bad_sector_names_its_record_and_others_stay_readable_by_system_calls(
         reader.read_batch_into([3], "data", out)
         assert out[:SIZE] == bytes([3]) * SIZE
     else:
-        # A mapping of which a part is lost is not read any more.
+        # A mapping that lost a part is not read again.
         refusal(lambda: reader.read_batch_into([3], "data", out), mount.path)
     assert fr.Reader(mount.path).get(3, "data", copy=True) == bytes([3]) * SIZE
 

@@ -1,4 +1,4 @@
-"""Too little memory is a `MemoryError` wherever data decides how much is needed; it never ends the process."""
+"""Data that need too much memory raise `MemoryError`; the process never ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# Of each: what is there before the memory is limited, and what is done then.
+# For each case: the setup before the memory limit, and the action after it.
 WORK = {
     "open": ("", "core.Reader(path)"),
     "views": ("r = core.Reader(path)", "r.read_batch(range(12), ['data', 'label'])"),
@@ -141,7 +141,7 @@ main()
 
 @pytest.fixture(scope="module")
 def swelling(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some KB, of which 20 values of 60 MB and a small one come."""
+    """A few KB that decompress to 20 values of 60 MB and a small one."""
     path = tmp_path_factory.mktemp("swelling") / "a.frec"
     with fr.Writer(path, {"data": fr.bytes_("zstd"), "text": fr.string("zstd")}) as writer:
         for _ in range(20):

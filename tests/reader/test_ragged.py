@@ -1,4 +1,4 @@
-"""Arrays of a shape that varies from record to record, and JSON."""
+"""Arrays of variable shape, and JSON."""
 
 from __future__ import annotations
 

@@ -317,10 +317,10 @@ def test_other_threads_run_while_a_batch_is_copied_or_checked(tmp_path: Path) ->
         while not stop.is_set():
             steps[0] += 1
             ready.set()
-            time.sleep(0)  # lets go of the GIL, or nobody else would ever get it
+            time.sleep(0)  # release the GIL for the other threads
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # so that a thread runs only when another one lets go of the GIL by itself
+    sys.setswitchinterval(1000)  # threads switch only when one releases the GIL
     thread = threading.Thread(target=count)
     thread.start()
     try:
@@ -364,7 +364,7 @@ def test_an_exception_of_the_progress_call_ends_verify(tmp_path: Path) -> None:
 
 
 LONG_CALLS = {
-    # 80 GB to check; the others go on for ever.
+    # 80 GB to check; the other loops are endless.
     "views": "reader.read_batch(np.zeros(20_000, np.int64), verify=True)",
     "verify": "while True: reader.verify()",
     "copies": 'while True: reader.read_batch_into([0] * 100, "data", out)',

@@ -1,4 +1,4 @@
-"""Types of fields, numbers, and arrays of a fixed shape."""
+"""Field types, numbers, and arrays of fixed shape."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_scalars_come_back_alone_in_batches_and_as_columns(tmp_path: Path, name:
     path = tmp_path / "a.frec"
     write(path, {"x": scalar(name)}, *({"x": value} for value in column[:500]))
     with fr.Writer(path, None, "a") as writer:
-        for value in column[500:].tolist():  # as Python's own numbers
+        for value in column[500:].tolist():  # as Python numbers
             writer.append({"x": value})
     reader = fr.Reader(path, access)
     assert reader.column("x").dtype == name
@@ -404,7 +404,7 @@ def test_a_stack_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
     arrays = reader.read_batch([0, 1] * 100_000, ["y"])["y"]
     with pytest.raises(MemoryError):
         arrays.padded()
-    # More than 47 bits of addresses.
+    # Needs more than 47 bits of addresses.
     with pytest.raises(MemoryError, match="no memory for a batch of"):
         reader.read_batch(np.zeros(1 << 21, np.int64), ["x"])
 

@@ -1,4 +1,4 @@
-"""`verify`: payloads are checked once by default, each time or never if the caller says so."""
+"""`verify`: checks payloads once by default; each time, or never, on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def damage(path: Path, number: int, fields: Sequence[str] = FIELDS) -> None:
-    """Flip a bit in values of a record."""
+    """Flip a bit in a record's values."""
     content = path.read_bytes()
     with path.open("r+b") as file:
         for field in fields:
@@ -43,7 +43,7 @@ def damage(path: Path, number: int, fields: Sequence[str] = FIELDS) -> None:
             file.write(bytes([content[at] ^ 1]))
 
 
-# What a user writes who says nothing of `verify`.
+# Code without a `verify` argument.
 READS: dict[str, Callable[[fr.Reader, str, int], Any]] = {
     "record": lambda reader, field, number: reader[number][field],
     "get": lambda reader, field, number: reader.get(number, field),
@@ -80,7 +80,7 @@ def test_once_checks_a_record_the_first_time_true_each_time_and_false_never(path
     assert first(READS[read](readers["once"], field, 7)) == first(READS[read](readers[False], field, 7)) == good ^ 1
     with pytest.raises(fr.CorruptFileError, match="record 7"):
         READS[read](readers[True], field, 7)
-    # Another reader has seen nothing yet, nor has a copy of this one in another process.
+    # Another reader has checked nothing yet, and neither has a copy in another process.
     for fresh in (fr.Reader(path), pickle.loads(pickle.dumps(readers["once"]))):
         with pytest.raises(fr.CorruptFileError, match="record 7"):
             READS[read](fresh, field, 7)
@@ -167,7 +167,7 @@ def test_any_other_word_is_refused_with_those_that_there_are(path: Path, word: A
         fr.Reader(path, verify=word)
     with wanted:
         fr.FastRecordDataset(path, verify=word)
-    if word is not None:  # which leaves it to the reader, or the data set
+    if word is not None:  # None leaves it to the reader, or the data set
         reader = fr.Reader(path)
         with wanted:
             reader.get(0, "data", verify=word)

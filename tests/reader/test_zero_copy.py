@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def mappings(path: Path) -> int:
-    """Count the mappings of a file, removed or not, that this process has."""
+    """Count this process's mappings of a file, deleted or not."""
     return sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
@@ -89,7 +89,7 @@ def test_records_and_batches_are_views_of_the_mapping(path: Path) -> None:
 
 
 def keepers(reader: fr.Reader) -> dict[str, tuple[Any, bytes]]:
-    """Everything that a reader hands out, and the bytes that it must go on showing."""
+    """Everything that a reader returns, with the bytes that it must keep showing."""
     batch = reader.read_batch([7, 8])
     return {
         "record": (reader[7]["data"], bytes([7]) * 5000),

@@ -1,4 +1,4 @@
-"""What is asked for ahead of a shuffle by blocks: all of it, once, in time, in the order of the file, evenly."""
+"""The prefetch of a shuffle by blocks: complete, once, in time, in file order, evenly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ runs = st.tuples(
 
 
 def named(sampler: FastRecordBatchSampler) -> list[list[int]]:
-    """The records that are named with each batch of an iteration."""
+    """Return the records named for prefetch with each batch of an iteration."""
     run = sampler._begin()
     ahead = sampler._read_ahead(run)
     assert ahead is not None
@@ -61,7 +61,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
         for batch, rows in zip(rest, named(sampler), strict=True):
             assert not known & set(rows)
             known |= set(rows)
-            # What a last batch is filled up with is of the first window: it is not read again for that.
+            # Padding of the last batch is from the first window and is not read again.
             wrapped = sampler.tail == "pad" and (batch + 1) * sampler.global_batch_size > n
             assert wrapped or set(sampler.rows(batch, epoch=0).tolist()) <= known
         exact = FastRecordBatchSampler(
@@ -81,9 +81,9 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
 def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_before() -> None:
     sampler = FastRecordBatchSampler(range(64_000), 64, shuffle="blocks", block_records=32, window_blocks=100)
     batches = named(sampler)
-    assert len(batches[0]) == 3200 + 64  # its own window too
+    assert len(batches[0]) == 3200 + 64  # includes its own window
     assert {len(rows) for rows in batches[1:950]} == {64}
-    assert {len(rows) for rows in batches[950:]} == {0}  # the last window is consumed, none comes
+    assert {len(rows) for rows in batches[950:]} == {0}  # the last window is consumed and has no successor
     for start in range(50, 900, 50):
         window = list(itertools.chain.from_iterable(batches[start : start + 50]))
         assert window == sorted(window)
@@ -126,7 +126,7 @@ def test_without_blocks_nothing_is_named(shuffle: bool) -> None:
 
 @pytest.fixture
 def noise(tmp_path: Path) -> tuple[Path, list[int]]:
-    """A file of 96 images of some 20 KB; and where each payload begins."""
+    """A file of 96 images of about 20 KB, with the offset of each payload."""
     path = tmp_path / "noise.frec"
     generator = np.random.default_rng(0)
     payloads = []
@@ -172,12 +172,12 @@ def test_blocks_lie_across_the_ends_of_files(tmp_path: Path) -> None:
 
 
 class PageCache:
-    """Which pages of a file are in the page cache."""
+    """Return the pages of a file that are in the page cache."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         os.fsync(self._file.fileno())
-        # Looked at through a mapping that nobody touches: a read would have the kernel fetch what it asks about.
+        # Uses an untouched mapping: a read would make the kernel fetch the pages.
         self._map = np.memmap(path, np.uint8, "r")
         self._pages = np.zeros(-(-len(self._map) // mmap.PAGESIZE), np.uint8)
         self._mincore = ctypes.CDLL(None, use_errno=True).mincore
@@ -210,7 +210,7 @@ def test_the_kernel_reads_the_next_window_while_batches_of_this_one_are_made(noi
         cache.drop()
         if any(map(cache.has, offsets)):
             pytest.skip("this file system keeps what it is told to drop")
-        next(batches)  # and no other batch is begun
+        next(batches)  # starts no other batch
         deadline = time.monotonic() + 60
         while not all(cache.has(offsets[row]) for row in coming):
             assert time.monotonic() < deadline, "not all records that were asked for have been read"

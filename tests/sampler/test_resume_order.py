@@ -1,4 +1,4 @@
-"""Runs that are stopped anywhere and go on, on other numbers of ranks too, see what an undisturbed one sees."""
+"""Runs that stop anywhere and resume, also on other rank counts, see an uninterrupted run's records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_check_sees_what_is_missed_repeated_and_out_of_place(files: Files, m
     assert tail_problem(CASE, 65, [epoch[0], epoch[0], *epoch[2:]]) is not None
     exact = dataclasses.replace(CASE, options={**CASE.options, "tail": "exact"})
     assert tail_problem(exact, 65, epoch) == "66 records, not 65"
-    # A sampler that loses its place by one batch, once.
+    # A sampler that moves by one batch, once.
     load = FastRecordBatchSampler.load_state_dict
 
     def late(self: FastRecordBatchSampler, state: dict[str, object]) -> None:

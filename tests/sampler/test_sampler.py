@@ -1,4 +1,4 @@
-"""The epoch order against a second implementation; how ranks share an epoch, and what a state brings back."""
+"""The epoch order against a second implementation; shares of ranks, and resuming from a state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mix(word: int, *, last_step: bool = True) -> int:
 
 
 def walk(n: int, keys: list[int], position: int) -> int:
-    """docs/order.md in Python, written without a look at the Rust code's arithmetic on machine words."""
+    """docs/order.md in Python, independent of the Rust code's machine-word arithmetic."""
     bits = max(4, (n - 1).bit_length() // 2)
     columns, rows = 1 << bits, max(16, -(-n // (1 << bits)))
     cell = position
@@ -107,13 +107,13 @@ def test_an_epoch_holds_each_record_once(n: int) -> None:
 
 
 def test_records_come_to_a_batch_as_if_drawn_at_random() -> None:
-    # How often each record comes in the first batches of 200 epochs is binomial: 200 draws of probability 64 / 1000.
+    # A record's count in the first batches of 200 epochs is binomial: 200 draws, p = 64 / 1000.
     batches = [FastRecordBatchSampler(range(1000), 64, shuffle=True).rows(0, epoch=epoch) for epoch in range(200)]
     hits = np.bincount(np.concatenate(batches), minlength=1000)
     mean, variance = 200 * 0.064, 200 * 0.064 * (1 - 0.064)
     assert abs(hits.var() - variance) < 4 * variance * np.sqrt(2 / 1000)
     assert hits.max() < mean + 6 * np.sqrt(variance)
-    # Two epochs share no more of a batch than chance makes them share.
+    # Two epochs share no more of a batch than by chance.
     shared = [len(set(one.tolist()) & set(two.tolist())) for one, two in itertools.pairwise(batches)]
     assert abs(np.mean(shared) - 64 * 0.064) < 4 * np.sqrt(64 * 0.064 / len(shared))
 

@@ -1,4 +1,4 @@
-"""The blocks shuffle: against a second implementation, under several ranks, and through states."""
+"""The shuffle by blocks: against a second implementation, on several ranks, and with states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ shapes = st.tuples(st.integers(1, 400), st.integers(1, 40), st.integers(1, 12)) 
 
 
 def reference_order(n: int, block_records: int, window_blocks: int, seed: int, epoch: int) -> list[int]:
-    """docs/order.md in Python: it lays the blocks out one behind the other, which the Rust code never does."""
+    """docs/order.md in Python: it lays out all blocks in sequence, which the Rust code never does."""
     drawn = []
     for number in range(1, 9):
         key = mix(number * 0x9E3779B97F4A7C15 & MASK)
@@ -54,7 +54,7 @@ def order(*shape: int) -> list[int]:
     return rows
 
 
-# In Python a window of one record takes hundreds of passes.
+# A window of one record takes Python hundreds of passes.
 @settings(deadline=None, max_examples=50)
 @given(st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(1, 6)), words, words)
 def test_the_order_is_the_one_written_down(shape: tuple[int, int, int], seed: int, epoch: int) -> None:
@@ -131,14 +131,14 @@ def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
 
 
 def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
-    # The first batch has 64 of the first window's 640 records: from each of its 20 blocks 3.2 on average.
+    # The first batch has 64 of the first window's 640 records: 3.2 on average per block, of 20 blocks.
     counts = []
     for epoch in range(200):
         rows = by_blocks(6400, 64, block_records=32, window_blocks=20).rows(0, epoch=epoch)
         blocks, here = np.unique(rows // 32, return_counts=True)
         assert len(blocks) <= 20
         counts.append(np.append(here, np.zeros(20 - len(here), int)))
-    # Hypergeometric: 64 drawn of 640, 32 of which are a block's.
+    # Hypergeometric: 64 drawn from 640, and a block has 32.
     variance = 64 * 0.05 * 0.95 * (640 - 64) / 639
     assert abs(np.var(counts) - variance) < 4 * variance * math.sqrt(2 / 4000)
 
@@ -155,7 +155,7 @@ def test_a_hundred_million_records_resume_at_once() -> None:
 
 
 class Sized:
-    """Data that say how many bytes they have."""
+    """Data with a known size in bytes."""
 
     def __init__(self, n: int, size: int) -> None:
         self.n = n
@@ -207,7 +207,7 @@ def test_a_resumed_run_goes_on_as_if_undisturbed(n: int, tail: Tail, seed: int, 
     for _ in itertools.islice(broken, done):
         pass
     state = json.loads(json.dumps(broken.state_dict()))
-    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # seed, tail and blocks come with the state
+    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # the state brings seed, tail and blocks
     for sampler in samplers:
         sampler.load_state_dict(state)
     assert samplers[0].state_dict() == state

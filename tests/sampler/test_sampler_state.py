@@ -1,4 +1,4 @@
-"""What a sampler's state brings back, which states are refused, and a DataLoader around it all."""
+"""Sampler states: resuming, refused states, and a DataLoader around the sampler."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def altered(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 class Files:
-    """Data that name their files, as FastRecordDataset does."""
+    """Data that name their files, like FastRecordDataset."""
 
     def __init__(self, *files: tuple[str, int, int]) -> None:
         self.snapshots = [
@@ -208,7 +208,7 @@ def test_what_the_consumer_has_done_counts_however_far_the_workers_are_ahead() -
     loader: DataLoader[int] = DataLoader(data, batch_sampler=sampler, num_workers=2, prefetch_factor=8)  # type: ignore[arg-type]
     batches: Iterator[Any] = iter(loader)
     whole = [next(batches).tolist(), next(batches).tolist()]
-    assert sampler.epoch == 1  # the workers have been given all batches
+    assert sampler.epoch == 1  # the workers already have all batches
     state = sampler.state_dict(batches_done=2)
     whole += [batch.tolist() for batch in batches]
     (resumed_sampler,) = resumed(state, 50, 8, 1)
@@ -228,7 +228,7 @@ def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out
     again = sampler._begin()
     assert [sampler.rows(batch, epoch=again.epoch).tolist() for batch in range(7)] == whole[1]
     assert (again.epoch, again.done) == (1, 0)
-    run.done -= 4  # one that is over no longer counts
+    run.done -= 4  # a finished epoch no longer counts
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)
 
 

@@ -1,4 +1,4 @@
-"""Draws with replacement: by weight, and in turns by class."""
+"""Draws with replacement: by weight, and by alternating classes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 WEIGHTS = [1.0, 2.0, 0.0, 4.0]
 COUNTS = [1, 2, 5]
-CLASSES = [2, 0, 2, 1, 2, 2, 1, 2]  # as many of each as COUNTS says
+CLASSES = [2, 0, 2, 1, 2, 2, 1, 2]  # the counts of COUNTS
 
 
-# --- the draws as docs/order.md writes them ---
+# --- the draws of docs/order.md ---
 
 
 def stir(x: int) -> int:
@@ -214,7 +214,7 @@ def test_epochs_of_a_large_class_show_other_records_of_it() -> None:
     assert len(set.union(*seen)) > 350
 
 
-# --- as any order of the sampler ---
+# --- like any order of the sampler ---
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])

@@ -29,7 +29,7 @@ from fastrecord.train.model import build_classifier
 from tests.support.commands import flip
 from tests.support.training import MODEL, losses, read_rest, read_until, running, small_config, write_colours
 
-# Two processes import torch and train beside this one: minutes where the cores are busy.
+# Two more processes import torch and train: minutes on busy cores.
 pytestmark = [pytest.mark.ddp, pytest.mark.timeout(600)]
 
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
@@ -41,7 +41,7 @@ def run_config(folder: Path, **options: Any) -> Any:
 
 
 def take_steps(ranks: Ranks, *, batch_size: int, accumulate: int) -> tuple[torch.Tensor, Metrics]:
-    """Train a module without normalisation for three steps of 24 fixed images, shared as a sampler would."""
+    """Train a module without normalisation for three steps on 24 fixed images, shared like a sampler's."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (72, 3, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 5, (72,), generator=generator)
@@ -58,7 +58,7 @@ def take_steps(ranks: Ranks, *, batch_size: int, accumulate: int) -> tuple[torch
 
 
 def failures(ranks: Ranks) -> list[str]:
-    """Let one of the ranks fail in each kind of exchange, and return the errors that this one sees."""
+    """Let a rank fail in each kind of exchange; return this rank's errors."""
 
     def only_on(rank: int) -> int:
         if ranks.rank == rank:
@@ -78,7 +78,7 @@ def failures(ranks: Ranks) -> list[str]:
 
 
 def ending(folder: Path, **options: Any) -> str:
-    """Train on a file with a damaged record, and return the error that this rank sees."""
+    """Train on a file with a damaged record; return this rank's error."""
     try:
         out = options.pop("out", folder / "bad")
         train(small_config(folder / "bad.frec", out, epochs=1, overwrite=True, **options))
@@ -88,7 +88,7 @@ def ending(folder: Path, **options: Any) -> str:
 
 
 def work(folder: Path) -> None:
-    """What each rank does: take fixed steps, train for an epoch, and write down what it ended with."""
+    """The work of each rank: take fixed steps, train for an epoch, and save the result."""
     with start_ranks("cpu") as ranks:
         told = failures(ranks)
         weights, metrics = take_steps(ranks, batch_size=4, accumulate=3)
@@ -112,11 +112,11 @@ def work(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two files, and what two ranks wrote when they ran `work` on them."""
+    """A folder with two files and the output of `work` on two ranks."""
     folder = tmp_path_factory.mktemp("ddp")
     write_colours(folder / "train.frec", 76, seed=0)
     flip(folder / "train.frec", folder / "bad.frec", record=40)
-    # Shares of 19 and 18 images: three batches of eight on both ranks, of unequal size.
+    # Shares of 19 and 18 images: three batches of eight on both ranks, the last ones unequal.
     write_colours(folder / "val.frec", 37, seed=1)
     with running(*TORCHRUN, "-m", "tests.train.test_ddp", folder) as process:
         status, output = read_rest(process)
@@ -146,7 +146,7 @@ def test_a_failure_on_one_rank_is_raised_on_both(trained: Path) -> None:
 
 def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained: Path) -> None:
     both = [json.loads((trained / f"rank{rank}.json").read_text())["ended"] for rank in range(2)]
-    # It is a matter of the order which rank has the record.
+    # The order decides which rank has the record.
     (raised, other), (bounded, told) = (
         sorted((said[number] for said in both), key=lambda said: said.startswith("TrainError")) for number in (0, 1)
     )
@@ -158,7 +158,7 @@ def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained:
     assert (row["count"], [record["key"] for record in row["records"]]) == (1, ["blue/40.jpg"])
     assert [said[2] for said in both] == ["", ""]
     (row,) = [row for row in read_metrics(trained / "bad" / "metrics.jsonl") if row["event"] == "skipped"]
-    # The last global batch is filled up by the first records, which may have it once more.
+    # The first records pad the last global batch, which may repeat the record.
     assert (row["of"], row["step"], row["count"]) == ("training", 5, len(row["records"]))
     assert {record["key"] for record in row["records"]} == {"blue/40.jpg"}
 
@@ -173,7 +173,7 @@ def test_the_steps_of_two_ranks_equal_those_of_one_with_the_whole_batch(trained:
 
 def test_only_the_first_rank_writes_and_it_counts_the_images_of_both(trained: Path) -> None:
     rows = read_metrics(trained / "out" / "metrics.jsonl")
-    # 76 records in global batches of 16, the last one filled up.
+    # 76 records in global batches of 16, the last one padded.
     assert [(row["event"], row["epoch"], row["step"]) for row in rows] == [
         *(("train", 0, step) for step in range(1, 6)),
         ("val", 0, 5),
@@ -217,7 +217,7 @@ def test_an_interrupted_pair_of_ranks_saves_once_and_goes_on_alone(trained: Path
         status, output = read_rest(process)
     assert status != 0
     assert output.count("stopped by SIGINT after step") == 1
-    # torchrun's own traceback, and none of a rank.
+    # torchrun's own traceback, but no rank's.
     assert "fastrecord/train" not in "".join(line for line in output.splitlines() if line.lstrip().startswith("File"))
     state = load_checkpoint(out / "checkpoints" / "last.pt")
     step = state["step"]

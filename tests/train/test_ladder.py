@@ -1,4 +1,4 @@
-"""Constant data in the place of the records, and the ladder that measures what each layer costs."""
+"""Constant data instead of records, and the ladder that measures the cost of each layer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_only_data_on_the_device_are_not_copied(colours: Path, tmp_path: Path) -
     for kind in CONSTANT:
         config = small_config(colours, tmp_path, data=kind)
         batches = open_batches(open_datasets(config)[0], config, ALONE, training=True)
-        # All are held, so that no memory is used twice.
+        # All are held, so that no memory is reused.
         drawn = list(batches.epoch(0))
         assert len({images.data_ptr() for images, _ in drawn}) == (1 if kind == "gpu" else len(drawn))
         batches.close()
@@ -85,7 +85,7 @@ def test_a_run_on_constant_data_trains_stops_and_goes_on(
     # The damaged record is not read.
     bad = tmp_path / "bad.frec"
     flip(colours, bad, record=40)
-    # Nor is anything evaluated.
+    # Evaluation is off as well.
     options: dict[str, Any] = {"data": kind, "val": "none.frec", "epochs": 1, "batch_size": 16}
     whole = train(small_config(bad, tmp_path / "whole", **options))
     assert (whole.step, whole.epoch, whole.val) == (5, 1, None)
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_run_on_each_kind_of_data_and_leaves_no_thread_and_no_pr
     assert (result.signal, result.step) == (number, 2)
     assert "[3/10]" not in log.text
     end = time.monotonic() + 60
-    while threading.active_count() > before:  # what feeds a queue of multiprocessing ends by itself, a little later
+    while threading.active_count() > before:  # a multiprocessing queue's feeder thread ends a little later
         assert time.monotonic() < end, threading.enumerate()
     assert multiprocessing.active_children() == []
 
@@ -202,7 +202,7 @@ def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
     )
     assert ladder.limit == "data"
     assert ladder.headroom == pytest.approx(1.4)
-    # The queue is not on the native loader's way.
+    # The native loader does not use the queue.
     assert ladder.verdict == (
         "the data path: the model could take 1.40x as many images; what costs most is reading and decoding records"
     )
@@ -267,7 +267,7 @@ OPTIONS = ("--model", "squeezenet1_1", "--batch-size", "8", "--image-size", "32"
 
 
 def interrupted(text: str, *arguments: str | Path) -> str:
-    """Interrupt the trainer once it has printed a text, see it end with 130, and return what else it printed."""
+    """Interrupt the trainer after it prints a text, expect status 130, and return its other output."""
     with running("-m", "fastrecord.train", *arguments) as process:
         read_until(process, text)
         # As a terminal does: the data workers get it too.

@@ -1,4 +1,4 @@
-"""What the experiment of killed and resumed runs compares, and that it sees what differs."""
+"""The experiment of killed and resumed runs detects differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.torture.resume import GLOBAL_BATCH, STEPS, Run, compare
 
 
 def written(folder: Path, *, steps: range = range(STEPS)) -> Run:
-    """Return a run that took some steps in one attempt of two ranks, as its files say."""
+    """Return a run of some steps in one attempt on two ranks, from its files."""
     run = Run(folder, [])
     (folder / "out").mkdir(parents=True)
     half = GLOBAL_BATCH // 2
@@ -90,7 +90,7 @@ def test_an_attempt_that_does_not_begin_at_its_checkpoint_is_told(tmp_path: Path
     run = written(tmp_path / "one", steps=range(4, STEPS))
     run._read(tmp_path / "one" / "seen1", 2, 3)
     assert run.problems == ["attempt 0 began at step 4, the checkpoint is of 3"]
-    # A rank that was killed before it wrote a step down leaves the step open.
+    # A rank that is killed before it logs a step leaves the step open.
     shutil.copy(tmp_path / "one" / "seen1.0.jsonl", tmp_path / "one" / "seen2.0.jsonl")
     (tmp_path / "one" / "seen2.1.jsonl").write_text('{"step": 4, "ima')
     before = {step: len(times) for step, times in run.steps.items()}

@@ -1,4 +1,4 @@
-"""The trainer on one process: what it refuses, what it computes, and what it writes."""
+"""The trainer on one process: refusals, results and outputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_default_warm_up_is_five_epochs_and_at_most_a_tenth_of_the_run() -> None
     assert TrainConfig(train="x", epochs=6, warmup_epochs=0).warmup == 0
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_each_classifier_is_of_a_family_that_is_tested() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_classifier_of_each_family_gives_logits_for_its_classes(name: str) -> None:
     model = build_classifier(name, classes=7, image_size=224).train()
-    # Shapes alone are computed on the meta device.
+    # The meta device computes only shapes.
     assert model.to("meta")(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 7)
 
 
@@ -229,7 +229,7 @@ def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_p
 
 
 def write_unnamed(path: Path, labels: list[int], kind: fr.FieldType | None = None) -> Path:
-    """Write images with numbers of classes, as a loop of one's own does, and no names."""
+    """Write images with class numbers, like a custom loop, and no names."""
     schema = fr.Schema({"image": fr.image(), "label": kind or fr.int64()})
     with fr.Writer(path, schema) as writer:
         for number, label in enumerate(labels):
@@ -243,7 +243,7 @@ def test_a_file_that_names_no_classes_trains_on_the_numbers_of_its_labels(
 ) -> None:
     caplog.set_level(logging.INFO, "fastrecord.train")
     path = write_unnamed(tmp_path / "loop.frec", [0, 2, 6, 2])
-    # A class of the training set may be missing in evaluation.
+    # A training class may be missing in evaluation.
     val = write_unnamed(tmp_path / "val.frec", [0, 1, 5])
     options: dict[str, Any] = {"val": str(val), "epochs": 1, "batch_size": 2}
     result = train(small_config(path, tmp_path / "out", **options, max_steps=1))
@@ -282,7 +282,7 @@ def test_labels_that_can_not_be_numbers_of_classes_are_refused(colours: Path, tm
     )
     two, four = write_unnamed(tmp_path / "two.frec", [0, 1]), write_unnamed(tmp_path / "four.frec", [0, 3])
     assert "four.frec: record 1 has label 3, but the 2 classes" in refused("FR424", two, val=str(four))
-    # Which of their numbers are the same classes is not known.
+    # The mapping between their class numbers is unknown.
     for first, second in ((colours, two), (two, colours)):
         assert f"{colours} names classes and {two} does not: " in refused("FR420", first, val=str(second))
     floats = write_unnamed(tmp_path / "floats.frec", [0, 1], fr.float64())
@@ -338,7 +338,7 @@ def test_a_folder_that_holds_a_run_is_replaced_only_when_told(colours: Path, tmp
     assert len(losses(tmp_path)) == 1
 
 
-# What is computed
+# Results
 
 
 def test_training_learns_and_writes_log_metrics_checkpoints_and_plot(
@@ -503,7 +503,7 @@ def test_transforms_give_square_uint8_tensors(colours: Path) -> None:
         assert made.dtype == torch.uint8
 
 
-# The surroundings
+# The environment
 
 
 def test_without_matplotlib_one_line_says_that_there_is_no_plot(

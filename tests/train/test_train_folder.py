@@ -1,4 +1,4 @@
-"""The folder of a run: checkpoints are checked, one trainer at a time writes there, what is in the way is named."""
+"""The folder of a run: verified checkpoints, one trainer at a time, errors that name obstacles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def refusal(config: TrainConfig) -> str:
-    """Return the one line by which a run is refused."""
+    """Return the one-line error of a refused run."""
     with pytest.raises(TrainError) as caught:
         train(config)
     message = str(caught.value)
@@ -42,7 +42,7 @@ def refusal(config: TrainConfig) -> str:
 
 @pytest.fixture(scope="module")
 def trained(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with both checkpoints. Read only."""
+    """The folder of a run, with both checkpoints. Read only."""
     out = tmp_path_factory.mktemp("trained") / "out"
     torch.set_num_threads(1)
     train(small_config(colours, out, val=str(colours), max_steps=1))
@@ -203,7 +203,7 @@ def test_a_second_trainer_is_told_who_trains_in_the_folder_until_that_one_is_kil
         told = f"{out}: process {process.pid} on {os.uname().nodename} trains there now: "
         assert refusal(config).startswith(told)
         assert refusal(dataclasses.replace(config, resume=None, overwrite=True)).startswith(told)
-        # Its workers live on for some seconds, and have no part in the lock.
+        # Its workers live for some seconds more, but do not hold the lock.
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         step = load_checkpoint(out / "checkpoints" / "last.pt")["step"]
@@ -219,7 +219,7 @@ def test_a_run_leaves_no_lock_behind_it(colours: Path, tmp_path: Path) -> None:
     train(small_config(colours, tmp_path / "out", max_steps=2, resume="auto"))
 
 
-# What is in the way
+# Obstacles
 
 
 @pytest.mark.parametrize("below", ["", "deep/er"])
@@ -272,7 +272,7 @@ def test_a_run_that_has_nothing_left_to_train_says_so(
 
 
 def closed_streams(command: str, colours: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Run the trainer by a shell, `command` saying what becomes of its streams."""
+    """Run the trainer by a shell; `command` redirects its streams."""
     options = (
         f"--out {out} --model squeezenet1_1 --epochs 1 --batch-size 8 --image-size 32 --threads 1 --device cpu -p 1"
     )

@@ -1,4 +1,4 @@
-"""The trainer on the native loader: its batches are those of torch's, exact to resume, and its figures are told."""
+"""The trainer on the native loader: batches equal torch's, exact resuming, and its log."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_on_a_gpu_batches_arrive_on_it_and_are_trained_on(colours: Path, held_ou
     assert np.isfinite(list(losses(tmp_path).values())).all()
 
 
-# What is told
+# Log lines
 
 
 def test_the_log_line_and_the_metrics_say_what_the_loader_did(
@@ -284,7 +284,7 @@ def test_the_records_skipped_in_an_epoch_are_counted_and_listed_also_through_a_r
     flip(held_out, bad_val, record=7)
     options: dict[str, Any] = {"val": str(bad_val), "epochs": 1, "on_error": "skip"}
     train(small_config(bad, tmp_path / "whole", **options))
-    # Each part knows what those before it have skipped.
+    # Each part knows the records that earlier parts skipped.
     for step in (3, 7, 10):
         caplog.clear()
         caplog.set_level(logging.INFO, "fastrecord.train")
@@ -320,7 +320,7 @@ def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
         assert (row["of"], row["epoch"], row["count"]) == (of, 0, len(keys))
         assert {record["key"] for record in row["records"]} == keys
         assert row["step"] == 10 if of == "evaluation" else row["step"] <= 10
-    # A run that goes on before it tells of all of them, once.
+    # A resumed run first reports all of them, once.
     options = {"overwrite": True, "checkpoint_every": 1}
     with pytest.raises(fr.FastRecordError, match="max_skipped"):
         train(dataclasses.replace(config, **options))  # type: ignore[arg-type]  # each fits its field
@@ -399,7 +399,7 @@ def test_a_checkpoint_of_the_loader_before_goes_on_with_this_one(colours: Path, 
 
 @contextmanager
 def own_logging() -> Iterator[None]:
-    """Logging as a program finds it that begins, without pytest's handlers; afterwards it is as it was."""
+    """Logging as in a new program, without pytest's handlers; restored afterwards."""
     root, logger = logging.getLogger(), logging.getLogger("fastrecord.train")
     before = root.handlers, root.level, logger.level
     root.handlers = []
@@ -429,7 +429,7 @@ def test_names_in_a_file_steer_no_terminal_by_what_the_command_prints(colours: P
     options = "--epochs 1 -b 8 --image-size 32 --augment none --threads 1 --device cpu --on-error skip --max-skipped 0"
     arguments = [str(bad), "--model", MODEL, "--out", str(tmp_path / "out"), *options.split()]
     with own_logging():
-        result = CliRunner().invoke(main, arguments)  # which raises nothing
+        result = CliRunner().invoke(main, arguments)  # does not raise
     assert result.exit_code == 1, result.output
     where = f"{bad}: record 5, field i\\x1b[31mm: stored CRC"
     assert f"\nskipped: {where}" in result.stdout

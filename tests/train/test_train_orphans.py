@@ -1,4 +1,4 @@
-"""What ends when its launcher or its trainer is gone, and what the next run tidies up."""
+"""Processes that end with their launcher or trainer, and the cleanup by the next run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.training import losses, small_config, write_colours
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Its workers wait to get rid of batches that no pipe holds, and their trainer dies without a word.
+# Its workers wait to send batches that no pipe can hold, and their trainer dies silently.
 ORPHANS = """
 import os, signal
 from torch.utils.data import DataLoader
@@ -39,7 +39,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.slow
 def test_data_workers_end_when_their_trainer_was_killed_though_nobody_takes_their_batches() -> None:
     process = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
-    # Workers have the same output: it ends with the last of them.
+    # Workers share the output: it ends with the last of them.
     assert process.communicate()[0] == "trained\n"
     assert process.returncode == -signal.SIGKILL
 

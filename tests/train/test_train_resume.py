@@ -1,4 +1,4 @@
-"""The trainer on one process: the order of its batches, and that it ends and goes on as promised."""
+"""The trainer on one process: the order of its batches, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_seeds_of_different_keys_are_unrelated_and_the_same_everywhere() -> None
     assert derive_seed(1, 2, 3) == 6520558355739401531
 
 
-# Ending and going on
+# Stopping and resuming
 
 
 def test_a_run_that_stopped_in_mid_epoch_goes_on_exactly_as_the_undisturbed_one(
@@ -232,7 +232,7 @@ def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: 
 def test_a_second_interrupt_ends_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        # A launcher's copy of the first one, right behind it.
+        # A second copy from the launcher, directly after the first.
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.number == signal.SIGINT
         monkeypatch.setattr("fastrecord.train.interrupt._ONE_WISH", -1.0)
@@ -395,7 +395,7 @@ def test_a_run_killed_between_its_best_and_its_last_checkpoint_keeps_the_best_an
             train(config)
     best = load_checkpoint(out / "checkpoints" / "best.pt")
     assert (best["step"], best["epoch"], best["done"]) == (10, 1, 0)
-    # There is no other: the run goes on from it.
+    # It is the only checkpoint, so the run resumes from it.
     assert train(dataclasses.replace(config, max_steps=12)).step == 12
     assert list(losses(out)) == list(range(1, 13))
     last = load_checkpoint(out / "checkpoints" / "last.pt")

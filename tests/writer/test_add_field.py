@@ -1,4 +1,4 @@
-"""Adding a field to a file that exists: all or nothing, beside readers, whatever happens in between."""
+"""Adding a field to an existing file: all or nothing, beside readers, through any failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def embeddings(count: int = N, width: int = 512) -> np.ndarray:
 
 def assert_as_before(path: Path, before: bytes) -> None:
     assert path.read_bytes() == before
-    with fr.Writer(path, mode="a") as writer:  # nobody has it locked
+    with fr.Writer(path, mode="a") as writer:  # the lock is free
         assert list(writer.schema) == ["label", "key"]
 
 
@@ -342,7 +342,7 @@ def test_files_of_which_one_has_the_field_are_refused_as_one_data_set_by_name(tm
     with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'score'"):
         fr.FastRecordDataset(paths, fields=["score"])
     with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'score'"):
-        fr.FastRecordDataset(paths[::-1])  # all fields of the first file
+        fr.FastRecordDataset(paths[::-1])  # the first file decides the fields
     assert len(fr.FastRecordDataset(paths, fields=["label", "key"])) == 2 * N
 
 

@@ -17,7 +17,7 @@ SCHEMA = fr.Schema({"label": fr.int64(), "data": fr.bytes_(), "score": fr.float6
 
 
 def make_files(folder: Path, count: int) -> list[Path]:
-    """Write files of very different sizes, so that readers finish out of order."""
+    """Write files of very different sizes, so that reader threads finish out of order."""
     rng = np.random.default_rng(count)
     paths = [folder / f"{number}.bin" for number in range(count)]
     for number, path in enumerate(paths):

@@ -1,4 +1,4 @@
-"""Compressed fields: what is asked for, what is read back, and what the file, the writer and the log say of it."""
+"""Compressed fields: the settings, the values read back, and the reports of file, writer and log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODECS = ["lz4", "zstd", "auto", fr.Compression("zstd", level=19)]
 
 
 def smooth(count: int, *shape: int) -> NDArray[np.uint8]:
-    """Patches as images have them: gradients with a little noise."""
+    """Image-like patches: gradients with a little noise."""
     rng = np.random.default_rng(count)
     rows = np.arange(np.prod(shape)).reshape(shape) // 7
     noise = rng.random((count, *shape)) < 0.1
@@ -28,7 +28,7 @@ def smooth(count: int, *shape: int) -> NDArray[np.uint8]:
 
 
 def texts(count: int) -> list[str]:
-    """Short texts that are alike."""
+    """Short, similar texts."""
     return [json.dumps({"path": f"train/n0{i % 97:04}/{i}.jpg", "label": i * 7 % 1000}) for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Many records by one call, and schemas that are inferred from a record."""
+"""Many records per call, and schemas inferred from a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fastrecord as fr
 from tests.conftest import encode
 from tests.support.arrays import RAGGED, ragged_record
 
-# --- many records by one call ---
+# --- many records per call ---
 
 
 def test_extend_writes_what_append_would(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The limits as Python sees them: one place, read-only, and held against what is written and read."""
+"""The limits in Python: one place, read-only, enforced in writing and reading."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_metadata_beyond_the_limit_are_refused_and_the_writer_goes_on(tmp_path: 
         writer.metadata = {"text": "short"}
     with fr.Reader(path) as reader:
         assert (len(reader), reader.metadata) == (1, {"text": "short"})
-    # What is refused from the start leaves no file.
+    # An early refusal leaves no file.
     with pytest.raises(fr.FastRecordError, match="the limit is"):
         fr.Writer(
             tmp_path / "b.frec", fr.Schema({"data": fr.bytes_()}), metadata={"t": "x" * LIMITS.max_metadata_bytes}
@@ -68,7 +68,7 @@ def test_an_image_beyond_the_limit_of_pixels_says_what_sets_another(tmp_path: Pa
     assert fr.decode_image(data, max_pixels=pixels).size == 3 * pixels
     with pytest.raises(fr.DecodeError, match=r"pixels are more than the limit of .*: `max_pixels` of the loader or of"):
         fr.decode_image(data, max_pixels=pixels - 1)
-    # 13,378 x 13,377 pixels are 178,957,506: a PNM's header says so, and nothing is allocated for them.
+    # 13,378 x 13,377 pixels are 178,957,506, by the PNM header; nothing is allocated for them.
     with pytest.raises(fr.DecodeError, match="13378 x 13377 pixels are more than the limit of 178956970"):
         fr.decode_image(b"P6\n13378 13377\n255\n")
     path = write_bytes(tmp_path / "a.frec", [data])

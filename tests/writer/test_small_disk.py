@@ -1,4 +1,4 @@
-"""A real file system that is full: what failed is told, nothing half looks whole, and with room again it goes on."""
+"""A real full file system: errors are reported, no partial results, and retries succeed with room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.small_disk import SCENARIOS
 from tests.torture.experiment import ROOT
 
-# What a process of its own namespace mounts goes with it, whatever becomes of the test.
+# A private mount namespace ends with its process, also after a failed test.
 _NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
 _MOUNTS = {
     "tmpfs": 'mount -t tmpfs -o size=6m tmpfs "$1"',
@@ -32,7 +32,7 @@ def on_small_disk(kind: str, folder: Path, *command: str) -> subprocess.Complete
 
 @cache
 def cannot_mount(kind: str, folder: Path) -> str:
-    """Return why this process may not mount such a file system, or nothing if it may."""
+    """Return why this process cannot mount such a file system, or nothing if it can."""
     try:
         return on_small_disk(kind, folder, "true").stderr
     except FileNotFoundError as err:
@@ -41,7 +41,7 @@ def cannot_mount(kind: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module", params=_MOUNTS)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file system that can be mounted here."""
+    """A mountable file system."""
     kind = str(request.param)
     if reason := cannot_mount(kind, tmp_path_factory.mktemp(kind)):
         pytest.skip(f"{kind} cannot be mounted here: {reason.strip()}")

@@ -227,7 +227,7 @@ def test_bytes_that_are_no_image_are_refused_for_an_image_field(tmp_path: Path) 
 
 
 class Lazy(Mapping[str, Any]):
-    """A record that makes its values when asked, and looks at the writer meanwhile."""
+    """A record that makes its values on access and inspects the writer meanwhile."""
 
     def __init__(self, writer: fr.Writer, error: Exception | None = None) -> None:
         self.writer = writer

@@ -1,4 +1,4 @@
-"""Writers whose records end nowhere, or elsewhere: never closed, removed, moved, or opened where a stream was."""
+"""Writers whose file is unclosed, deleted, moved, or open in place of a standard stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.writer.test_writer import GOOD, SCHEMA, labels, write
 
 
 def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the log says of writers that were not closed."""
+    """Return the log records about unclosed writers."""
     return [r.getMessage() for r in caplog.records if r.name == "fastrecord.core.writer" and r.levelname == "WARNING"]
 
 
@@ -88,7 +88,7 @@ def test_a_forked_child_does_not_warn_of_its_parents_writer(tmp_path: Path) -> N
 
 
 def commit_after(path: Path, change: object, mode: str = "x") -> str:
-    """Commit a record, change something, commit another one; return the error."""
+    """Commit a record, change something, commit another record; return the error."""
     assert callable(change)
     writer = fr.Writer(path, SCHEMA, mode)
     writer.append({**GOOD, "label": 7})
@@ -199,7 +199,7 @@ def test_a_writer_refuses_what_is_not_a_regular_file_and_leaves_it(
 
 
 def irregular(path: Path, kind: str) -> Path:
-    """Make something that is not a regular file: the device is one of a folder's own, as the null device is."""
+    """Make a path that is not a regular file: the device node, like /dev/null, is in a private folder."""
     if kind == "folder":
         path.mkdir()
     elif kind == "device" and os.geteuid() == 0:

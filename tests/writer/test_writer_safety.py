@@ -183,7 +183,7 @@ def test_a_relative_path_stays_the_same_file_when_the_process_changes_its_direct
 
 
 def full_disk(path: Path) -> bool:
-    """Mount a file system of 8 MB, if this process may."""
+    """Mount a file system of 8 MB, if this process can."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return False
     command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
@@ -242,7 +242,7 @@ def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commi
     )
     left = {
         "new": "nothing was committed, and no file is left",
-        # A commit of what has no name yet is none that counts.
+        # A commit to an unnamed file does not count.
         "replace": "the file that was to be replaced is as it was, and nothing of the new one is left",
     }.get(start, f"the file is good up to its last commit ({kept} records)")
     safe = f"{left}; {way_out}"
