@@ -478,12 +478,12 @@ def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, t
 
 @pytest.fixture
 def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An unreadable file beside `open.frec`. Root can read anything, so the test runs as another user."""
+    """An unreadable file beside `open.frec`. Root can read anything, so root becomes another user."""
     for name in ("open.frec", "secret.frec"):
         (tmp_path / name).write_bytes(packed.read_bytes())
     tmp_path.chmod(0o755)
     (tmp_path / "secret.frec").chmod(0)
-    monkeypatch.chdir(tmp_path)  # only root can enter the parent folders; a relative path avoids them
+    monkeypatch.chdir(tmp_path)  # only root can enter the parents of this folder
     # Only root may find the modules that commands import later.
     for command in ("verify", "doctor", "info", "ls", "bench", "extract", "repair", "compact"):
         more = {"bench": ["--seconds", "0.01"], "extract": ["as root"], "repair": ["as root.frec"]}.get(command, [])

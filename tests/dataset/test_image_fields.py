@@ -1,4 +1,4 @@
-"""Images among the selected fields of a FastRecordDataset: `decode`, batches, and damaged images."""
+"""Images among the selected fields of a FastRecordDataset: `decode`, batches, damaged images."""
 
 from __future__ import annotations
 

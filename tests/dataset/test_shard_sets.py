@@ -1,4 +1,4 @@
-"""Shards form one data set: missing shards, shards of another set and repeated records are errors."""
+"""Shards form one data set: missing or foreign shards and repeated records are errors."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_workers_read_what_the_main_process_reads(
     packed: Path, expected: list[tuple[bytes, int]], start_method: str, access: str
 ) -> None:
     dataset = fr.FastRecordDataset(packed, decode=None, access=access)
-    # The parent uses its reader and threads before workers start: a child must not inherit a dead pool.
+    # The parent uses its reader and threads first: a child must not inherit a dead pool.
     assert dataset.__getitems__(range(12)) == expected
     loader = worker_loader(dataset, start_method, persistent_workers=True)
     assert records(loader) == expected

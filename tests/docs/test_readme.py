@@ -1,4 +1,4 @@
-"""All commands and programs of the README's quickstart run in order, on a folder of small images."""
+"""The README's quickstart commands and programs run in order, on a folder of small images."""
 
 from __future__ import annotations
 

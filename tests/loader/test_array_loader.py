@@ -188,7 +188,7 @@ def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, mon
         for batch in loader:
             used |= addresses([batch])
     del batch
-    # 4 batches per group, the last of 3; per size: those in progress, the consumer's, the one before.
+    # 4 batches per group, the last of 3; per size: in progress, the consumer's, the one before.
     assert len(used) <= 8
     assert len(addresses(list(loader))) == 27
 

@@ -1,4 +1,4 @@
-"""Damaged and missing array values: errors that name them, skipped records, and impossible plans."""
+"""Damaged and missing array values: errors that name them, skipped records, impossible plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that the core cannot decode: packing names them, and Pillow decodes them during loading."""
+"""Images that the core cannot decode: packing names them, and the loader uses Pillow."""
 
 from __future__ import annotations
 

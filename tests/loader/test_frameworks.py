@@ -414,7 +414,7 @@ def test_a_loader_that_accelerate_has_not_prepared_is_shared_by_the_sampler(acce
 
 @pytest.mark.ddp
 def test_accelerate_shares_a_second_time_what_the_sampler_has_shared(accelerate: list[dict[str, Any]]) -> None:
-    # Unwanted but true: the reason for the rule in docs/order.md on which of the two shards the data.
+    # Unwanted but true: docs/order.md therefore says which of the two shards the data.
     seen = {record for process in accelerate for batch in process["twice"] for record in batch}
     assert len(seen) < 35
     assert {record for batch in global_batches(ranks(50, 4, 2)) for record in batch} == set(RECORDS)

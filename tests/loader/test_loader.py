@@ -293,7 +293,7 @@ def test_memory_is_used_again_once_nobody_has_it(photos: Path) -> None:
 
 
 def python_calls(loader: Any) -> int:
-    """Count calls of Python functions, and of C functions from Python, in all threads for an epoch."""
+    """Count calls of Python functions, and from Python to C, in all threads for an epoch."""
     calls = 0
 
     def count(_: FrameType, event: str, __: Any) -> None:

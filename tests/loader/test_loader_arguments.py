@@ -1,4 +1,4 @@
-"""Arguments of the loader and the sampler: order, paths, changes between epochs, foreign arguments."""
+"""Loader and sampler arguments: order, paths, changes between epochs, foreign arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that decodes slowly delays neither its neighbours nor closing or interrupting the loader."""
+"""A slow batch delays neither its neighbours nor closing or interrupting the loader."""
 
 from __future__ import annotations
 

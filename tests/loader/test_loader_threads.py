@@ -1,4 +1,4 @@
-"""A loader's threads and memory: when they exist, and that each end of an iteration releases them."""
+"""A loader's threads and memory: when they exist, and their release after every ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FastRecordLoader on all ranks, stopped and resumed elsewhere: the same batches, pixel by pixel."""
+"""FastRecordLoader on all ranks, stopped and resumed elsewhere: the same pixels."""
 
 from __future__ import annotations
 

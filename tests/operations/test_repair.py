@@ -1,4 +1,4 @@
-"""Repairing: saves what it can of a damaged file, lists the rest, and leaves the damaged file alone."""
+"""Repairing: saves what it can, lists the rest, and leaves the damaged file unchanged."""
 
 from __future__ import annotations
 

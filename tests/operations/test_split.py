@@ -1,4 +1,4 @@
-"""Splitting: each record in at most one file, in order; exact shares, repeatable; all files or none."""
+"""Splitting: records in at most one file, in order; exact, repeatable shares; all files or none."""
 
 from __future__ import annotations
 

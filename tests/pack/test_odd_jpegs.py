@@ -1,4 +1,4 @@
-"""JPEGs with headers that no modern encoder writes: packed and decoded to the same pixels as Pillow."""
+"""JPEGs with headers that no modern encoder writes: packed, and decoded to Pillow's pixels."""
 
 from __future__ import annotations
 

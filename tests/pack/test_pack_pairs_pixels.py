@@ -1,4 +1,4 @@
-"""Packing the pixels of image pairs: shapes, compression, and equality with the decoder's pixels."""
+"""Packing pixels of image pairs: shapes, compression, and equality with the decoder's pixels."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_a_key_that_is_no_path_below_the_folder_is_refused_before_anything_is_wr
 def test_a_strange_key_that_is_a_path_below_the_folder_names_its_file(tmp_path: Path, key: str) -> None:
     path = keyed(tmp_path / "a.frec", [key])
     good("extract", path, tmp_path / "out")
-    name = f"{key}.jpg" if key in ("-rf", "...", "~/.x") else key  # adds a suffix where there is none
+    name = f"{key}.jpg" if key in ("-rf", "...", "~/.x") else key  # adds a missing suffix
     assert files_below(tmp_path / "out") == {name: encode(0)}
 
 

@@ -1,4 +1,4 @@
-"""scripts/build_backend.py: reports missing tools of `pip install .` before anything is compiled."""
+"""scripts/build_backend.py: reports missing tools of `pip install .` before compiling."""
 
 from __future__ import annotations
 

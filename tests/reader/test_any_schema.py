@@ -187,7 +187,7 @@ def write(path: Path, rng: Generator) -> Iterator[tuple[dict[str, fr.FieldType],
                         del fields[name]
                         for record in rows:
                             del record[name]
-        # The file names neither "auto" nor a dictionary, but the codec in use.
+        # The file does not report the requested compression ("auto" or a dictionary).
         yield {name: replace(kind, compression=None) for name, (kind, _) in fields.items()}, rows
 
 

@@ -121,7 +121,7 @@ def test_the_first_error_says_what_is_safe_and_the_file_has_it(
         assert again[0] == "FastRecordError"
         assert "the writer stopped after a failed write" in again[3]
         assert "the file is good up to its last commit (1 records)" in again[3]
-    # The footer was written before the last sync: a reader may see that commit until a crash.
+    # The footer was written before the last sync: a reader of the running system may see it.
     assert before in ([0], [0, 1, 2, 3, 4])
     assert ("or has the one that was under way" in note) == ((call, at) in (("fdatasync", 4), ("pwrite64", 8)))
     assert after == [*before, 7]

@@ -83,7 +83,7 @@ def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_befor
     batches = named(sampler)
     assert len(batches[0]) == 3200 + 64  # includes its own window
     assert {len(rows) for rows in batches[1:950]} == {64}
-    assert {len(rows) for rows in batches[950:]} == {0}  # the last window is consumed and has no successor
+    assert {len(rows) for rows in batches[950:]} == {0}  # the last window has no successor
     for start in range(50, 900, 50):
         window = list(itertools.chain.from_iterable(batches[start : start + 50]))
         assert window == sorted(window)

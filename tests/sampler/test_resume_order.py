@@ -1,4 +1,4 @@
-"""Runs that stop anywhere and resume, also on other rank counts, see an uninterrupted run's records."""
+"""Stopped and resumed runs, also on other rank counts, see an uninterrupted run's records."""
 
 from __future__ import annotations
 

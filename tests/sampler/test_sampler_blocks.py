@@ -23,7 +23,7 @@ shapes = st.tuples(st.integers(1, 400), st.integers(1, 40), st.integers(1, 12)) 
 
 
 def reference_order(n: int, block_records: int, window_blocks: int, seed: int, epoch: int) -> list[int]:
-    """docs/order.md in Python: it lays out all blocks in sequence, which the Rust code never does."""
+    """docs/order.md in Python: it lays out all blocks in sequence, unlike the Rust code."""
     drawn = []
     for number in range(1, 9):
         key = mix(number * 0x9E3779B97F4A7C15 & MASK)
@@ -131,7 +131,7 @@ def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
 
 
 def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
-    # The first batch has 64 of the first window's 640 records: 3.2 on average per block, of 20 blocks.
+    # The first batch has 64 of the first window's 640 records: on average 3.2 from each of 20 blocks.
     counts = []
     for epoch in range(200):
         rows = by_blocks(6400, 64, block_records=32, window_blocks=20).rows(0, epoch=epoch)
@@ -207,7 +207,7 @@ def test_a_resumed_run_goes_on_as_if_undisturbed(n: int, tail: Tail, seed: int, 
     for _ in itertools.islice(broken, done):
         pass
     state = json.loads(json.dumps(broken.state_dict()))
-    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # the state brings seed, tail and blocks
+    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # the state has seed, tail, blocks
     for sampler in samplers:
         sampler.load_state_dict(state)
     assert samplers[0].state_dict() == state

@@ -1,7 +1,7 @@
 /* Makes system calls of a process fail, for tests: preloaded (LD_PRELOAD), before the C library's own.
  *
  * FAULT_PATH    part of the path of the affected files
- * FAULT_CALL    pwrite64, pread64, fdatasync, fsync, ftruncate64, copy_file_range or rename: the call that fails
+ * FAULT_CALL    pwrite64, pread64, fdatasync, fsync, ftruncate64, copy_file_range or rename: fails
  * FAULT_AT      which of these calls fails, counted from 1
  * FAULT_ERRNO   the error of the failed call; later calls succeed
  * FAULT_TROUBLE each call is interrupted once (EINTR), then transfers at most 1,000 bytes

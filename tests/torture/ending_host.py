@@ -70,7 +70,7 @@ def read_for_ever(path: Path) -> None:
 
 
 def fork(folder: Path, case: dict[str, Any], loaded: Iterator[Any], done: int) -> None:
-    """Fork during an epoch: the child cannot use the parent's iterator but its own; the parent goes on."""
+    """Fork during an epoch: the child must use its own iterator; the parent goes on."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,8 +1,8 @@
 """A file is truncated, replaced, deleted or overwritten at a random moment while it is read.
 
 `python -m tests.torture.mapping` is the reader: one process takes many files, so that thousands
-can be broken. It compares everything it reads and reports how it ended. The other process breaks the file.
-No signal may end the reader, and no read may return wrong data.
+can be broken. It compares everything it reads and reports how it ended. The other process breaks
+the file. No signal may end the reader, and no read may return wrong data.
 """
 
 from __future__ import annotations

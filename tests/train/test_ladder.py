@@ -109,7 +109,7 @@ def test_a_signal_ends_a_run_on_each_kind_of_data_and_leaves_no_thread_and_no_pr
     assert (result.signal, result.step) == (number, 2)
     assert "[3/10]" not in log.text
     end = time.monotonic() + 60
-    while threading.active_count() > before:  # a multiprocessing queue's feeder thread ends a little later
+    while threading.active_count() > before:  # a queue's feeder thread ends later
         assert time.monotonic() < end, threading.enumerate()
     assert multiprocessing.active_children() == []
 
@@ -267,7 +267,7 @@ OPTIONS = ("--model", "squeezenet1_1", "--batch-size", "8", "--image-size", "32"
 
 
 def interrupted(text: str, *arguments: str | Path) -> str:
-    """Interrupt the trainer after it prints a text, expect status 130, and return its other output."""
+    """Interrupt the trainer after it prints a text, expect status 130, return its other output."""
     with running("-m", "fastrecord.train", *arguments) as process:
         read_until(process, text)
         # As a terminal does: the data workers get it too.

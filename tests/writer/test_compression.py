@@ -1,4 +1,4 @@
-"""Compressed fields: the settings, the values read back, and the reports of file, writer and log."""
+"""Compressed fields: settings, values read back, and the reports of file, writer and log."""
 
 from __future__ import annotations
 

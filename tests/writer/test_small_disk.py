@@ -1,4 +1,4 @@
-"""A real full file system: errors are reported, no partial results, and retries succeed with room."""
+"""A real full file system: errors are reported, no partial results, retries succeed with room."""
 
 from __future__ import annotations
 

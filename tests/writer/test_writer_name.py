@@ -199,7 +199,7 @@ def test_a_writer_refuses_what_is_not_a_regular_file_and_leaves_it(
 
 
 def irregular(path: Path, kind: str) -> Path:
-    """Make a path that is not a regular file: the device node, like /dev/null, is in a private folder."""
+    """Make a path that is not a regular file; a device node is a private copy of /dev/null."""
     if kind == "folder":
         path.mkdir()
     elif kind == "device" and os.geteuid() == 0:
