@@ -478,7 +478,7 @@ def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, t
 
 @pytest.fixture
 def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An unreadable file beside `open.frec`. Root can read anything, so root becomes another user."""
+    """An unreadable file beside `open.frec`. Root reads anything, so it becomes another user."""
     for name in ("open.frec", "secret.frec"):
         (tmp_path / name).write_bytes(packed.read_bytes())
     tmp_path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The contests of benches/: failing, hanging or worker-killing contenders affect only themselves."""
+"""The contests of benches/: a contender that fails, hangs or ends its workers harms only itself."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_lightning_resumes_a_resumable_loader_with_the_batches_that_were_left(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata, about torch
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [3, 7, 10])
 def test_torchdatas_stateful_loader_resumes_with_the_batches_that_were_left(workers: int, step: int) -> None:

@@ -187,7 +187,7 @@ def test_an_output_folder_that_is_absent_is_named(small: Path, tmp_path: Path) -
 
 @pytest.fixture
 def closed_folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An unreadable class folder. Root can read anything, so root becomes another user."""
+    """An unreadable class folder. Root reads anything, so it becomes another user."""
     monkeypatch.chdir(tmp_path)  # only root can enter the parent folders
     root = os.geteuid() == 0
     for path in (tmp_path, small):

@@ -131,7 +131,7 @@ def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
 
 
 def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
-    # The first batch has 64 of the first window's 640 records: on average 3.2 from each of 20 blocks.
+    # The first batch has 64 of the first window's 640 records: 3.2 on average from 20 blocks.
     counts = []
     for epoch in range(200):
         rows = by_blocks(6400, 64, block_records=32, window_blocks=20).rows(0, epoch=epoch)
