@@ -26,7 +26,7 @@ CLASS_COUNTS = {"cat": 5, "dog": 3, "owl": 4}
 
 
 def encode(seed: int, *, mode: str = "RGB", kind: str = "JPEG") -> bytes:
-    """Return an encoded image of seeded noise over a gradient, between 32 and 71 pixels wide and high."""
+    """Return an encoded image of seeded noise over a gradient, 32 to 71 pixels wide and high."""
     rng = np.random.default_rng(seed)
     height, width = rng.integers(32, 72, 2)
     noise = rng.integers(0, 64, (height, width, 3))
@@ -44,7 +44,7 @@ def folder_records(folder: Path) -> Iterator[tuple[bytes, int, str]]:
 
 
 def pack_folder(folder: Path, out: Path) -> Path:
-    """Pack a class folder with the writer alone: fields image, label and key, and the class names as metadata."""
+    """Pack a class folder with the writer alone: fields image, label and key, and class names."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
     with fr.Writer(out, SCHEMA, metadata={"classes": classes}) as writer:
         for data, label, key in folder_records(folder):

@@ -1,4 +1,4 @@
-"""FastRecordDataset in fields mode: samples are dicts of fields, batches dicts of stacked tensors."""
+"""FastRecordDataset in fields mode: samples are dicts of fields, batches dicts of tensors."""
 
 from __future__ import annotations
 

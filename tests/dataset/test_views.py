@@ -210,7 +210,7 @@ def test_the_parts_of_a_split_have_each_record_once(
 
 
 @given(records=st.integers(0, 10_000), weights=st.lists(st.integers(0, 50), min_size=1, max_size=9))
-@example(records=6313, weights=[21, 50, 50, 50, 50, 50, 50])  # 6313 * (21 / 321) is a little below 413
+@example(records=6313, weights=[21, 50, 50, 50, 50, 50, 50])  # 6313 * (21 / 321) is just below 413
 def test_sizes_of_parts_make_up_the_whole_and_are_those_of_random_split(records: int, weights: list[int]) -> None:
     if not sum(weights):
         return

@@ -174,8 +174,8 @@ def check_error(loader: DataLoader[Any], kind: type[Exception], words: str) -> N
     with pytest.raises(kind) as caught:
         list(loader)
     assert re.search(words, str(caught.value))
-    # torch's exception holds itself through its frames; left to the garbage collector, its loader waits seconds for
-    # workers that it can no longer reach.
+    # torch's exception holds itself through its frames. If the garbage collector frees it, its
+    # loader waits seconds for workers that it can no longer reach.
     traceback.clear_frames(caught.tb)
 
 
@@ -203,7 +203,8 @@ def test_pil_images_without_a_transform_are_refused_from_a_worker(packed: Path) 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_a_file_replaced_before_a_worker_opens_it_is_an_error_of_its_batch(tmp_path: Path, start_method: str) -> None:
     path = write(tmp_path / "a.frec", [b"one", b"two"])
-    # One worker: torch's loader, torn down by an error while a second worker still starts, warns of that one's end.
+    # One worker: if an error ends torch's loader while a second worker starts, torch warns about
+    # the end of that worker.
     loader = worker_loader(fr.FastRecordDataset(path, decode=None), start_method, num_workers=1)
     path.unlink()
     write(path, [b"one", b"two"])

@@ -71,7 +71,7 @@ def test_the_crop_is_drawn_for_the_smallest_output(pairs: Path) -> None:
 
 
 def test_a_pair_of_resized_crops_shows_the_same_part(pairs: Path) -> None:
-    # Each output pixel of `hr` covers a ninth of what one of `lr` covers; their means are the same up to rounding.
+    # An output pixel of `hr` covers a ninth of what one of `lr` covers; the means are equal.
     found = images_of(pairs, lr=RandomResizedCrop(12), hr=RandomResizedCrop(36))
     pooled = torch.nn.functional.avg_pool2d(found["hr"].float(), 3)
     difference = (pooled - found["lr"].float()).abs().mean((1, 2, 3))

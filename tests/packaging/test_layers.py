@@ -1,4 +1,4 @@
-"""Imports go downwards: no folder imports from its own floor, or from above (docs/architecture.md)."""
+"""Imports go downwards: no folder imports from its own floor or above (docs/architecture.md)."""
 
 from __future__ import annotations
 

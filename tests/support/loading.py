@@ -23,7 +23,7 @@ COUNT = 22  # in the fixture `photos`
 
 
 def photo(number: int, kind: str = "JPEG") -> bytes:
-    """Return an encoded image of seeded noise over gradients, between 40 and 79 pixels wide and high."""
+    """Return an encoded image of seeded noise over gradients, 40 to 79 pixels wide and high."""
     width, height = np.random.default_rng(number).integers(40, 80, 2).tolist()
     return save(Image.fromarray(pixels(width, height, seed=number)), kind)
 

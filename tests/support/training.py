@@ -74,7 +74,7 @@ def numbers_of(images: Any) -> list[int]:
 
 
 def small_config(train: Path, out: Path, **options: Any) -> TrainConfig:
-    """Return a configuration that trains fast on one CPU core: a small model, 32 x 32 pixels, one thread."""
+    """Return a fast configuration for one CPU core: a small model, 32 x 32 pixels, one thread."""
     defaults: dict[str, Any] = {
         "train": str(train),
         "out": out,

@@ -1,4 +1,4 @@
 """The long experiments of docs/reliability.md: each breaks something and checks what remains.
 
-`python -m tests.torture --list` names them; `make torture` runs all of them and writes the page's table.
+`python -m tests.torture --list` names them; `make torture` runs them and writes the page's table.
 """

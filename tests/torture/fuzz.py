@@ -102,8 +102,8 @@ def fuzz(target: str, count: int) -> Outcome:
         ]
         words = FUZZ / "words" / target
         command += [f"-dict={words}"] if words.exists() else []
-        # Locals that outlive their frame are what Rust's compiler refuses; and what is freed is kept poisoned for some
-        # thousand inputs, not for a hundred thousand.
+        # Rust's compiler refuses locals that outlive their frame, so this is not checked. Freed
+        # memory stays poisoned for some thousand inputs, not for a hundred thousand.
         options = {
             "ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=0:detect_stack_use_after_return=0:"
             "malloc_context_size=4:quarantine_size_mb=32"

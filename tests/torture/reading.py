@@ -1,4 +1,4 @@
-"""A reader of the experiment `readers`: `python -m tests.torture.reading KIND FOLDER SHARE` until it is killed.
+"""A reader of `readers`: `python -m tests.torture.reading KIND FOLDER SHARE` until it is killed.
 
 It reads FOLDER/x.frec beside a writer and checks all visible records. Failures go to
 FOLDER/failures, one JSON text per line. FOLDER/use-<pid> has its resources when it holds no file.

@@ -48,8 +48,8 @@ def valgrind(_count: int) -> Outcome:
     host = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
     triple = next(line.removeprefix("host: ") for line in host.splitlines() if line.startswith("host: "))
     checker = "valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite"
-    # libjpeg-turbo's vector code works on whole vectors, beyond the end of a row, too: memcheck takes what it carries
-    # along for uninitialised.
+    # libjpeg-turbo's vector code also processes whole vectors beyond the end of a row: memcheck
+    # reports the extra values as uninitialised.
     env = {f"CARGO_TARGET_{triple.upper().replace('-', '_')}_RUNNER": checker, "JSIMD_FORCENONE": "1"}
     tests = [argument for name in _WATCHED for argument in ("--test", name)]
     command = ["cargo", "test", "--profile", "torture", "--no-fail-fast", "-p", "fastrecord-core", *tests]

@@ -41,7 +41,7 @@ def run_config(folder: Path, **options: Any) -> Any:
 
 
 def take_steps(ranks: Ranks, *, batch_size: int, accumulate: int) -> tuple[torch.Tensor, Metrics]:
-    """Train a module without normalisation for three steps on 24 images, shared as a sampler does."""
+    """Train a module without normalisation three steps on 24 images, shared as a sampler does."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (72, 3, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 5, (72,), generator=generator)
