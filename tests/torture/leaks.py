@@ -28,7 +28,8 @@ _LEAST_LEAK = 512
 _ENOUGH = 2000
 _ROOM = 32 << 20
 _HUNDRED = 100
-# In this many hundreds, trace this many in a row. Tracing doubles the time.
+# Per this many hundreds, trace this many in a row, always from the same number on. Tracing doubles
+# the time.
 _PERIOD, _TRACED = 50, 10
 # Objects that replace older, untraced ones look like growth at first: torch's table of shared
 # memory holds 128, and Python keeps some of each size. Hundreds until all have been replaced:
