@@ -1,4 +1,5 @@
-//! A field added to the records that a file has: whole or not at all, whatever happens in between.
+//! Adding a field to the records of a file either completes or changes nothing, even after a
+//! failure.
 
 mod common;
 
@@ -29,7 +30,7 @@ fn reopen(path: &Path) -> Writer {
     Writer::open(path, None, None, &options(Mode::Append)).unwrap()
 }
 
-/// A file of some records of one field.
+/// A file of some records with one field.
 fn labels(path: &Path, count: i64) -> Vec<Row> {
     let rows: Vec<Row> = (0..count).map(|label| vec![Cell::Int(label)]).collect();
     let schema = Schema::new([("label", INT64)]).unwrap();
@@ -39,7 +40,7 @@ fn labels(path: &Path, count: i64) -> Vec<Row> {
     rows
 }
 
-/// Adds a field to all rows, so many values at a time.
+/// Adds a field to all rows, a given number of values at a time.
 fn add(writer: &mut Writer, rows: &mut [Row], field: &Field, rng: &mut Rng, most: u64, batch: usize) -> Result<u64> {
     let cells: Vec<Cell> = rows.iter().map(|_| random_cell(rng, &field.kind, most)).collect();
     let new = writer.start_field(field)?;
@@ -101,7 +102,7 @@ fn a_reader_keeps_its_snapshot_and_sees_the_field_once_it_refreshes() {
         let name = format!("score {access:?}");
         let new = writer.start_field(&field(&name, &FLOAT64)).unwrap();
         writer.fill(new, &[Value::Float(0.5); 50]).unwrap();
-        writer.commit().unwrap(); // of what is complete: nothing is
+        writer.commit().unwrap(); // commits only complete fields, so nothing changes
         assert!(before.refresh().unwrap().is_none());
         writer.commit_field(new).unwrap();
         writer.close().unwrap();
@@ -111,7 +112,7 @@ fn a_reader_keeps_its_snapshot_and_sees_the_field_once_it_refreshes() {
             row.push(Cell::Float(0.5_f64.to_bits()));
         }
         assert_eq!(read_by_batch(&after).unwrap(), rows);
-        // The old snapshot can be opened again, by its name, in another process.
+        // Another process can open the old snapshot again by its name.
         let again = Reader::open_snapshot(&path, access, None, before.snapshot()).unwrap();
         assert_eq!(again.schema(), &known);
     }
@@ -136,7 +137,7 @@ fn a_field_without_a_value_for_each_record_is_refused_and_the_file_is_as_it_was(
     assert!(matches!(writer.filled(new), Err(Error::Schema(_))), "it is dropped");
     writer.close().unwrap();
     assert!(fs::read(&path).unwrap() == bytes);
-    // The same, told at close.
+    // `close` reports the same error.
     let mut writer = reopen(&path);
     let new = writer.start_field(&field("key", &FieldType::String)).unwrap();
     writer.fill(new, &[Value::Str("value"); 7]).unwrap();
@@ -209,7 +210,7 @@ fn several_fields_grow_side_by_side_and_each_is_committed_or_dropped_by_itself()
     writer.commit_field(key).unwrap();
     writer.drop_new_field(dropped).unwrap();
     writer.drop_new_field(dropped).unwrap();
-    // The one that is left is complete: closing commits it.
+    // The remaining field is complete, so closing commits it.
     writer.close().unwrap();
     assert_holds(&path, &rows);
     let reader = open(&path);
@@ -237,7 +238,7 @@ fn a_dropped_field_is_gone_its_id_is_never_reused_and_older_snapshots_have_it() 
         row.truncate(1);
     }
     assert_holds(&path, &rows);
-    // Another session, so that the ids are those of the file.
+    // Open another session, so that the ids come from the file.
     let mut writer = reopen(&path);
     add(&mut writer, &mut rows, &key, &mut rng, 50, 30).unwrap();
     writer.close().unwrap();
@@ -273,7 +274,7 @@ fn a_big_column_is_written_in_chunks_while_it_grows_and_is_one_chunk_after_close
     assert_eq!(words, [0, -4_194_303, -4_194_304, 1 - COUNT]);
 }
 
-/// What each commit of a recorded session holds, from commit 1.
+/// The content of each commit of a recorded session, from commit 1.
 struct Story {
     tape: Tape,
     commits: Vec<Vec<Row>>,
@@ -289,7 +290,8 @@ impl Story {
         }
     }
 
-    /// Notes what a commit is to hold before it is tried: one that fails may be on the disk all the same.
+    /// Records the content of a commit before the attempt: a failed commit may still reach the
+    /// disk.
     fn expect(&mut self, rows: &[Row]) {
         self.commits.push(rows.to_vec());
     }
@@ -323,7 +325,7 @@ impl Story {
     }
 }
 
-/// The next writer adds a field to what a crash has left.
+/// The next writer adds a field to the file that a crash leaves.
 fn goes_on(path: &Path, disk: Vec<u8>, mut rows: Vec<Row>, rng: &mut Rng) {
     let tape = Tape::holding(disk);
     let mut writer = Writer::append_in(path, Box::new(tape.clone()), &WriterOptions::default()).unwrap();
@@ -333,7 +335,7 @@ fn goes_on(path: &Path, disk: Vec<u8>, mut rows: Vec<Row>, rng: &mut Rng) {
     assert_eq!(recovered(path).unwrap().1, rows);
 }
 
-/// Records, then a new field of every type, each after one that is given up, then records again.
+/// Appends records, adds a field of every type (each after an abandoned one), and appends again.
 fn record(story: &mut Story, rng: &mut Rng, faults: Faults) -> Result<()> {
     let mut rows: Vec<Row> = (0..7).map(|_| random_row(rng, &all_types(), 2000)).collect();
     let mut writer = story.open();

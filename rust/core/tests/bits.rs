@@ -1,5 +1,5 @@
-//! Corruption is seen: a flipped bit, or a page that is not what was written, is an error that names the place, or changes nothing
-//! because nobody reads it.
+//! Flips bits and swaps pages: each change causes an error that names the place, or affects only
+//! bytes that no reader uses.
 
 mod common;
 
@@ -27,7 +27,7 @@ struct Bench<'a> {
     sound: &'a [u8],
     expected: &'a Contents,
     views: &'a [Vec<Datum>],
-    /// For each byte what it belongs to.
+    /// The part of the format that each byte belongs to.
     places: &'a [Option<&'a Place>],
 }
 
@@ -37,17 +37,17 @@ fn read_all(path: &Path, access: Access) -> Result<(Reader, Contents)> {
     Ok((reader, contents))
 }
 
-/// What a view of one value shows that nobody asked to be checked, as `reader[i]` has it.
+/// The content of a view of one value, read without checksums, as by `reader[i]`.
 fn view(reader: &Reader, field: usize, record: u64) -> Result<Datum> {
     let mapped = reader.mapping().unwrap().bytes();
     Ok(match reader.datum(field, record, Verify::default())? {
         Datum::Payload(at, length) => Datum::Decompressed(mapped[at as usize..(at + length) as usize].to_vec()),
-        Datum::Float(number) => Datum::Values(number.to_le_bytes().to_vec()), // no two NaNs are equal
+        Datum::Float(number) => Datum::Values(number.to_le_bytes().to_vec()), // NaN does not equal itself
         other => other,
     })
 }
 
-/// The same of all records of a field, in one batch where there are views of it.
+/// The same for all records of a field, in one batch if the type has batch views.
 fn batch(reader: &Reader, field: usize, definition: &Field) -> Result<Vec<Datum>> {
     let (records, kind): (Vec<u64>, _) = ((0..reader.len()).collect(), &definition.kind);
     let viewed = kind.has_payloads() && !kind.holds_text() && !matches!(kind, FieldType::List(_));
@@ -80,7 +80,7 @@ fn batch_views(path: &Path) -> Result<Vec<Vec<Datum>>> {
 }
 
 impl Bench<'_> {
-    /// Flips a bit and looks at what comes of it: what is wrong with that, as text.
+    /// Flips a bit and checks the result; returns a description of any fault.
     fn flip(&self, bit: u64, access: Access) -> std::result::Result<(), String> {
         let at = bit / 8;
         let byte = self.sound[at as usize];
@@ -94,7 +94,7 @@ impl Bench<'_> {
         outcome.map_err(|what| format!("bit {} of byte {at}, {access:?}: {what}", bit % 8))
     }
 
-    /// The record that was hit by itself, if it was one, and all of them: views show what is right, or there is an error.
+    /// Checks the damaged record, if any, and all records: views show the right values or fail.
     fn look_at_views(&self, place: Option<&Place>, bit: u64) -> std::result::Result<(), String> {
         let record = match place {
             Some(Place::Payload(_, record)) => *record,
@@ -160,7 +160,7 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
     for (range, place) in &live {
         of_byte[range.start as usize..range.end as usize].fill(Some(place));
     }
-    // Every bit if that many were asked for; else every so many, from a place on that the seed chooses.
+    // Flips every bit if the environment asks for that many, else every n-th from a seeded start.
     let bits = 8 * sound.len() as u64;
     let step = (bits / count).max(1);
     let first = torture::seed() % step;
@@ -182,7 +182,7 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
                     if bit >= bits || broken.load(Ordering::Relaxed) {
                         break;
                     }
-                    // The other access mode for one in sixteen.
+                    // One bit in sixteen uses the other access mode.
                     let pread = (bit / step).is_multiple_of(16);
                     let modes = [Some(Access::Mmap), pread.then_some(Access::Pread)];
                     for access in modes.into_iter().flatten() {
@@ -223,7 +223,8 @@ fn kind_of(place: &Place) -> &'static str {
     }
 }
 
-/// A file of about so many bytes: larger payloads, a text, a number and an array with two variable dimensions.
+/// A file of about the given size: larger payloads, a text, a number and an array with two variable
+/// dimensions.
 fn make_large(path: &Path, seed: u64, bytes: u64, earlier: bool) {
     let mut rng = Rng(seed);
     let dims = r#"{"name": "masks", "type": "array", "dtype": "uint8", "shape": [null, null]}"#;
@@ -249,7 +250,7 @@ fn make_large(path: &Path, seed: u64, bytes: u64, earlier: bool) {
     writer.close().unwrap();
 }
 
-/// Looks at a damaged file; `changed` is what is not what it was.
+/// Checks a damaged file; `changed` lists the parts that differ from the original.
 fn judge(
     path: &Path,
     live: &[(Range<u64>, Place)],
@@ -269,7 +270,7 @@ fn judge(
     }
     let reader = opened.map_err(|error| format!("only {hit:?} is damaged, but {error}"))?;
     let errors = reader.verify(|_| false).map_err(|error| error.to_string())?.errors;
-    // What lies where a damaged index says can not be found.
+    // A reader cannot find the values that a damaged index points to.
     let blocks: Vec<(&str, u64, u64)> = hit
         .iter()
         .filter_map(|place| match place {

@@ -1,4 +1,5 @@
-//! Compressed fields: what is written is what is read, damage is an error, and a file can not ask for memory without end.
+//! Compressed fields: values round-trip, damage is an error, and the memory that a file can demand
+//! has a limit.
 
 mod common;
 
@@ -14,7 +15,7 @@ use proptest::prelude::*;
 const ZSTD: &str = r#"{"codec": "zstd", "level": 3}"#;
 const LZ4: &str = r#"{"codec": "lz4"}"#;
 
-/// A field of bytes and one of text, each compressed in its way.
+/// A field of bytes and a text field, each with its own compression.
 fn schema(data: &str, text: &str) -> Schema {
     let row =
         |name: &str, kind: &str, how: &str| format!(r#"{{"name": "{name}", "type": "{kind}", "compression": {how}}}"#);
@@ -25,7 +26,7 @@ fn create(path: &Path, schema: Schema) -> Writer {
     Writer::open(path, Some(schema), None, &options(Mode::Create)).unwrap()
 }
 
-/// Bytes that shrink to about a half, or not at all, or to next to nothing.
+/// Bytes that shrink to about a half, do not shrink, or shrink to almost nothing.
 fn value(rng: &mut Rng, most: u64) -> Vec<u8> {
     let length = rng.below(most + 1) as usize;
     match rng.below(4) {
@@ -48,7 +49,7 @@ fn append(writer: &mut Writer, rows: &[(Vec<u8>, String)]) {
     }
 }
 
-/// Everything is there, whichever way it is read.
+/// Asserts that all values are present, whichever way they are read.
 fn assert_holds(path: &Path, rows: &[(Vec<u8>, String)]) {
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(path, access, Some(2)).unwrap();
@@ -140,7 +141,7 @@ fn values_are_stored_smaller_or_as_they_are() {
     assert!(matches!(reader.datum(0, 1, true).unwrap(), Datum::Decompressed(found) if found == zeros));
     assert!(reader.view_batch(0, &[0, 2], false, never).unwrap().is_some());
     assert!(reader.view_batch(0, &[0, 1], false, never).unwrap().is_none());
-    // A payload that stays as it is lies where views need it to.
+    // An uncompressed payload has the alignment that views need.
     assert!(matches!(reader.datum(0, 2, true).unwrap(), Datum::Payload(at, 0) if at % 8 == 0));
 }
 
@@ -168,7 +169,7 @@ fn auto_takes_what_pays_and_the_file_goes_on_with_it() {
     assert_eq!(reader.schema().fields()[0].compression, None);
     assert_eq!(reader.schema().fields()[1].compression.as_ref().unwrap().codec, packed[1].codec);
 
-    // Behind other records nothing is decided anew.
+    // After the first records, the writer does not decide again.
     let given = schema(auto, auto);
     let mut writer = Writer::open(&path, Some(given), None, &options(Mode::Append)).unwrap();
     writer.append(&[Value::Bytes(same.as_bytes()), Value::Str(&same)]).unwrap();
@@ -198,7 +199,7 @@ fn values_are_held_back_until_there_are_enough_to_decide_by() {
     assert_holds(&path, &[vec![(long, String::new()); 4], all].concat());
 }
 
-/// Text as JSON has it, in short pieces.
+/// JSON text in short pieces.
 fn lines(count: usize) -> Vec<String> {
     let line = |i: usize| format!("{{\"path\": \"train/n0{:04}/{i}.jpg\", \"label\": {}}}", i % 97, i * 7 % 1000);
     (0..count).map(line).collect()
@@ -234,7 +235,7 @@ fn a_dictionary_is_trained_once_and_used_by_later_writers() {
     let rows: Vec<_> = all.iter().chain(&all[..500]).map(|line| (Vec::new(), line.clone())).collect();
     assert_holds(&path, &rows);
 
-    // A flipped bit in it is an error that names it, for readers and for the next writer.
+    // A flipped bit in it is an error that names it, both for readers and for the next writer.
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(4).position(|word| word == [0x37, 0xA4, 0x30, 0xEC]).unwrap();
     bytes[at + 100] ^= 4;
@@ -307,7 +308,8 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
     }
 }
 
-/// A file of one value of which `stored` bytes are said to be `raw` compressed by `codec`, their CRC right.
+/// A file of one value: `stored` bytes, declared as `raw` bytes compressed by `codec`, with a right
+/// CRC.
 fn made_by_hand(path: &Path, kind: &str, codec: u8, stored: &[u8], raw: u64) -> Reader {
     let mut file = Forge::new(&format!(r#"[{{"id": 1, "name": "data", "type": "{kind}"}}]"#), 1);
     let mut entry = file.payload(stored);
@@ -323,7 +325,7 @@ fn made_by_hand(path: &Path, kind: &str, codec: u8, stored: &[u8], raw: u64) -> 
     Reader::open(path, Access::Mmap, None).unwrap()
 }
 
-/// One zstd frame of `word` again and again.
+/// One zstd frame that repeats `word`.
 fn bomb(raw: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 << 20);
     zstd_safe::compress(&mut out, &vec![0_u8; raw], 19).unwrap();
@@ -360,7 +362,7 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
             assert!(matches!(&error, Error::BadPayload { record: 0, field, .. } if field == "data"), "{error}");
         }
     }
-    // The index alone shows that it can not be.
+    // The index alone shows that the value is impossible.
     let kinds = [("bytes", 3, 1000), ("bytes", 255, 1000), ("bytes", 2, 0), ("bytes", 2, stored.len() as u64)];
     for (kind, codec, raw) in kinds.into_iter().chain([("image", 2, 1000), ("bytes", 2, u64::MAX)]) {
         let reader = made_by_hand(&path, kind, codec, &stored, raw);
@@ -380,7 +382,7 @@ fn a_bomb_is_refused_before_any_memory_is_asked_for() {
     let reader = made_by_hand(&path, "bytes", 2, &stored, raw as u64);
     let error = reader.payload(0, 0, true).unwrap_err();
     assert!(error.to_string().contains("no writer compresses so far"), "{error}");
-    // Up to 64 MiB are believed, and a writer stores what would not be as it is.
+    // Readers accept declared sizes up to 64 MiB; a writer stores a value uncompressed above that.
     let reader = made_by_hand(&path, "bytes", 2, &bomb(raw - 1), raw as u64 - 1);
     assert_eq!(reader.payload(0, 0, true).unwrap().len(), raw - 1);
     let path = folder.path().join("y.frec");
@@ -435,7 +437,7 @@ fn copies_of_files_take_the_dictionaries_of_all_of_them_along() {
     let all = lines(6000);
     let how = r#"{"codec": "zstd", "dictionary": 4096}"#;
     let paths = ["a.frec", "b.frec", "c.frec"].map(|name| folder.path().join(name));
-    // The last is not compressed at all.
+    // The last value is not compressed.
     let schemas = [
         schema(LZ4, how),
         schema(LZ4, how),
@@ -461,7 +463,7 @@ fn copies_of_files_take_the_dictionaries_of_all_of_them_along() {
         assert_holds(&path, &rows);
         let reader = Reader::open(&path, Access::Mmap, None).unwrap();
         assert_eq!(reader.schema().fields()[1].compression.as_ref().unwrap().dictionaries().len(), 2);
-        // It can be appended to, with the last of them.
+        // Records can be appended, compressed with the last dictionary.
         let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
         writer.append(&[Value::Bytes(b""), Value::Str(&all[0])]).unwrap();
         assert!(writer.compression().iter().any(|packed| packed.dictionary.is_some() && packed.stored < packed.raw));

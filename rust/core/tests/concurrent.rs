@@ -1,5 +1,5 @@
-//! Readers beside a writer see whole commits only; a second writer is refused; a forked child keeps no lock and hangs on
-//! nothing that its parent held.
+//! Concurrent readers see whole commits only; a second writer is refused; a forked child keeps no
+//! lock and does not hang on a resource of its parent.
 #![allow(unsafe_code)] // fork
 
 mod common;
@@ -18,7 +18,7 @@ fn schema() -> Schema {
         .unwrap()
 }
 
-/// The record of a number: any mix-up shows.
+/// The record with a given number; its content reveals any mix-up.
 fn row(number: u64) -> Row {
     let data: Vec<u8> = (0..number % 300).map(|i| (number * 7 + i) as u8).collect();
     vec![Cell::Bytes(data), Cell::Text(format!("key {number}")), Cell::Int(number.cast_signed())]
@@ -45,7 +45,7 @@ fn append_next(writer: &mut Writer, count: u64) {
 const STEP: u64 = 7;
 const LAST: u64 = 250 * STEP;
 
-/// Commits every [`STEP`] records until there are [`LAST`], in sessions that end in every way.
+/// Commits every [`STEP`] records up to [`LAST`], in sessions that end in every possible way.
 fn write_all(path: &Path) {
     for session in 0.. {
         let mut writer = reopen(path).unwrap();
@@ -57,7 +57,7 @@ fn write_all(path: &Path) {
             writer.commit().unwrap();
         }
         if session % 3 == 0 {
-            // More than is written at once, so that there is a tail, which the drop cuts off.
+            // This is more than the write buffer holds, so there is a tail, which the drop removes.
             append(&mut writer, &vec![Cell::Bytes(vec![1; 5 << 20]), Cell::Text(String::new()), Cell::Int(0)]).unwrap();
         } else {
             writer.close().unwrap();
@@ -65,7 +65,7 @@ fn write_all(path: &Path) {
     }
 }
 
-/// Opens and refreshes until the writer is done; each time all records that are there must be the right ones.
+/// Opens and refreshes until the writer is done; all present records must be right each time.
 fn read_along(path: &Path, access: Access, done: &AtomicBool) -> usize {
     let expected = rows(LAST);
     let mut reader = Reader::open(path, access, None).unwrap();
@@ -129,7 +129,7 @@ fn a_second_writer_is_refused_with_the_name_of_the_first() {
         assert!(text.contains(&format!("(pid {}: ", std::process::id())), "{text}");
     }
     assert_eq!(open(&path).len(), 1, "readers need no lock");
-    append_next(&mut writer, 1); // the first goes on
+    append_next(&mut writer, 1); // the first writer continues
     writer.close().unwrap();
     assert_holds(&path, &rows(2));
 }
@@ -154,10 +154,12 @@ fn the_lock_is_free_after_a_writer_is_closed_dropped_or_refused() {
     assert_holds(&path, &rows(2));
 }
 
-/// Forks a child that does `body` and exits with 0 if it returned true; it is killed should it hang.
+/// Forks a child that runs `body` and exits with 0 if it returned true; a child that hangs is
+/// killed.
 fn fork(body: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child runs `body` on this thread alone and leaves by `_exit`, so that nothing of the test harness runs twice.
-    // What `body` takes of locks are the allocator's, which glibc makes usable after a fork, and those under test.
+    // SAFETY: the child runs `body` on this thread alone and leaves by `_exit`, so the test harness
+    // does not run twice. `body` takes only locks of the allocator, which glibc makes usable after
+    // a fork, and the locks under test.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0);
@@ -172,7 +174,7 @@ fn fork(body: impl FnOnce() -> bool) -> libc::pid_t {
 
 fn wait(pid: libc::pid_t) {
     let mut status = 0;
-    // SAFETY: waitpid fills the integer that it is given, which lives on this stack.
+    // SAFETY: waitpid fills the given integer, which lives on this stack.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0, "the child failed, or hung and was killed");
 }
@@ -185,12 +187,12 @@ fn a_forked_child_does_not_keep_the_lock() {
     append_next(&mut writer, 1);
     writer.commit().unwrap();
     let mut pipe = [0; 2];
-    // SAFETY: pipe fills the two integers that it is given.
+    // SAFETY: pipe fills the two given integers.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
     let child = fork(|| {
         let mut byte = 0_u8;
-        // SAFETY: the child closes its copy of the writing end, and waits until the parent closes its own; one byte at most
-        // is read, into a byte on this stack.
+        // SAFETY: the child closes its copy of the writing end and waits until the parent closes
+        // its own. It reads at most one byte, into a byte on this stack.
         unsafe {
             libc::close(pipe[1]);
             libc::read(pipe[0], (&raw mut byte).cast(), 1) == 0
@@ -198,7 +200,7 @@ fn a_forked_child_does_not_keep_the_lock() {
     });
     drop(writer);
     let again = reopen(&path); // while the child lives
-    // SAFETY: the descriptor is this test's own.
+    // SAFETY: this test owns the descriptor.
     unsafe { libc::close(pipe[1]) };
     wait(child);
     again.unwrap().close().unwrap();
@@ -210,29 +212,30 @@ fn a_forked_child_does_not_keep_the_lock_of_a_writer_that_was_killed() {
     let path = folder.path().join("x.frec");
     create(&path).close().unwrap();
     let (mut ready, mut over) = ([0; 2], [0; 2]);
-    // SAFETY: pipe fills the two integers that it is given.
+    // SAFETY: pipe fills the two given integers.
     unsafe { assert_eq!((libc::pipe(ready.as_mut_ptr()), libc::pipe(over.as_mut_ptr())), (0, 0)) };
     let byte = |read: bool, fd| {
         let mut byte = 0_u8;
         let at = (&raw mut byte).cast();
-        // SAFETY: one byte at most is read into or written from a byte on this stack.
+        // SAFETY: each call reads or writes at most one byte, which lives on this stack.
         unsafe { if read { libc::read(fd, at, 1) } else { libc::write(fd, at, 1) } }
     };
     let owner = fork(|| {
         let writer = reopen(&path).unwrap();
         fork(|| {
             byte(false, ready[1]);
-            // SAFETY: the descriptor is this process's copy; closed, so that the end of the test's own ends the wait.
+            // SAFETY: the descriptor is this process's copy. Closing it lets the end of the test's
+            // own copy end the wait.
             unsafe { libc::close(over[1]) };
             byte(true, over[0]) == 0
         });
         byte(true, ready[0]);
-        std::mem::forget(writer); // as a kill would
+        std::mem::forget(writer); // simulates a kill
         true
     });
     wait(owner);
     reopen(&path).unwrap().close().unwrap(); // while the grandchild lives
-    // SAFETY: the descriptor is this test's own.
+    // SAFETY: this test owns the descriptor.
     unsafe { libc::close(over[1]) };
 }
 
@@ -308,20 +311,20 @@ fn temporary_files_of_killed_overwrites_are_cleared_away_and_those_at_work_are_n
     };
     fs::write(folder.path().join("x.frec.tmp-0123abcd"), b"left by a kill").unwrap();
     fs::write(folder.path().join("x.frec.tmp-notes"), b"the user's own").unwrap();
-    // Nothing is there to be replaced: under its name from the start.
+    // No file exists to be replaced, so the new file has its name from the start.
     let mut writer = overwrite();
     assert_eq!(names(), ["x.frec", "x.frec.tmp-notes"]);
     append_next(&mut writer, 1);
     writer.close().unwrap();
     let mut first = overwrite();
     append_next(&mut first, 2);
-    // The file that it replaces, with its lock, is taken away: another writer makes one there.
+    // The replaced file is removed together with its lock: another writer creates a file there.
     fs::remove_file(&path).unwrap();
     let mut second = overwrite();
     assert_eq!(names().len(), 3, "{:?}", names());
     append_next(&mut second, 3);
     second.close().unwrap();
-    // What the first one has written is whole, and has not taken the other's place.
+    // The first writer's file is complete, and it has not replaced the other file.
     let Err(Error::Replace { finished, .. }) = first.close() else { panic!("two files, one name") };
     assert_holds(&path, &rows(3));
     assert_holds(&finished, &rows(2));

@@ -1,5 +1,5 @@
-//! Records copied from file to file: the same values wherever they lay, by the kernel or through memory, and nothing left of a
-//! copy that fails.
+//! Records copied between files: values stay the same wherever they are stored, copied by the
+//! kernel or through memory. A failed copy leaves nothing.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn copy_all(source: &Reader, to: &Path, verify: bool) -> Result<()> {
     copier.finish(Map::new(), true)
 }
 
-/// Chunks that the newest footer's directory lists.
+/// The chunks that the newest footer's directory lists.
 fn chunks_in(path: &Path) -> u64 {
     let bytes = fs::read(path).unwrap();
     u64_at(&bytes, bytes.len() as u64 - 4096 + 64) / 64
@@ -192,7 +192,7 @@ fn values_of_a_field_that_came_later_are_copied_into_chunks_of_their_own() {
     assert!(fs::metadata(&to).unwrap().len() < fs::metadata(&from).unwrap().len());
 }
 
-/// A file of three fields in which most records lack something.
+/// A file of three fields in which most records have missing values.
 fn with_gaps(path: &Path) {
     let fields = r#"[{"id": 1, "name": "data", "type": "bytes"}, {"id": 2, "name": "label", "type": "int64"},
         {"id": 3, "name": "late", "type": "bytes"}]"#;
@@ -241,7 +241,7 @@ fn missing_values_are_missing_in_the_copy() {
             }
         }
     }
-    // In order, what is missing costs no entries: three stretches of labels, and one of the late field.
+    // In order, missing values need no entries: three runs of labels, and one of the late field.
     assert!(chunks_in(&folder.path().join("all")) <= 4);
 }
 
@@ -285,7 +285,7 @@ fn labels_get_new_numbers_and_negative_ones_stay() {
     assert!(error.to_string().contains("record 1, field label: the label 2 has no class"), "{error}");
 }
 
-/// What the kernel does when it is asked to copy.
+/// The response of the kernel to a copy request.
 #[derive(Debug, Clone, Copy)]
 enum Kernel {
     Refuses(i32),
@@ -294,7 +294,7 @@ enum Kernel {
     CopiesNothing,
 }
 
-/// A file whose kernel is a difficult one.
+/// A storage whose kernel refuses or shortens copies.
 #[derive(Debug)]
 struct Difficult {
     file: File,
@@ -371,7 +371,7 @@ fn what_the_kernel_does_not_copy_goes_through_memory() {
 fn the_kernel_of_this_machine_copies_long_payloads() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("a.frec"), folder.path().join("b.frec"));
-    // More than one step, more than one page off.
+    // Larger than one copy step, and misaligned by more than one page.
     let rows = write(&from, 400, 300_000, 1 << 30, 10);
     let source = open(&from);
     let mut calls = 0;

@@ -1,5 +1,5 @@
-//! Damaged and truncated files: an error that names the place, or the right data; never a panic, a hang, or wrong data.
-
+//! Damaged and truncated files cause an error that names the place, or yield the right data. They
+//! never cause a panic, a hang or wrong data.
 mod common;
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use common::{
 use fastrecord_core::{Access, Error, Mode, Reader, Result, Writer};
 use tempfile::TempDir;
 
-/// A small file of several commits in two sessions, the first of which left its chunks for others to merge; images with and
-/// without side bytes.
+/// A small file of several commits in two sessions. The first session leaves its chunks for a later
+/// merge. Some images have side bytes.
 struct Sample {
     folder: TempDir,
     bytes: Vec<u8>,
@@ -49,7 +49,7 @@ impl Sample {
     }
 }
 
-/// What is read of a file by readers of its newest commit, with a name for each range, by docs/format.md alone.
+/// The ranges that readers of the newest commit use, each with a name, by docs/format.md alone.
 fn live_ranges(bytes: &[u8]) -> Vec<(Range<u64>, String)> {
     let footer = bytes.len() as u64 - 4096;
     let mut live = vec![(0..32, "superblock".to_owned()), (footer..footer + 4096, "footer".to_owned())];
@@ -76,7 +76,7 @@ fn live_ranges(bytes: &[u8]) -> Vec<(Range<u64>, String)> {
     live
 }
 
-/// Everything in a file in every way, or the first error.
+/// Reads everything in a file in every way; returns the first error.
 fn read_all(path: &Path, access: Access) -> Result<(Vec<Row>, Vec<Row>)> {
     let reader = Reader::open(path, access, Some(1))?;
     Ok((read_by_batch(&reader)?, read_one_by_one(&reader)?))
@@ -84,7 +84,7 @@ fn read_all(path: &Path, access: Access) -> Result<(Vec<Row>, Vec<Row>)> {
 
 const FIELDS: [&str; 6] = ["", "image", "data", "key", "label", "weight"];
 
-/// Whether an error is the one for damage in the named range.
+/// Returns whether an error is the expected one for damage in the named range.
 fn names(error: &Error, place: &str) -> bool {
     let (what, which) = place.split_once([' ', '/']).unwrap_or((place, ""));
     match (what, error) {
@@ -107,7 +107,8 @@ fn names(error: &Error, place: &str) -> bool {
     }
 }
 
-/// Flips bits and checks what comes of it; `bits` says which of a byte, given its place and whether it is live.
+/// Flips bits and checks the results; `bits` selects the bits of a byte by its offset and whether
+/// it is live.
 fn flip(access: Access, bits: impl Fn(u64, Option<&str>) -> Vec<u8>) -> BTreeMap<String, u64> {
     let sample = Sample::new();
     let (path, bytes) = (sample.path(), &sample.bytes);
@@ -149,7 +150,8 @@ fn flip(access: Access, bits: impl Fn(u64, Option<&str>) -> Vec<u8>) -> BTreeMap
 
 #[test]
 fn every_flipped_bit_that_is_read_is_an_error_that_names_the_place() {
-    // Every bit of what the newest commit reads, and of the slots; the zeros that fill a footer are 4000 bytes alike.
+    // Test every bit of the slots and of the newest commit, but not all of the 4000 equal filler
+    // zeros of a footer.
     let bits = |at: u64, place: Option<&str>| match place {
         Some("footer") if at % 4096 >= 104 && at % 4096 < 4092 => vec![(at % 8) as u8],
         Some(_) => (0..8).collect(),
@@ -166,7 +168,7 @@ fn every_flipped_bit_that_is_read_is_an_error_that_names_the_place() {
 
 #[test]
 fn a_flipped_bit_in_what_no_reader_reads_changes_nothing() {
-    // Older footers, directories and chunks that were merged; and some of the zeros between.
+    // Then older footers, directories and merged chunks, and some of the zeros between.
     let zero: Vec<bool> = Sample::new().bytes.iter().map(|&byte| byte == 0).collect();
     let flips = flip(Access::Mmap, |at, place| {
         let flipped = place.is_none() && (!zero[at as usize] || at % 13 == 0);
@@ -196,17 +198,18 @@ fn a_file_cut_off_anywhere_is_refused() {
     assert_eq!(footers.len(), 3);
     for length in (0..whole).rev() {
         file.set_len(length).unwrap();
-        // Also at the end of an earlier commit, where the last page is a valid footer: a slot tells that there was more.
+        // Also cut at an earlier commit, where the last page is a valid footer: a slot shows that a
+        // later commit existed.
         match Reader::open(&path, Access::Mmap, None).unwrap_err() {
             Error::Truncated { found, expected, commit, .. } => {
-                // The slot of commit 3 lies behind the one of commit 2.
+                // The slot of commit 3 lies after the slot of commit 2.
                 let told = if length >= 1056 { (whole, 3) } else { (footers[1] + 4096, 2) };
                 assert_eq!((found, expected, commit), (length, told.0, told.1));
             }
             Error::NotFrec { reason, .. } => {
                 assert!(length < 32 && reason.contains("ends after") || length == 0, "{length}");
             }
-            // Neither slot is left to tell that there was more.
+            // Neither slot remains to show that a later commit existed.
             Error::NoCommit { .. } => assert!((32..544).contains(&length), "{length}"),
             error => panic!("{length} bytes: {error}"),
         }

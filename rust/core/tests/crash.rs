@@ -1,7 +1,9 @@
-//! What a power cut, a kill or a failing disk leaves behind is a file at a whole commit, and the next writer goes on from it.
+//! After a power cut, a kill or a disk failure, the file is at a whole commit, and the next writer
+//! continues from it.
 //!
-//! A tape takes the place of the disk. It records every write, so that each moment of a session can be played again as the
-//! disk may have it after a crash there: of all that no sync has made durable, any part may be lost, torn or reordered.
+//! A tape replaces the disk. It records every write, so a test can replay each moment of a session
+//! in any state that a crash may leave. Any part of the data not yet synced may be lost, torn or
+//! reordered.
 
 mod common;
 
@@ -13,11 +15,11 @@ use common::tape::{Faults, Op, Tape, crash, newest, recovered};
 use common::{Rng, Row, all_types, append, assert_holds, folder, open, options, random_row};
 use fastrecord_core::{Error, Mode, Obstacle, Result, Writer, WriterOptions};
 
-/// A session of the story that a tape records.
+/// A session of the story, recorded by a tape.
 struct Story {
     tape: Tape,
     rows: Vec<Row>,
-    /// How many of the rows each commit has, from commit 1.
+    /// The number of rows at each commit, from commit 1.
     commits: Vec<usize>,
 }
 
@@ -36,7 +38,8 @@ impl Story {
         }
     }
 
-    /// Appends and commits; a commit is written down before it is tried, as one that fails may be on the disk all the same.
+    /// Appends and commits. Records each commit before the attempt, because a failed commit may
+    /// still reach the disk.
     fn commit(&mut self, writer: &mut Writer, rows: Vec<Row>) -> Result<()> {
         self.rows.truncate(writer.len() as usize);
         for row in rows {
@@ -54,14 +57,15 @@ impl Story {
         self.commits.push(self.rows.len());
         finish(writer)?;
         let found = newest(&self.tape.live()).expect("a commit was made");
-        // A commit that had nothing to do has made none.
+        // A commit without changes creates nothing.
         self.commits.truncate(found as usize);
         self.tape.promise(found);
         Ok(())
     }
 }
 
-/// Crashes at every moment of a story, `times` in a different way each, and checks what is found then.
+/// Crashes at every moment of a story, in `times` different ways each, and checks the resulting
+/// file.
 fn survives(name: &str, story: &Story, times: u64, goes_on: bool) {
     let folder = folder();
     let path = folder.path().join("x.frec");
@@ -88,7 +92,7 @@ fn survives(name: &str, story: &Story, times: u64, goes_on: bool) {
     }
 }
 
-/// The next writer goes on from what a crash left.
+/// The next writer continues from the state after a crash.
 fn append_after(path: &Path, disk: Vec<u8>, mut rows: Vec<Row>, rng: &mut Rng) {
     let tape = Tape::holding(disk);
     let mut writer = Writer::append_in(path, Box::new(tape.clone()), &WriterOptions::default()).unwrap();
@@ -158,7 +162,8 @@ fn a_full_disk_at_any_write_stops_the_writer_and_the_file_is_good() {
         refuses_to_go_on(&mut writer, &mut rng);
         story.tape.break_next(Faults::default());
         drop(writer);
-        // The next writer finds a whole commit and goes on; crashes from here on are survived as well.
+        // The next writer finds a whole commit and continues; the file survives further crashes as
+        // well.
         let mut writer = story.open(1 << 30);
         let found = writer.committed() as usize;
         story.commits.truncate(story.commits.iter().rposition(|&rows| rows == found).unwrap() + 1);
@@ -198,7 +203,8 @@ fn a_failed_sync_stops_the_writer_and_a_crash_after_it_leaves_a_whole_commit() {
         refuses_to_go_on(&mut writer, &mut rng);
         drop(writer);
         survives(&format!("failed sync {fails}"), &story, 10, true);
-        // What the running system sees is whole, too; the next writer goes on from there, and may crash.
+        // The file is also whole for the running system; the next writer continues from there, and
+        // may crash.
         let mut writer = story.open(1 << 30);
         let found = writer.len() as usize;
         story.commits.truncate(story.commits.iter().rposition(|&rows| rows == found).unwrap() + 1);
@@ -213,7 +219,7 @@ fn a_failed_sync_stops_the_writer_and_a_crash_after_it_leaves_a_whole_commit() {
 
 #[test]
 fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
-    // The limit holds for a whole process, so this test runs itself in one of its own.
+    // The limit applies to a whole process, so this test runs itself in a process of its own.
     const CHILD: &str = "FASTRECORD_TEST_FILE_SIZE_LIMIT";
     if std::env::var_os(CHILD).is_none() {
         let name = "a_full_disk_while_a_real_file_grows_leaves_its_last_commit";
@@ -244,7 +250,7 @@ fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
     let Some(Error::WriteFailed { safe, .. }) = error else { panic!("{error:?}") };
     assert_eq!((safe.commit, safe.records, safe.obstacle), (1, 5, Obstacle::TooLarge));
     refuses_to_go_on(&mut writer, &mut rng);
-    // Its close has failed, and has released the lock all the same.
+    // `close` failed, but it released the lock.
     assert_eq!(Writer::open(&path, None, None, &options(Mode::Append)).unwrap().len(), 5);
     drop(writer);
     assert_eq!(fs::metadata(&path).unwrap().len(), length, "the tail is cut off");
@@ -254,7 +260,8 @@ fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
 #[allow(unsafe_code)]
 fn limit_file_size(bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: both calls take numbers and a struct that lives on this stack. Ignoring SIGXFSZ makes writes fail with EFBIG.
+    // SAFETY: both calls take numbers and a struct on this stack. Ignoring SIGXFSZ makes writes
+    // fail with EFBIG.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);

@@ -1,9 +1,9 @@
-//! Random stories of writers, and what is found after a crash or a kill at any moment of them: one of the commits that were made,
-//! none older than the last that was promised, whole; and the next writer goes on from it.
+//! Random sessions of writers, with a crash or a kill at any moment. The file holds one whole
+//! commit, which is not older than the last promised one, and the next writer continues from it.
 //!
-//! `FASTRECORD_TORTURE` says how many different states, `FASTRECORD_SEED` which stories: a story is a function of the seed and its
-//! number, so that a failure happens again.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and where it failed
+//! `FASTRECORD_TORTURE` sets the number of distinct states, `FASTRECORD_SEED` selects the stories.
+//! A story depends only on the seed and its number, so failures are reproducible.
+# the report, which `python -m tests.torture` reads, and the place of a failure
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::{Rng, folder, variable};
 use fastrecord_core::Access;
 use serde_json::json;
 
-/// Says where it was if a check fails.
+/// Prints the place if a check fails.
 struct Place {
     text: String,
 }
@@ -32,7 +32,7 @@ impl Drop for Place {
     }
 }
 
-/// What was looked at.
+/// Counts of the checked states.
 struct Torture {
     path: PathBuf,
     wanted: u64,
@@ -44,7 +44,7 @@ struct Torture {
 }
 
 impl Torture {
-    /// Crashes at every moment of a story, each in several ways, and looks at what is left.
+    /// Crashes at every moment of a story, each in several ways, and checks the resulting files.
     fn play(&mut self, story: &Story, name: &str, depth: u32, rng: &mut Rng) {
         self.stories += 1;
         let ops = story.tape.ops();

@@ -1,4 +1,4 @@
-//! Damage as disks, copies and programs do it.
+//! Simulates the damage that disks, copies and programs cause.
 
 use std::fs::File;
 use std::ops::Range;
@@ -8,17 +8,17 @@ use super::Rng;
 
 const PAGE: u64 = 4096;
 
-/// What damage may be made of.
+/// The data that damage is made from.
 pub struct Sources<'a> {
-    /// The file as it should be.
+    /// The intact file.
     pub sound: &'a [u8],
     /// Another file.
     pub other: &'a [u8],
-    /// The file as it was at an earlier commit.
+    /// The same file at an earlier commit.
     pub earlier: &'a [u8],
 }
 
-/// One damage: where it begins, and the bytes that are there from then on.
+/// One damage: its offset, and the bytes that replace the original ones.
 pub type Patch = (u64, Vec<u8>);
 
 fn page_of(bytes: &[u8], at: u64, length: u64) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn page_of(bytes: &[u8], at: u64, length: u64) -> Vec<u8> {
     page
 }
 
-/// What a damage of a kind is called.
+/// The name of a kind of damage.
 pub const KINDS: [&str; 8] = [
     "a bit",
     "some bits",
@@ -40,7 +40,7 @@ pub const KINDS: [&str; 8] = [
     "a stale page",
 ];
 
-/// Damage of the kind with a number below 8.
+/// Creates damage of the given kind, a number below 8.
 pub fn make(rng: &mut Rng, kind: u64, sources: &Sources<'_>) -> Vec<Patch> {
     let (sound, length) = (sources.sound, sources.sound.len() as u64);
     let flipped = |at: u64, bit: u64| (at, vec![sound[at as usize] ^ 1 << bit]);
@@ -79,7 +79,7 @@ pub fn make(rng: &mut Rng, kind: u64, sources: &Sources<'_>) -> Vec<Patch> {
     }
 }
 
-/// Does damage to a file; returns the ranges whose bytes are no more what they were.
+/// Damages a file; returns the ranges whose bytes differ from the original.
 pub fn apply(file: &File, patches: &[Patch], sound: &[u8]) -> Vec<Range<u64>> {
     for (at, bytes) in patches {
         file.write_all_at(bytes, *at).unwrap();
@@ -103,7 +103,7 @@ pub fn apply(file: &File, patches: &[Patch], sound: &[u8]) -> Vec<Range<u64>> {
     changed
 }
 
-/// Makes a file what it was.
+/// Restores the original file.
 pub fn undo(file: &File, patches: &[Patch], sound: &[u8]) {
     for (at, bytes) in patches {
         let at = *at as usize;

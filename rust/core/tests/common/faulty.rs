@@ -1,4 +1,4 @@
-//! A tape of which one call fails, as a disk does that is full or broken.
+//! A recording storage in which one call fails, as on a full or broken disk.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,11 @@ pub enum Call {
 /// How a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The system's error.
+    /// The call returns the system's error.
     pub errno: i32,
-    /// A write, or a copy, does a part of its work first.
+    /// A write or a copy does a part of its work and then fails.
     pub short: bool,
-    /// All later calls of the kind fail, too; else they succeed as if nothing had been.
+    /// If true, all later calls of this kind fail, too; else they report success.
     pub lasting: bool,
 }
 
@@ -38,7 +38,7 @@ struct State {
     fired: Option<Call>,
 }
 
-/// Which call fails, counted from 0 over all kinds; what was called is written down.
+/// Selects the call that fails, counted from 0 over all kinds, and records all calls.
 #[derive(Debug, Clone, Default)]
 pub struct Plan(Arc<Mutex<State>>);
 
@@ -55,12 +55,12 @@ impl Plan {
         self.state().calls.clone()
     }
 
-    /// The call that failed, if it came to that.
+    /// The call that failed, if the story reached it.
     pub fn fired(&self) -> Option<Call> {
         self.state().fired
     }
 
-    /// There is room again, and the disk works.
+    /// Ends the failure: the disk has room again and works.
     pub fn heal(&self) {
         self.state().fault = None;
     }
@@ -131,7 +131,7 @@ impl Storage for Faulty {
             self.tape.write_at(&bytes, to)?;
             Ok(length)
         };
-        // A system may copy less than it was asked for.
+        // A system call may copy fewer bytes than requested.
         self.call(Call::Copy, || drop(copy(length / 2)), || copy(length.min(50_000)))
     }
 }

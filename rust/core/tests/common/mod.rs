@@ -1,6 +1,6 @@
-//! What the file-level tests share: seeded records, reading a whole file in two independent ways, and files made by hand
-//! from docs/format.md alone.
-#![allow(dead_code)] // every test crate uses a part of it
+//! Helpers for the file-level tests: seeded records, two independent ways to read a whole file, and
+//! files assembled from docs/format.md alone.
+# every test crate uses a part of it
 
 pub mod damage;
 pub mod faulty;
@@ -18,7 +18,7 @@ use fastrecord_core::{
 };
 use tempfile::TempDir;
 
-/// `SplitMix64`: random enough for tests, and a failure's seed makes it happen again.
+/// `SplitMix64`: random enough for tests. The seed of a failure reproduces it.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -54,14 +54,14 @@ impl Rng {
     }
 }
 
-/// One value of a record, as it is written and as it is read back.
+/// One value of a record, as written and as read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     Image(Vec<u8>, (u32, u32)),
     Bytes(Vec<u8>),
     Text(String),
     Int(i64),
-    /// The bits, so that NaN equals itself.
+    /// Compares the bits, so that NaN equals itself.
     Float(u64),
     Missing,
 }
@@ -80,7 +80,7 @@ pub fn all_types() -> Schema {
     Schema::new(ALL_TYPES).unwrap()
 }
 
-/// The header of a PNG with anything behind it: an image as far as a packed file looks at it.
+/// A PNG header followed by arbitrary bytes: packing only reads the header.
 pub fn png(width: u32, height: u32, rest: &[u8]) -> Vec<u8> {
     let mut out = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
     out.extend(width.to_be_bytes());
@@ -90,7 +90,7 @@ pub fn png(width: u32, height: u32, rest: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A record of random values; variable ones have up to `most` bytes.
+/// A record of random values; variable-length ones have at most `most` bytes.
 pub fn random_row(rng: &mut Rng, schema: &Schema, most: u64) -> Row {
     let length = |rng: &mut Rng| if rng.chance(20) { 0 } else { rng.below(most + 1) as usize };
     let cell = |rng: &mut Rng, kind| match kind {
@@ -154,7 +154,8 @@ pub fn options(mode: Mode) -> WriterOptions {
     WriterOptions { mode, ..WriterOptions::default() }
 }
 
-/// A folder that goes away with the test, in memory where the system has such a place: thousands of syncs cost nothing there.
+/// A temporary folder, in memory if the system offers that: syncs cost nothing there, and the tests
+/// do thousands.
 pub fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -165,7 +166,7 @@ pub fn open(path: &Path) -> Reader {
     Reader::open(path, Access::Mmap, None).unwrap()
 }
 
-/// A number that the environment may give.
+/// Reads a number from the environment.
 pub fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
 }
@@ -174,7 +175,7 @@ pub fn never() -> bool {
     false
 }
 
-/// The bytes of a fixed-width column, wherever they lie.
+/// The bytes of a fixed-width column, in whichever place the file stores them.
 pub fn column_bytes(reader: &Reader, name: &str) -> Result<(ArrayType, Vec<u8>)> {
     let (kind, bytes) = reader.column(name)?;
     let bytes = match bytes {
@@ -192,7 +193,7 @@ fn u32_column(reader: &Reader, name: &str) -> Result<Vec<u32>> {
     Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect())
 }
 
-/// Everything in a file, by whole columns and batches, checksums checked.
+/// Reads everything in a file by whole columns and batches, with checksums.
 pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
     let records: Vec<u64> = (0..reader.len()).collect();
     let mut rows: Vec<Row> = vec![Vec::new(); records.len()];
@@ -233,7 +234,7 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Everything in a file, value by value, checksums checked; sizes of images are not looked at.
+/// Reads everything in a file value by value, with checksums, except image sizes.
 pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
     let kinds: Vec<FieldType> = reader.schema().fields().iter().map(|f| f.kind.clone()).collect();
     let cell = |field: usize, record: u64| {
@@ -256,7 +257,7 @@ pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
     (0..reader.len()).map(|record| (0..kinds.len()).map(|field| cell(field, record)).collect()).collect()
 }
 
-/// Records as [`read_one_by_one`] sees them.
+/// Converts records to the form that [`read_one_by_one`] returns.
 pub fn without_sizes(rows: &[Row]) -> Vec<Row> {
     let plain = |cell: &Cell| match cell {
         Cell::Image(bytes, _) => Cell::Image(bytes.clone(), (0, 0)),
@@ -265,7 +266,7 @@ pub fn without_sizes(rows: &[Row]) -> Vec<Row> {
     rows.iter().map(|row| row.iter().map(plain).collect()).collect()
 }
 
-/// Makes sure that a file holds these records and no others, however it is read.
+/// Asserts that a file holds exactly these records, whichever way it is read.
 pub fn assert_holds(path: &Path, rows: &[Row]) {
     for access in [Access::Mmap, Access::Pread] {
         for threads in [Some(1), None] {
@@ -294,11 +295,11 @@ fn pad(bytes: &mut Vec<u8>, to: usize) {
     bytes.resize(bytes.len().next_multiple_of(to), 0);
 }
 
-/// A file of one commit, put together from docs/format.md without this crate's writer: every checksum is right, whatever
-/// the rest says.
+/// A file of one commit, assembled from docs/format.md without this crate's writer. All checksums
+/// are right, even if other fields are invalid.
 pub struct Forge {
     pub id: [u8; 16],
-    /// The file from its start to the end of the last chunk or payload.
+    /// The bytes of the file up to the end of the last chunk or payload.
     pub bytes: Vec<u8>,
     pub directory: Vec<[u8; 64]>,
     pub metadata: Vec<u8>,
@@ -340,7 +341,7 @@ impl Forge {
         self.directory.push(entry(field, part, encoding, width, [first, count, at, entries.len() as u64]));
     }
 
-    /// The whole file; `tweak` may change the footer before its CRC is computed.
+    /// Returns the whole file; `tweak` may change the footer before its CRC is computed.
     pub fn build(&self, tweak: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut out = self.bytes.clone();
         pad(&mut out, 8);
@@ -370,7 +371,7 @@ impl Forge {
     }
 }
 
-/// Makes a superblock's CRC right.
+/// Corrects the CRC of a superblock.
 pub fn seal_superblock(page: &mut [u8]) {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&page[..12]), &page[16..32]);
     put(page, 12, &crc.to_le_bytes());
@@ -396,7 +397,7 @@ pub fn extent(offset: u64, length: u64, crc: u32) -> [u8; 32] {
     out
 }
 
-/// An extent of which the last `side` bytes are side bytes.
+/// An extent whose last `side` bytes are side bytes.
 pub fn extent_with_side(offset: u64, stored: u64, side: u64, crc: u32) -> [u8; 32] {
     let mut out = extent(offset, stored, crc);
     put(&mut out, 16, &(stored - side).to_le_bytes());

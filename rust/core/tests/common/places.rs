@@ -1,4 +1,5 @@
-//! What each byte of a file is, by docs/format.md alone: what a reader of a commit reads, and what nobody does.
+//! Maps each byte of a file to its meaning by docs/format.md alone: the bytes that a reader of a
+//! commit uses, and the unused ones.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::{EXTENTS, u32_at, u64_at};
 
-/// What a byte belongs to that a reader of a commit reads.
+/// The part of a commit that a byte belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Superblock,
@@ -17,14 +18,14 @@ pub enum Place {
     Directory,
     Metadata,
     Dictionary(String),
-    /// A block of a column chunk, or its entry of the check table: field, column, records.
+    /// A block of a column chunk, or its entry in the check table: field, column, records.
     Block(String, String, u64, u64),
     /// Field and record.
     Payload(String, u64),
 }
 
 impl Place {
-    /// Whether an error is the one for damage here.
+    /// Returns whether an error is the expected one for damage here.
     pub fn is_named_by(&self, error: &Error) -> bool {
         match (self, error) {
             (Self::Superblock, Error::NotFrec { .. } | Error::Version { .. }) => true,
@@ -43,10 +44,10 @@ impl Place {
         }
     }
 
-    /// Whether the text of an error is that of the one for damage here.
+    /// Returns whether the text of an error is the expected one for damage here.
     pub fn is_in(&self, text: &str) -> bool {
         match self {
-            Self::Superblock | Self::Footer | Self::Directory | Self::Metadata => false, // those are errors of opening
+            Self::Superblock | Self::Footer | Self::Directory | Self::Metadata => false, // these are errors of opening
             Self::Dictionary(field) => {
                 text.contains(": the dictionary ") && text.contains(&format!(" of field {field} "))
             }
@@ -57,13 +58,13 @@ impl Place {
         }
     }
 
-    /// Whether opening reads it.
+    /// Returns whether opening a file reads this part.
     pub fn is_structure(&self) -> bool {
         matches!(self, Self::Superblock | Self::Footer | Self::Directory | Self::Metadata)
     }
 }
 
-/// Offsets of the footers of a sound file, the newest first.
+/// Offsets of the footers of an intact file, newest first.
 pub fn footers(bytes: &[u8]) -> Vec<u64> {
     let mut all = vec![bytes.len() as u64 - 4096];
     while let Some(&at) = all.last().filter(|&&at| u64_at(bytes, at + 96) > 0) {
@@ -72,7 +73,8 @@ pub fn footers(bytes: &[u8]) -> Vec<u64> {
     all
 }
 
-/// What a reader of the commit with this footer reads, in the order of the file. Ranges of payloads may be shared.
+/// The bytes that a reader of the commit with this footer uses, in file order. Payload ranges may
+/// be shared.
 pub fn places(bytes: &[u8], footer: u64) -> Vec<(Range<u64>, Place)> {
     let word = |at: u64| u64_at(bytes, footer + at);
     let mut found = vec![(0..32, Place::Superblock), (footer..footer + 4096, Place::Footer)];
@@ -120,10 +122,10 @@ pub fn places(bytes: &[u8], footer: u64) -> Vec<(Range<u64>, Place)> {
     found
 }
 
-/// Whether a block of the index that is not what it was fits its entry of the check table all the same.
+/// Returns whether a changed index block still matches its entry in the check table.
 ///
-/// The checksum of a block says nothing of its place: where a block and its entry are replaced together, by those of another chunk of
-/// the same size, nothing tells. docs/reliability.md says so.
+/// The checksum of a block does not cover its position. If a block and its entry are both replaced
+/// from another chunk of the same size, no check detects it (docs/reliability.md).
 pub fn is_exchanged(file: &File, places: &[(Range<u64>, Place)], place: &Place) -> bool {
     let read = |range: &Range<u64>| {
         let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -139,7 +141,7 @@ pub fn is_exchanged(file: &File, places: &[(Range<u64>, Place)], place: &Place) 
     }
 }
 
-/// Those of some places that hold any of some bytes; both in the order of the file.
+/// Returns the places that contain any of the given bytes; both lists are in file order.
 pub fn hit<'a>(places: &'a [(Range<u64>, Place)], changed: &[Range<u64>]) -> Vec<&'a Place> {
     let mut found: Vec<&Place> = Vec::new();
     for range in changed {

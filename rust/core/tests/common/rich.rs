@@ -1,4 +1,4 @@
-//! A file that has everything the format has, and all that a reader finds in it.
+//! A file that uses every feature of the format, and everything that a reader finds in it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 
 use super::{EXTENTS, Forge, Rng, VALUES, column_bytes, never, options, put, seal_superblock};
 
-/// Fields of every type, compressed and not. Scalars are named by their types.
+/// Fields of every type, compressed and uncompressed. Scalars are named after their types.
 fn fields() -> String {
     let mut rows = vec![
         json!({"name": "image", "type": "image"}),
@@ -35,7 +35,7 @@ fn fields() -> String {
     serde_json::to_string(&rows).unwrap()
 }
 
-/// A value as it is written.
+/// A value to be written.
 enum Item {
     Image(Vec<u8>, Vec<u8>, (u32, u32)),
     Bytes(Vec<u8>),
@@ -61,7 +61,7 @@ impl Item {
     }
 }
 
-/// Pixels as they are stored raw.
+/// Pixels in the raw storage format.
 fn raw(rng: &mut Rng, width: u32, height: u32) -> Vec<u8> {
     let mut data = format!("P6\n{width} {height}\n255\n").into_bytes();
     data.extend(rng.bytes(3 * (width * height) as usize));
@@ -121,7 +121,7 @@ fn item(rng: &mut Rng, name: &str, kind: &FieldType, record: u64, most: u64) -> 
     }
 }
 
-/// Two records of which most fields are missing, made by hand: writers make none.
+/// Two records with most fields missing, assembled by hand: writers do not produce such records.
 fn first(rng: &mut Rng) -> Vec<u8> {
     let mut forge = Forge::new(&fields(), 2);
     forge.id.copy_from_slice(&rng.bytes(16));
@@ -150,8 +150,8 @@ fn first(rng: &mut Rng) -> Vec<u8> {
     forge.build(|_| ())
 }
 
-/// Makes the file: `commits` says how many records each commit adds; variable values have about `most` bytes. Returns what it was
-/// before its last session.
+/// Writes the file. `commits` lists the number of records that each commit adds; variable-length
+/// values have about `most` bytes. Returns the file as it was before its last session.
 pub fn make(path: &Path, seed: u64, commits: &[u64], most: u64) -> Vec<u8> {
     let (mut rng, mut earlier) = (Rng(seed), Vec::new());
     std::fs::write(path, first(&mut rng)).unwrap();
@@ -194,10 +194,10 @@ fn add_fields(writer: &mut Writer, rng: &mut Rng, most: u64) {
     }
 }
 
-/// The values of one field, `None` where one is missing, and what else belongs to it: widths and heights, shapes.
+/// The values of one field (`None` if missing) and their widths and heights, or shapes.
 pub type FieldContents = (String, Vec<Option<Vec<u8>>>, Vec<Vec<u64>>);
 
-/// All that a reader finds in a file, every checksum compared.
+/// Reads everything in a file and verifies every checksum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
     pub fields: Vec<FieldContents>,
@@ -210,7 +210,7 @@ pub fn contents(reader: &Reader) -> Result<Contents> {
     contents_of(reader, &records)
 }
 
-/// As [`contents`], of some records.
+/// The same as [`contents`], for some records.
 pub fn contents_of(reader: &Reader, records: &[u64]) -> Result<Contents> {
     let mut fields = Vec::new();
     for (field, definition) in reader.schema().fields().iter().enumerate() {
@@ -242,7 +242,7 @@ pub fn contents_of(reader: &Reader, records: &[u64]) -> Result<Contents> {
     Ok(Contents { fields, user: reader.metadata().clone(), complete: reader.complete() })
 }
 
-/// Values in a column, of which some records may have none.
+/// Values in a column that may be missing for some records.
 fn values_of(reader: &Reader, field: usize, records: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
     match reader.values(field, records) {
         Err(Error::Missing { .. }) => {}
@@ -261,7 +261,7 @@ fn values_of(reader: &Reader, field: usize, records: &[u64]) -> Result<Vec<Optio
             other => panic!("{other:?} of a column"),
         })
     };
-    // Most have one: only those that are said to have none are asked for one by one.
+    // Most records have a value; only records without one are read one by one.
     let there = records.partition_point(|&record| record < 2);
     let mut values: Vec<_> = records[..there].iter().map(one).collect::<Result<_>>()?;
     match reader.values(field, &records[there..]) {

@@ -1,4 +1,5 @@
-//! Random stories of writers on one file, as a tape records them, and what each of their commits holds.
+//! Random sessions of writers on one file, recorded by a tape, and the content of each of their
+//! commits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use super::tape::{Op, Tape, footer_of};
 use super::values::{Found, Item, random_field, random_item, random_schema, read_all};
 use super::{Rng, never};
 
-/// All that a reader is to find.
+/// Everything that a reader must find.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Content {
     /// Names, types and ids.
@@ -39,7 +40,7 @@ pub fn content_of(reader: &Reader) -> Content {
     }
 }
 
-/// What a file holds, every checksum of it checked; `None` if it has no commit.
+/// Reads the content of a file and verifies every checksum; `None` if the file has no commit.
 pub fn recovered(path: &Path, access: Access) -> Option<(u64, Content)> {
     match Reader::open(path, access, Some(1)) {
         Ok(reader) => {
@@ -51,10 +52,10 @@ pub fn recovered(path: &Path, access: Access) -> Option<(u64, Content)> {
     }
 }
 
-/// What its path is in errors.
+/// The path that errors name.
 pub const TAPE: &str = "tape.frec";
 
-/// A call that failed, and the writer that it was a call of, unless that could not be opened.
+/// A failed call and its writer; the writer is absent if opening it failed.
 pub struct Failure {
     pub writer: Option<Writer>,
     pub error: Error,
@@ -62,23 +63,23 @@ pub struct Failure {
 
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f) // the writer's storage is all that was written
+        self.error.fmt(f) // the writer's storage holds everything that was written
     }
 }
 
-/// Writers on one file, as a tape records them.
+/// Sessions of writers on one file, recorded by a tape.
 pub struct Story {
-    /// What the disk held before: left by the crash that the story goes on from.
+    /// The initial content of the disk: the state after the crash that the story continues from.
     pub before: Vec<u8>,
     pub promised: u64,
     pub tape: Tape,
-    /// What fails, if anything is to.
+    /// The failure to inject, if any.
     pub plan: Option<Plan>,
-    /// What each commit holds, those before the story included.
+    /// The content of each commit, including commits from before the story.
     pub commits: BTreeMap<u64, Rc<Content>>,
-    /// What the writer has been given, committed or not.
+    /// The records that the writer has received, committed or not.
     now: Content,
-    /// Operations that were looked through for footers.
+    /// Number of operations already searched for footers.
     seen: usize,
     names: u64,
 }
@@ -89,12 +90,12 @@ impl Story {
         Self { before, promised: 0, tape, plan: None, commits: BTreeMap::new(), now, seen: 0, names: 0 }
     }
 
-    /// On a disk that fails.
+    /// A story on a disk that fails.
     pub fn on(plan: Plan) -> Self {
         Self { plan: Some(plan), ..Self::new() }
     }
 
-    /// Goes on from what a crash has left.
+    /// Continues from the state after a crash.
     pub fn after(disk: Vec<u8>, commit: u64, commits: &BTreeMap<u64, Rc<Content>>) -> Self {
         let commits: BTreeMap<_, _> = commits.range(..=commit).map(|(n, content)| (*n, Rc::clone(content))).collect();
         let now = commits.get(&commit).map_or_else(Content::default, |content| (**content).clone());
@@ -122,7 +123,8 @@ impl Story {
         }
     }
 
-    /// Writes down what the commits hold that a call has made; they are promised now, as it has returned.
+    /// Records the content of the commits that a call has made; they are durable because it
+    /// returned.
     fn note(&mut self, writer: &Writer) {
         if let Some(commit) = self.note_made(writer) {
             self.tape.promise(commit);
@@ -147,10 +149,10 @@ impl Story {
         (0..count).map(|_| kinds.iter().map(|kind| random_item(rng, kind, most)).collect()).collect()
     }
 
-    /// A writer opens the file, does some things, and closes it or gives up.
+    /// A writer opens the file, makes some changes, and closes it or gives up.
     ///
     /// # Errors
-    /// What a call failed with, and its writer.
+    /// Returns the error of the failed call, and its writer.
     pub fn session(&mut self, rng: &mut Rng) -> std::result::Result<(), Box<Failure>> {
         let commit_bytes = [1 << 30, 1 << 30, 20_000, 3_000][rng.below(4) as usize];
         let complete = rng.chance(80).then(|| rng.chance(70));
@@ -256,7 +258,7 @@ impl Story {
         Ok(())
     }
 
-    /// Back to the last commit; a writer that gives up cuts its tail off, if it can.
+    /// Returns to the last commit; a writer that gives up removes its tail if it can.
     fn give_up(&mut self, rng: &mut Rng) {
         let ops = self.tape.ops();
         let footer = ops.iter().filter_map(footer_of).max_by_key(|(_, commit, _)| *commit);
@@ -271,11 +273,11 @@ impl Story {
         self.now = self.commits.get(&commit).map_or_else(Content::default, |content| (**content).clone());
         self.seen = self.tape.ops().len();
         if commit == 0 {
-            *self = Self { plan: self.plan.take(), ..Self::new() }; // what has no commit is made anew
+            *self = Self { plan: self.plan.take(), ..Self::new() }; // a file without a commit is created again
         }
     }
 
-    /// Mode "w" gives the file its name behind its close: it must not matter what is lost from then on.
+    /// Mode "w" renames the file after `close`: a loss after that moment must not matter.
     fn assert_all_is_durable(&self) {
         let ops = self.tape.ops();
         let written = |op: &&Op| matches!(op, Op::Write(..) | Op::SetLen(_) | Op::Sync);
@@ -283,7 +285,7 @@ impl Story {
         assert!(matches!(last, None | Some(Op::Sync)), "unsynced after close: {last:?}");
     }
 
-    /// The last session was killed, maybe amid a write, before it came to its end.
+    /// The last session was killed before its end, possibly during a write.
     pub fn kill(&mut self, from: usize, rng: &mut Rng) {
         let mut ops = self.tape.ops();
         ops.truncate(from + rng.below((ops.len() - from) as u64 + 1) as usize);
@@ -297,10 +299,10 @@ impl Story {
         self.back_to(commit);
     }
 
-    /// Begins as a copy of another file, as merge and compact make them.
+    /// Begins as a copy of another file, as merge and compact create it.
     ///
     /// # Errors
-    /// What a call of the copier failed with.
+    /// Returns the error of the failed copier call.
     pub fn copy(&mut self, rng: &mut Rng, path: &Path) -> Result<()> {
         let mut source = Self::new();
         while source.newest() == 0 {
@@ -332,7 +334,7 @@ impl Story {
         Ok(())
     }
 
-    /// Payloads that are copied by the kernel.
+    /// Payloads that the kernel copies.
     fn add_large(&mut self, rng: &mut Rng) {
         let (path, storage) = (Path::new(TAPE), self.storage());
         let mut writer = Writer::append_in(path, storage, &WriterOptions::default()).unwrap();
@@ -343,7 +345,7 @@ impl Story {
     }
 
     /// # Errors
-    /// What a call failed with, and its writer, if it has one.
+    /// Returns the error of the failed call, and its writer, if it has one.
     pub fn tell(&mut self, rng: &mut Rng, path: &Path) -> std::result::Result<(), Box<Failure>> {
         if rng.chance(30) {
             self.copy(rng, path).map_err(|error| Failure { writer: None, error })?;
@@ -354,7 +356,7 @@ impl Story {
         Ok(())
     }
 
-    /// The same with kills amid sessions, and nothing that fails.
+    /// The same with kills during sessions, and without failing calls.
     pub fn tell_with_kills(rng: &mut Rng, path: &Path) -> Self {
         let mut story = Self::new();
         if rng.chance(12) {

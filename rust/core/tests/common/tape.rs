@@ -1,5 +1,5 @@
-//! A tape that takes the place of the disk: it records every write, so that each moment of a session can be played again as
-//! the disk may have it after a crash there.
+//! A storage that records every write instead of using a disk. A test can replay each moment of a
+//! session, in any state that a crash may leave on the disk.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use fastrecord_core::{Access, Error, Reader, Storage};
 
 use super::{Rng, Row, read_by_batch};
 
-/// What disks write as a whole: a sector of old ones, or a page.
+/// The unit that a disk writes atomically: a sector of an old disk, or a page.
 const SECTORS: [usize; 2] = [512, 4096];
 
 #[derive(Debug, Clone)]
@@ -17,23 +17,24 @@ pub enum Op {
     Write(usize, Vec<u8>),
     SetLen(usize),
     Sync,
-    /// What was not durable may or may not become so, and no later sync changes that.
+    /// Data that is not yet durable may or may not become durable; later syncs do not change that.
     FailedSync,
     /// A promise to the caller: this commit is durable.
     Promise(u64),
 }
 
-/// What fails, and on which call of its kind.
+/// The failure to inject, and the call of its kind that it affects.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// This write, counted from 0, writes a part of its bytes and says that the disk is full; all later ones write nothing.
+    /// This write, counted from 0, writes a part of its bytes and reports a full disk; later writes
+    /// do nothing.
     pub write: Option<usize>,
     pub sync: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the running system sees.
+    /// The file as the running system sees it.
     live: Vec<u8>,
     ops: Vec<Op>,
     faults: Faults,
@@ -49,7 +50,8 @@ impl Tape {
         Self(Arc::new(Mutex::new(State { live: bytes, ..State::default() })))
     }
 
-    /// What is left of a tape after the kill of its writer behind some operations: the system lives on, and loses nothing.
+    /// The tape after its writer is killed at some operation: the system keeps running and loses
+    /// nothing.
     pub fn killed(before: Vec<u8>, ops: Vec<Op>) -> Self {
         let mut live = before;
         for op in &ops {
@@ -137,17 +139,17 @@ impl Storage for Tape {
     }
 }
 
-/// A tape that is played again, an operation after the other.
+/// Replays a tape, one operation after the other.
 #[derive(Debug, Clone, Default)]
 pub struct Replay<'a> {
     durable: Vec<u8>,
     pending: Vec<&'a Op>,
-    /// The commit that must be there.
+    /// The commit that must be present.
     pub promised: u64,
 }
 
 impl<'a> Replay<'a> {
-    /// From what the disk held when the tape began.
+    /// Starts from the content of the disk when the tape began.
     pub fn of(durable: Vec<u8>, promised: u64) -> Self {
         Self { durable, pending: Vec::new(), promised }
     }
@@ -161,7 +163,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Operations of which nobody knows whether they have reached the disk.
+    /// Operations that may or may not have reached the disk.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -174,7 +176,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The disk after a crash behind `ops`, and the commit that must be there.
+/// The disk after a crash that follows `ops`, and the commit that must be present.
 pub fn crash(ops: &[Op], rng: &mut Rng) -> (Vec<u8>, u64) {
     let mut replay = Replay::default();
     for op in ops {
@@ -183,7 +185,7 @@ pub fn crash(ops: &[Op], rng: &mut Rng) -> (Vec<u8>, u64) {
     (replay.crash(rng), replay.promised)
 }
 
-/// Brings any part of some operations to the disk.
+/// Writes an arbitrary part of some operations to the disk.
 fn lose_some(disk: &mut Vec<u8>, mut ops: Vec<&Op>, rng: &mut Rng) {
     if rng.chance(30) {
         rng.shuffle(&mut ops);
@@ -206,7 +208,8 @@ fn lose_some(disk: &mut Vec<u8>, mut ops: Vec<&Op>, rng: &mut Rng) {
     }
 }
 
-/// Any of a write's sectors. The file may have grown over those that were lost: they hold zeros, or what was there before.
+/// Writes some of the sectors of a write. The file may have grown past lost sectors: they hold
+/// zeros or their old content.
 fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], sector: usize, rng: &mut Rng) {
     let keep = rng.below(101);
     let junk = rng.chance(20);
@@ -223,20 +226,20 @@ fn torn(disk: &mut Vec<u8>, at: usize, bytes: &[u8], sector: usize, rng: &mut Rn
     }
 }
 
-/// Offset, commit number and records of a footer, if an operation writes one.
+/// Returns offset, commit number and records of a footer, if an operation writes one.
 pub fn footer_of(op: &Op) -> Option<(usize, u64, u64)> {
     let Op::Write(at, bytes) = op else { return None };
     (bytes.len() == 4096 && bytes.starts_with(b"FRECEND\n"))
         .then(|| (*at, super::u64_at(bytes, 40), super::u64_at(bytes, 48)))
 }
 
-/// The number of the newest commit in an undamaged file, whose last page is its footer.
+/// The number of the newest commit in an intact file, whose last page is its footer.
 pub fn newest(bytes: &[u8]) -> Option<u64> {
     let at = (bytes.len() as u64).checked_sub(4096)?;
     (bytes.get(at as usize..at as usize + 8) == Some(b"FRECEND\n")).then(|| super::u64_at(bytes, at + 40))
 }
 
-/// What there is to find in a file after a crash: the number of its commit and its records, or none.
+/// Reads a file after a crash: the number of its commit and its records, or nothing.
 pub fn recovered(path: &Path) -> Option<(u64, Vec<Row>)> {
     match Reader::open(path, Access::Mmap, Some(1)) {
         Ok(reader) => {

@@ -1,10 +1,10 @@
-//! Values of every type, made at random, and all that a file holds, to compare with them.
+//! Random values of every type, and the full content of a file for comparison.
 
 use fastrecord_core::{DType, Field, FieldType, Reader, Result, Schema, Value, encode_list, encode_numbers};
 
 use super::{Rng, column_bytes, never, png};
 
-/// One value as it is written.
+/// One value to be written.
 #[derive(Debug, Clone)]
 pub enum Item {
     Number(Vec<u8>),
@@ -16,7 +16,7 @@ pub enum Item {
     List(Vec<u8>),
 }
 
-/// A value as it is read: its bytes; and the shape of an array, or the width and height of an image.
+/// A value as read: its bytes, and the shape of an array, or the width and height of an image.
 pub type Found = (Vec<u8>, Vec<u64>);
 
 impl Item {
@@ -34,7 +34,7 @@ impl Item {
         }
     }
 
-    /// As a reader gives it.
+    /// The value as a reader returns it.
     pub fn found(&self) -> Found {
         match self {
             Self::Number(bytes) | Self::Bytes(bytes) | Self::List(bytes) => (bytes.clone(), vec![]),
@@ -45,7 +45,8 @@ impl Item {
     }
 }
 
-/// Types as schema rows have them: scalars of any kind, arrays in columns and as payloads, of fixed and variable shape, lists.
+/// Types in schema notation: scalars of any kind, arrays in columns and payloads, of fixed and
+/// variable shape, and lists.
 const TYPES: [&str; 20] = [
     r#""type": "image""#,
     r#""type": "image""#,
@@ -69,7 +70,7 @@ const TYPES: [&str; 20] = [
     r#""type": "list", "item": {"type": "array", "dtype": "float32", "shape": [null, 2]}"#,
 ];
 
-/// Not "auto": that measures, and may decide otherwise when a failure is to be seen again.
+/// "auto" is left out: it measures and may decide differently when a failure is reproduced.
 const COMPRESSIONS: [&str; 4] = [
     r#"{"codec": "lz4"}"#,
     r#"{"codec": "zstd"}"#,
@@ -77,7 +78,7 @@ const COMPRESSIONS: [&str; 4] = [
     r#"{"codec": "zstd", "dictionary": 512}"#,
 ];
 
-/// A row of a schema: a field of any type; one that can be compressed is so in half of the cases.
+/// A row of a schema: a field of any type, compressed in half of the cases if the type allows it.
 fn random_row(rng: &mut Rng, name: &str) -> String {
     let kind = TYPES[rng.below(TYPES.len() as u64) as usize];
     let plain = format!(r#"{{"name": "{name}", {kind}}}"#);
@@ -100,7 +101,7 @@ pub fn random_schema(rng: &mut Rng) -> Schema {
     Schema::from_json(&format!("[{}]", rows.join(", "))).unwrap()
 }
 
-/// Up to `most` bytes: noise, or words that compress and that a dictionary knows.
+/// At most `most` bytes: noise, or words that compress and that a dictionary contains.
 fn some_bytes(rng: &mut Rng, most: u64) -> Vec<u8> {
     const WORDS: [&str; 6] = ["train/n0144/", "val/n0217/", ".jpg, label ", "of a cat, ", "{\"seen\": ", " times, "];
     let length = if rng.chance(15) { 0 } else { rng.below(most + 1) as usize };
@@ -116,7 +117,7 @@ fn some_bytes(rng: &mut Rng, most: u64) -> Vec<u8> {
     out
 }
 
-/// A value of a type; variable ones have up to about `most` bytes.
+/// A value of a type; variable-length values have at most about `most` bytes.
 pub fn random_item(rng: &mut Rng, kind: &FieldType, most: u64) -> Item {
     match kind {
         FieldType::Image => {
@@ -152,7 +153,7 @@ fn words(reader: &Reader, name: &str) -> Result<Vec<u64>> {
     Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()).into()).collect())
 }
 
-/// Every value of a file, checksums checked, by record and field.
+/// Every value of a file by record and field, with checksums verified.
 pub fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
     let records: Vec<u64> = (0..reader.len()).collect();
     let mut rows = vec![Vec::with_capacity(reader.schema().fields().len()); records.len()];
