@@ -3,7 +3,7 @@
 //!
 //! `FASTRECORD_TORTURE` sets the number of distinct states, `FASTRECORD_SEED` selects the stories.
 //! A story depends only on the seed and its number, so failures are reproducible.
-# the report, which `python -m tests.torture` reads, and the place of a failure
+#![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and the place of a failure
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Helpers for the file-level tests: seeded records, two independent ways to read a whole file, and
 //! files assembled from docs/format.md alone.
-# every test crate uses a part of it
+#![allow(dead_code)] // every test crate uses a part of it
 
 pub mod damage;
 pub mod faulty;

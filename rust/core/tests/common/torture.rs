@@ -22,7 +22,7 @@ pub fn is_long() -> bool {
 }
 
 /// Reports the completed cases to tests/torture.
-# standard output is the report
+#[allow(clippy::print_stdout)] // standard output is the report
 pub fn report(count: u64, detail: &str) {
     println!("torture: {}", serde_json::json!({"count": count, "detail": detail}));
 }
