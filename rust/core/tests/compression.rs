@@ -382,7 +382,8 @@ fn a_bomb_is_refused_before_any_memory_is_asked_for() {
     let reader = made_by_hand(&path, "bytes", 2, &stored, raw as u64);
     let error = reader.payload(0, 0, true).unwrap_err();
     assert!(error.to_string().contains("no writer compresses so far"), "{error}");
-    // Readers accept declared sizes up to 64 MiB; a writer stores a value uncompressed above that.
+    // Readers accept declared sizes up to 64 MiB. A writer stores a value uncompressed if readers
+    // would refuse it.
     let reader = made_by_hand(&path, "bytes", 2, &bomb(raw - 1), raw as u64 - 1);
     assert_eq!(reader.payload(0, 0, true).unwrap().len(), raw - 1);
     let path = folder.path().join("y.frec");

@@ -1,4 +1,5 @@
-//! Crop-ready JPEGs: rewritten without loss, decoded in parts as the whole is, and read by any decoder.
+//! Crop-ready JPEGs: the rewrite is lossless, parts decode to the same pixels as the whole, and any
+//! decoder reads the files.
 
 use fastrecord_core::image::{
     Crop, CropReady, DecodeError, DecodeOptions, Decoder, Geometry, JpegOptions, Markers, Random, Rect, Subsampling,
@@ -19,14 +20,14 @@ fn full(data: &[u8]) -> (u32, u32, Vec<u8>) {
     (image.width, image.height, image.pixels.to_vec())
 }
 
-/// The output of a crop, by the side bytes if there are any.
+/// The output of a crop; uses the side bytes if there are any.
 fn cropped(decoder: &mut Decoder, data: &[u8], beside: &[u8], crop: &Crop, size: (u32, u32)) -> Vec<u8> {
     let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
     decoder.crop_resize_side(data, beside, size, &mut out, |_, _| (*crop, false)).unwrap();
     out
 }
 
-/// With a segment behind the start marker.
+/// Inserts a segment after the start marker.
 fn with_segment(data: &[u8], marker: u8, segment: &[u8]) -> Vec<u8> {
     let length = u16::try_from(segment.len() + 2).unwrap().to_be_bytes();
     [&data[..2], &[0xFF, marker], &length, segment, &data[2..]].concat()
@@ -95,7 +96,7 @@ fn a_part_is_the_crop_of_the_original_bit_for_bit() {
 fn only_the_pieces_that_a_crop_touches_are_decoded() {
     let ready = ready(&jpeg(400, 400, JpegOptions::default()));
     let mut broken = ready.bytes.clone();
-    // All zeros is no code of these tables: whoever decodes the last rows notices.
+    // All zeros is not a code of these tables, so decoding the last rows detects it.
     let at = u32::from_le_bytes(ready.side[ready.side.len() - 4..].try_into().unwrap()) as usize;
     let end = broken.len() - 2;
     broken[at..end].iter_mut().for_each(|byte| *byte = if *byte == 0xFF { 0xFF } else { 0 });
@@ -155,12 +156,12 @@ fn what_is_better_left_as_it_is_is_left() {
         damaged[middle..middle + 2].copy_from_slice(&garbage);
         assert!(none(&damaged), "{garbage:x?}");
     }
-    // Of a progressive file without its finest scans the blocks are smoothed when it is decoded, and only then.
+    // The decoder smooths the blocks of a progressive file only if the finest scans are missing.
     let data = jpeg(200, 150, JpegOptions { progressive: true, ..JpegOptions::default() });
     assert!(!none(&data));
     let scan = data.windows(2).enumerate().filter(|(_, m)| *m == [0xFF, 0xDA]).nth(2).unwrap().0;
     assert!(none(&[&data[..scan], &[0xFF, 0xD9]].concat()));
-    // Few bits for each block: a marker costs more than what lies between two.
+    // The blocks have few bits: a marker costs more than the data between two markers.
     let smooth: Vec<u8> = (0..800 * 600_u32).flat_map(|at| [(at % 800 / 4) as u8; 3]).collect();
     let few = encode_jpeg(
         &smooth,
@@ -181,7 +182,7 @@ fn bytes_behind_the_end_and_between_segments_do_no_harm() {
     if let Some(ready) = rewrite(&stray, Markers::ALL).unwrap() {
         assert_eq!(full(&ready.bytes), full(&plain));
     }
-    // A rewritten one may be rewritten again, and does not change.
+    // A rewritten file can be rewritten again, and does not change.
     let once = ready(&plain);
     assert_eq!(ready(&once.bytes), once);
 }
@@ -202,13 +203,13 @@ fn side_bytes_that_do_not_fit_change_nothing() {
             wrong.push(side);
         }
     }
-    // Each row where the next one is, and the first ones twice.
+    // Move each row to the next position, and repeat the first rows.
     wrong.push([&ready.side[..8], &ready.side[12..], &ready.side[ready.side.len() - 4..]].concat());
     wrong.push([&ready.side[..12], &ready.side[8..ready.side.len() - 4]].concat());
     for side in wrong {
         assert!(cropped(&mut decoder, &ready.bytes, &side, &crop, (50, 40)) == expected, "{side:?}");
     }
-    // Of a file that is not crop-ready, and of another format.
+    // A file that is not crop-ready, and a file of another format.
     assert!(cropped(&mut decoder, &data, &ready.side, &crop, (50, 40)) == expected);
 }
 

@@ -1,4 +1,5 @@
-//! The deep check finds values that were wrong when they were written: every checksum is right.
+//! The deep check finds values that were already wrong when they were written, under right
+//! checksums.
 
 mod common;
 
@@ -18,7 +19,7 @@ fn each_value_that_is_not_what_its_field_holds_is_named_by_record_field_and_key(
     let mut forge = Forge::new(fields, 4);
     let list = |bytes: &[u8]| [&1_u64.to_le_bytes()[..], &(16 + bytes.len() as u64).to_le_bytes(), bytes].concat();
     let flags = |byte: u8| [&1_u64.to_le_bytes()[..], &[byte]].concat();
-    // A record whose values are all right, two with what is wrong, and one that lacks what it can.
+    // One record with right values, two with errors, and one without any optional value.
     let half = &jpeg[..jpeg.len() - 30];
     let columns: [(u32, [Vec<u8>; 3]); 6] = [
         (1, [jpeg.clone(), half.to_vec(), jpeg.clone()]),

@@ -1,8 +1,9 @@
-//! Every call that a writer makes of its file fails once, in each way that a disk may: the error says what failed and what is safe,
-//! the writer goes no further, the file holds at least that, also after a crash, and the next writer goes on.
+//! Each call of a writer fails once, in each way that a disk may fail. The error names the failure
+//! and the safe commit, and the writer stops. The file holds at least that commit, even after a
+//! crash, and the next writer continues.
 //!
-//! `FASTRECORD_TORTURE` says how many faults, `FASTRECORD_SEED` in which stories.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and where it failed
+//! `FASTRECORD_TORTURE` sets the number of faults, `FASTRECORD_SEED` selects the stories.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and the place of a failure
 
 mod common;
 
@@ -21,7 +22,8 @@ const fn fault(errno: i32, short: bool, lasting: bool) -> Fault {
     Fault { errno, short, lasting }
 }
 
-/// A full disk stays full. Of the others the next call says that all is well: nobody may believe it.
+/// A full disk stays full. After any other fault the next call reports success, which the writer
+/// must not trust.
 const WRITES: [Fault; 6] = [
     fault(libc::ENOSPC, true, true),
     fault(libc::ENOSPC, false, false),
@@ -43,7 +45,7 @@ fn faults(call: Call) -> &'static [Fault] {
     }
 }
 
-/// Says where it was if a check fails.
+/// Prints the place if a check fails.
 struct Place<'a>(&'a dyn Fn() -> String);
 
 impl Drop for Place<'_> {
@@ -54,13 +56,13 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What the first error says; the writer says the same again, whatever it is asked for.
+/// Returns the text of the first error; the writer returns the same error for every later call.
 fn said(failure: &mut Failure, fault: Fault) -> Option<Safe> {
     let text = failure.error.to_string();
     let reason = std::io::Error::from_raw_os_error(fault.errno).to_string();
     assert!(text.starts_with(&format!("{TAPE}: {reason}")), "{text}");
     let Some(writer) = &mut failure.writer else {
-        // Opening failed, and has changed nothing; or a copy, which has nothing but what it was to make.
+        // Opening failed and changed nothing; or a copy failed, which has only its own output.
         match &failure.error {
             Error::Io { .. } => return None,
             Error::WriteFailed { safe, .. } => return Some(*safe),
@@ -101,7 +103,7 @@ impl Torture {
         Rng(Rng(self.seed ^ 0xFA17).next() ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// A story as often as it makes calls, and each of them fails in all its ways.
+    /// Repeats a story for each of its calls, and lets the call fail in all its ways.
     fn break_story(&mut self, number: u64, path: &Path) {
         let mut whole = Story::on(Plan::default());
         whole.tell(&mut self.rng(number), path).unwrap();
@@ -128,7 +130,7 @@ impl Torture {
         let mut story = Story::on(plan.clone());
         let mut rng = self.rng(number);
         let Err(mut failure) = story.tell(&mut rng, path) else {
-            // A copy goes on without the kernel's help; every other error is told.
+            // A copy continues without the kernel's help; every other error is reported.
             assert!(plan.fired() == Some(Call::Copy), "nobody was told");
             return;
         };
@@ -138,7 +140,7 @@ impl Torture {
         let safe = said(&mut failure, fault);
         drop(failure);
         assert!(story.tape.live() == before, "a writer that has failed has written");
-        // What the error says is safe is so, on the disk and after a crash.
+        // The commit that the error names as safe is safe, on the disk and after a crash.
         if let Some(safe) = safe.filter(|safe| safe.commit > 0) {
             story.tape.promise(safe.commit);
             self.under_way += u64::from(safe.under_way);
@@ -156,14 +158,14 @@ impl Torture {
             safe.is_none_or(|safe| safe.under_way || safe.commit == commit),
             "{safe:?}, and commit {commit} is there"
         );
-        // The next writer goes on, and may crash.
+        // The next writer continues, and may crash.
         plan.heal();
         story.plan = None;
         story.back_to(commit);
         story.session(&mut rng).unwrap();
         let found = look(&story, &story.tape.live(), commit, path);
         assert_eq!(found, story.newest());
-        // A writer that gave up may have left a tail behind it.
+        // A writer that gave up may have left a tail.
         assert!(newest(&story.tape.live()).is_none_or(|last| last == found));
         let ops = story.tape.ops();
         let mut replay = Replay::of(story.before.clone(), story.promised);
@@ -174,7 +176,8 @@ impl Torture {
     }
 }
 
-/// Makes sure that a file holds a commit that was made, and none older than the promised one; returns its number.
+/// Asserts that a file holds an existing commit, not older than the promised one; returns its
+/// number.
 fn look(story: &Story, disk: &[u8], promised: u64, path: &Path) -> u64 {
     fs::write(path, disk).unwrap();
     let (commit, found) = recovered(path, Access::Mmap).unwrap_or_default();

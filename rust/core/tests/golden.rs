@@ -1,6 +1,8 @@
-//! Files of every released version stay readable: `golden/` holds one of each, and no one may write it again.
+//! Files of every released version stay readable. `golden/` holds one file per version, which must
+//! never be rewritten.
 //!
-//! A new version needs a new file. Give the path of it to the test that writes the same records with today's writer:
+//! A new version needs a new file. Pass its path to the test that writes the same records with
+//! today's writer:
 //! `FASTRECORD_WRITE_GOLDEN=rust/core/tests/golden/v2.frec cargo test -p fastrecord-core --test golden`
 
 mod common;
@@ -14,7 +16,7 @@ use fastrecord_core::{
 };
 use serde_json::{Map, json};
 
-/// Of the golden file of version 1.
+/// Length, CRC and file id of the golden file of version 1.
 const LENGTH: usize = 36_864;
 const CRC: u32 = 0xB5C6_B91E;
 const FILE_ID: &str = "1ea4e0b2b0d1ba377d2a82b06eadff61";
@@ -23,7 +25,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Records of every type, with the values that are easy to get wrong.
+/// Records of every type, with values that are easy to get wrong.
 fn rows() -> Vec<Row> {
     let row = |image: &[u8], size: (u32, u32), data: &[u8], key: &str, label, weight: f64| {
         vec![
@@ -50,7 +52,8 @@ fn metadata() -> Map<String, serde_json::Value> {
     value.as_object().unwrap().clone()
 }
 
-/// Four commits in two sessions: the first two by commit, one by close, which merges, and one of a later session.
+/// Four commits in two sessions: two explicit commits, one by close (which merges), and one of a
+/// later session.
 fn write(path: &Path) {
     let rows = rows();
     let unfinished = WriterOptions { complete: Some(false), ..options(Mode::Create) };

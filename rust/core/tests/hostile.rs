@@ -1,10 +1,11 @@
-//! Hostile bytes are harmless: the corpus of the fuzz targets (rust/fuzz) and changes of it, without a fuzzer.
-#![allow(clippy::print_stdout)] // what the long experiment did is said so
+//! Hostile bytes cause no harm: runs the corpus of the fuzz targets (rust/fuzz) and mutations of
+//! it, without a fuzzer.
+#![allow(clippy::print_stdout)] // a long run reports its results
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[allow(dead_code, unreachable_pub)] // the fuzz targets use all of it
+#[allow(dead_code, unreachable_pub)] // only the fuzz targets use all of it
 #[path = "../../fuzz/src/lib.rs"]
 mod fuzz;
 
@@ -15,7 +16,7 @@ use common::Rng;
 #[global_allocator]
 static COUNTING: fuzz::guard::Counting = fuzz::guard::Counting;
 
-/// Changed inputs of each target, unless the environment says how many.
+/// Number of mutated inputs per target, unless the environment sets it.
 const SHORT: u64 = 600;
 
 fn variable(name: &str, default: u64) -> u64 {
@@ -30,7 +31,7 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// What a fuzzer does, without knowing what comes of it.
+/// Mutates an input as a fuzzer does, but without feedback.
 fn change(rng: &mut Rng, input: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=rng.below(4) {
         let at = rng.below(input.len() as u64 + 1) as usize;

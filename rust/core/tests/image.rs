@@ -1,4 +1,4 @@
-//! Decoding, cropping and resizing, over images that the tests make themselves.
+//! Decoding, cropping and resizing of images that the tests generate.
 
 use std::io::Cursor;
 
@@ -30,7 +30,7 @@ fn part_of(pixels: &[u8], width: u32, part: Rect) -> Vec<u8> {
     (part.y..part.y + part.height).flat_map(|y| &pixels[row(y)..row(y) + 3 * part.width as usize]).copied().collect()
 }
 
-/// The crop in its own size: nothing is resized.
+/// The crop in its own size, without resizing.
 fn cropped(decoder: &mut Decoder, data: &[u8], part: Rect) -> Vec<u8> {
     let size = (part.width, part.height);
     let mut out = vec![0xAA; 3 * (size.0 * size.1) as usize];
@@ -94,7 +94,8 @@ fn a_progressive_file_without_its_finer_scans_gives_the_same_regions_too() {
         let scans: Vec<usize> = data.windows(2).enumerate().filter(|(_, m)| *m == [0xFF, 0xDA]).map(|m| m.0).collect();
         assert!(scans.len() > 4);
         for &end in &scans[1..4] {
-            // Tables before the next scan may stay; the file ends as it should, so that nothing warns.
+            // Tables before the next scan may stay; the file ends properly, so the decoder does not
+            // warn.
             let data = [&data[..end], &[0xFF, 0xD9]].concat();
             let (_, _, whole) = full(&mut one, &data);
             for part in parts(170, 90, &mut random) {
@@ -110,7 +111,7 @@ fn a_reduced_decode_differs_little_from_a_full_one() {
     let plain = DecodeOptions { min_reduced: f64::INFINITY, ..DecodeOptions::default() };
     let reduced = DecodeOptions { min_reduced: 2.0, ..plain };
     let (mut reduced, mut plain) = (Decoder::new(reduced), Decoder::new(plain));
-    // Smooth, as photographs are at this scale; size not a multiple of 8.
+    // Smooth, as photographs are at this scale; the size is not a multiple of 8.
     let (width, height) = (643, 485);
     let wave = |x: u32, period: f64| 120.0 + 100.0 * (f64::from(x) / period).sin();
     #[allow(clippy::cast_sign_loss)]
@@ -178,7 +179,7 @@ fn what_lies_outside_of_the_image_is_black() {
     assert_eq!(part_of(&out, 24, Rect { x: 2, y: 10, width: 20, height: 10 }), whole);
     assert_eq!(part_of(&out, 24, Rect::whole(24, 10)), vec![0; 3 * 24 * 10]);
     assert_eq!(part_of(&out, 24, Rect { x: 22, y: 0, width: 2, height: 30 }), vec![0; 3 * 2 * 30]);
-    // Nothing of the image is in it.
+    // The crop contains no part of the image.
     let nothing = Crop { bounds: Rect::whole(0, 0), target: Rect::whole(0, 0), ..crop };
     assert_eq!(resized(&mut decoder, &data, &nothing, (24, 30)), vec![0; 3 * 24 * 30]);
 }
@@ -193,7 +194,7 @@ fn grey_jpegs_give_three_equal_channels() {
 
 #[test]
 fn ycck_jpegs_are_taken_for_inverted_cmyk_as_pillow_does() {
-    // Ink as Adobe stores it: 255 is none. Cyan 51 of 255, magenta 102, yellow 153, black 55.
+    // Adobe stores inverted ink: 255 is no ink. Cyan 51 of 255, magenta 102, yellow 153, black 55.
     let stored = [255 - 51, 255 - 102, 255 - 153, 255 - 55];
     let data = encode_jpeg(&stored.repeat(64 * 48), 64, 48, &JpegOptions { quality: 100, ..JpegOptions::default() });
     let data = data.unwrap();
@@ -225,7 +226,7 @@ fn exif_orientation_is_applied_only_when_asked() {
         assert_eq!((width, height), if number > 4 { (24, 40) } else { (40, 24) });
         assert_eq!(applying.size(&data).unwrap(), (width, height));
         assert_eq!(number == 1, shown == stored);
-        // Parts are of the image as shown.
+        // Regions refer to the image as shown.
         let part = Rect { x: 3, y: 5, width: 17, height: 11 };
         assert_eq!(cropped(&mut applying, &data, part), part_of(&shown, width, part), "{number}");
         let crop = Crop::exact(part, (9, 7));
@@ -318,7 +319,7 @@ fn a_cut_jpeg_is_an_error_and_keeps_its_top_when_accepted() {
                 "{end}: {error}"
             );
             let part = Crop::exact(Rect { x: 0, y: 0, width: 8, height: 8 }, (8, 8));
-            // Whether a cut file is an error does not depend on the part that is asked for.
+            // The requested region does not affect whether a truncated file is an error.
             assert_eq!(decoder().crop_resize(cut, &part, false, (8, 8), &mut [0; 192]).unwrap_err(), error, "{end}");
         }
         let (width, height, half) = full(&mut accepting(), &data[..data.len() / 2 + start / 2]);
@@ -328,7 +329,7 @@ fn a_cut_jpeg_is_an_error_and_keeps_its_top_when_accepted() {
             assert_eq!(half[..top], whole[..top]);
             assert_ne!(half, whole);
         }
-        // All data are there without the end marker.
+        // All data is present, but the end marker is missing.
         for mut decoder in [decoder(), accepting()] {
             assert_eq!(full(&mut decoder, &data[..data.len() - 2]).2, whole);
         }
@@ -452,7 +453,7 @@ fn bytes_that_are_no_image_are_named_by_their_first_ones() {
     assert_eq!(Orientation::from_exif(b""), Orientation::UPRIGHT);
 }
 
-/// One small file of each kind.
+/// One small file of each format.
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for subsampling in [Subsampling::S444, Subsampling::S420, Subsampling::Grey] {

@@ -1,4 +1,5 @@
-//! Files that threads read ahead: they are appended in order, whatever the threads do, and what goes wrong is that file's.
+//! Files that threads read in advance: they are appended in order, and an error affects only its
+//! own file.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{Rng, folder, never, open, options, png};
 use fastrecord_core::{DType, Error, FieldType, Mode, OnError, Schema, Value, Writer};
 
-/// More than may wait in memory, most of them small.
+/// More files than may wait in memory; most are small.
 fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
     let mut rng = Rng(5);
     (0..count)
@@ -35,7 +36,7 @@ fn label(file: usize) -> Vec<Value<'static>> {
     vec![Value::Int(number_of(file))]
 }
 
-/// Makes sure that a file holds these files, in this order.
+/// Asserts that a file holds these files, in this order.
 fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
     let reader = open(path);
     assert_eq!(reader.len(), files.len() as u64);
@@ -85,7 +86,7 @@ fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
     let paths: Vec<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
-    // It is asked whenever it has to wait, and now and then.
+    // The writer asks whenever it has to wait, and regularly in between.
     let outcome = writer.append_files(0, &paths, OnError::Raise, None, label, || true);
     assert!(matches!(outcome, Ok(_) | Err(Error::Interrupted)), "{outcome:?}");
     let done = writer.len() as usize;

@@ -1,4 +1,5 @@
-//! Each limit of `fastrecord_core::limits` at its bound and one beyond, and who may read what replaces a file.
+//! Each limit of `fastrecord_core::limits` at its bound and one beyond, and the permissions of a
+//! file that replaces another.
 
 mod common;
 
@@ -61,7 +62,7 @@ fn metadata_are_taken_up_to_the_limit_and_a_refusal_costs_nothing() {
     let path = folder.path().join("a.frec");
     let mut writer = create(&path, of_type(FieldType::Bytes));
     writer.append(&[Value::Bytes(b"one")]).unwrap();
-    // What is around the text: the schema, the other keys, `{"a":""}`.
+    // The bytes around the text: the schema, the other keys, `{"a":""}`.
     writer.set_metadata(text(0)).unwrap();
     writer.commit().unwrap();
     let reader = Reader::open(&path, Access::Pread, None).unwrap();
@@ -75,7 +76,7 @@ fn metadata_are_taken_up_to_the_limit_and_a_refusal_costs_nothing() {
     assert_eq!((what.as_str(), limit), ("metadata of 268435457 bytes, the schema included", MAX_METADATA_BYTES));
     assert_eq!(*writer.metadata(), text(0));
     writer.set_metadata(text(most)).unwrap();
-    // That much is not written here; the writer goes on with what is set next.
+    // This much is not written here; the writer continues with the next value.
     writer.set_metadata(text(1)).unwrap();
     writer.append(&[Value::Bytes(b"two")]).unwrap();
     writer.close().unwrap();
@@ -86,7 +87,7 @@ fn metadata_are_taken_up_to_the_limit_and_a_refusal_costs_nothing() {
 #[test]
 fn images_are_taken_up_to_the_limit_and_refused_before_their_bytes_are_touched() {
     let folder = tempdir().unwrap();
-    // All zeros but the header: the system gives no memory for pages that nobody touches.
+    // All zeros except the header: the system does not allocate pages that are never touched.
     let mut image = vec![0; MAX_IMAGE_BYTES as usize + 1];
     let head = png(3, 2, &[]);
     image[..head.len()].copy_from_slice(&head);
@@ -103,7 +104,7 @@ fn images_are_taken_up_to_the_limit_and_refused_before_their_bytes_are_touched()
     assert!(matches!(decoder.size(&image), Err(DecodeError::TooLong { .. })));
     assert_eq!(decoder.size(&image[..MAX_IMAGE_BYTES as usize]), Ok((3, 2)));
 
-    // A file of that many bytes, which is one hole, is not read.
+    // A file of that many bytes, a single hole, is not read.
     let file = folder.path().join("large.png");
     fs::write(&file, png(3, 2, &[])).unwrap();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
@@ -143,7 +144,7 @@ fn what_replaces_a_file_has_its_permissions_and_never_more() {
     for (before, after) in [(0o600, 0o600), (0o640, 0o640), (0o444, 0o444), (0o666, 0o666), (0o6755, 0o755)] {
         fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
         let mut writer = Writer::open(&path, Some(of_type(FieldType::Bytes)), None, &overwrite).unwrap();
-        // Nobody else may look into it while it is written, either.
+        // The temporary file already has the final permissions during the write.
         let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
         let temporary: Vec<_> = names.filter(|name| *name != path).collect();
         assert_eq!(temporary.iter().map(|name| mode(name)).collect::<Vec<_>>(), [after]);

@@ -1,4 +1,5 @@
-//! Batches of images made by threads: the same whatever their number, in order, and with an end at any moment.
+//! Batches of images made by threads: the result does not depend on their number, keeps the order,
+//! and may end at any moment.
 
 mod common;
 
@@ -23,7 +24,7 @@ fn jpeg(number: u64) -> Vec<u8> {
     encode_jpeg(&pixels, width, height, &JpegOptions::default()).unwrap()
 }
 
-/// A file of images in a field of any bytes; record 3 of each ten is none if `bad`.
+/// A file of images in a field of bytes; if `bad`, record 3 of each ten is not an image.
 fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
     let schema = Schema::new([("image", FieldType::Bytes)]).unwrap();
     let mut writer = Writer::open(path, Some(schema), None, &options(Mode::Create)).unwrap();
@@ -53,7 +54,8 @@ fn work(spares: &Arc<Spares>, rows: std::ops::Range<u64>) -> Workload {
     Workload { seed: 1, epoch: 2, positions: rows.clone(), rows, ahead: Vec::new(), buffers }
 }
 
-/// A batch's bytes, by way of a reader of the process's own memory: this crate of tests has no `unsafe`.
+/// The bytes of a batch, read through the process's own memory file: this test crate has no
+/// `unsafe`.
 fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
@@ -62,7 +64,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
     bytes
 }
 
-/// The images and the places that failed.
+/// The images and the failed places.
 fn finish(load: &Load) -> (Vec<u8>, Vec<usize>) {
     let (buffers, failures) = load.wait(|| false).unwrap();
     (bytes(&buffers[0]), failures.iter().map(|failure| failure.place).collect())
@@ -78,7 +80,7 @@ fn batches_are_the_same_for_any_number_of_threads_and_failures_come_in_order() {
     for threads in 1..=8 {
         let loader = start(&plan, threads);
         assert_eq!(loader.threads(), threads);
-        // Two rounds, so that memory is used again.
+        // Two rounds, so that memory is reused.
         for _ in 0..2 {
             let ranges = [0..20, 20..27, 27..60];
             let loads: Vec<Load> = ranges.into_iter().map(|rows| loader.submit(work(&spares, rows)).unwrap()).collect();
@@ -123,7 +125,7 @@ fn batches_may_be_waited_for_in_any_order_and_by_several_threads() {
     });
     assert!(loads.iter().all(Load::is_ready));
 
-    // One batch, and two who wait for it: both wake, and one of them gets it.
+    // One batch and two waiting threads: both wake, and one of them receives it.
     let load = loader.submit(work(&spares, 0..60)).unwrap();
     let wait = || load.wait(|| false).unwrap().0.len();
     let got = std::thread::scope(|scope| [scope.spawn(wait), scope.spawn(wait)].map(|waiter| waiter.join().unwrap()));
@@ -138,7 +140,7 @@ fn many_small_batches_are_all_made_and_none_is_forgotten() {
     let mut under_way = std::collections::VecDeque::new();
     for number in 0..3000_u64 {
         under_way.push_back(loader.submit(work(&spares, number % 8..number % 8 + 1)).unwrap());
-        // From none to five batches ahead: threads fall asleep and are woken all the time.
+        // Zero to five batches ahead, so that threads often sleep and wake.
         while under_way.len() > (number % 6) as usize {
             let (buffers, failures) = under_way.pop_front().unwrap().wait(|| false).unwrap();
             assert_eq!((buffers.len(), failures.len()), (1, 0));
@@ -166,10 +168,10 @@ fn dropping_a_loader_with_work_queued_ends_its_threads_and_whoever_waits() {
         });
         let made = counters.records.load(Ordering::Relaxed);
         assert!(made < 100 * 40);
-        // The threads have ended: nobody but we has the plan's counters, and nothing is made any more.
+        // The threads have ended: only this test holds the plan's counters, and no work is left.
         assert_eq!(Arc::strong_count(&counters), 1);
         assert!(matches!(last.wait(|| false), Err(Error::LoaderClosed)));
-        // What was whole before stays so.
+        // Batches that were complete before stay unchanged.
         if round % 2 == 0 {
             assert!(loads[0].is_ready());
         }

@@ -1,4 +1,5 @@
-//! A file that changes under its reader: in the middle of a call, which a test can only do from inside of it.
+//! A file that changes while its reader is in a call, which a test can only cause from inside the
+//! call.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,7 +8,7 @@ use std::path::Path;
 use fastrecord_core::{Access, Error, FieldType, Reader, Schema, Value, Writer, WriterOptions};
 
 const COUNT: u64 = 16;
-/// So large that a call that copies some asks in between whether it is to stop.
+/// Large enough that a call that copies some records checks for an interrupt in between.
 const SIZE: usize = 300_000;
 
 fn value(record: u64) -> Vec<u8> {
@@ -23,7 +24,8 @@ fn write(path: &Path) {
     writer.close().unwrap();
 }
 
-/// What copying all records comes to if the file changes when the first of them are copied; and a later read.
+/// Returns the result of copying all records if the file changes during the first copies, and of a
+/// later read.
 fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Error) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.frec");
@@ -47,13 +49,13 @@ fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Erro
 fn a_file_cut_short_amid_a_call_is_an_error_of_this_call_and_of_later_ones() {
     for access in [Access::Mmap, Access::Pread] {
         for verify in [true, false] {
-            // At the end of a page, within one, and within the footer's own.
+            // Truncate at the end of a page, within a page, and within the footer's own page.
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.frec");
             write(&path);
             let end = path.metadata().unwrap().len();
             let lengths = [4096 * 200, 4096 * 200 + 1000, end - 4096 - 100, end - 4096];
-            // Without a mapping only what is read is missed.
+            // Without a mapping, only reads of the missing part fail.
             let some = if access == Access::Mmap { &lengths[..] } else { &lengths[..2] };
             for &length in some {
                 let (error, later) = changed(access, verify, |file| file.set_len(length).unwrap());
@@ -67,9 +69,9 @@ fn a_file_cut_short_amid_a_call_is_an_error_of_this_call_and_of_later_ones() {
 
 #[test]
 fn a_file_cut_short_and_made_as_long_again_amid_a_call_gives_no_zeros() {
-    // Without a mapping it is the checksum that tells, where it is asked for.
+    // Without a mapping, only the checksum detects the change, if it is requested.
     let ways = [(Access::Mmap, true), (Access::Mmap, false), (Access::Pread, false)];
-    // Far from the end; within the footer's filler; and its CRC alone.
+    // Far from the end, within the footer's filler, and in its CRC alone.
     for cut in [4096 * 500, 2000, 4] {
         for (access, verify) in ways {
             let (error, later) = changed(access, verify, |file| {

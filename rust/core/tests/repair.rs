@@ -1,5 +1,5 @@
-//! What can be saved of a damaged file is saved, exactly; what can not is listed.
-#![allow(clippy::single_range_in_vec_init)] // all that is left may be one range
+//! Repair saves every intact record of a damaged file exactly, and lists the others.
+#![allow(clippy::single_range_in_vec_init)] // the rest may be a single range
 
 mod common;
 
@@ -19,14 +19,14 @@ use tempfile::TempDir;
 
 type Places = Vec<(Range<u64>, Place)>;
 
-/// A sound file, and what each byte of it is to the readers of each commit.
+/// An intact file, and the meaning of each byte to the readers of each commit.
 struct Sound {
     folder: TempDir,
     id: FileId,
     bytes: Vec<u8>,
     other: Vec<u8>,
     earlier: Vec<u8>,
-    /// Commit number, records, places; the newest first.
+    /// Commit number, records, places; newest first.
     commits: Vec<(u64, u64, Places)>,
 }
 
@@ -51,7 +51,7 @@ impl Sound {
     }
 }
 
-/// Copies what can be saved.
+/// Copies the intact records.
 fn save(salvage: &Salvage, out: &Path) {
     let runs = salvage.saved();
     let records = runs.iter().map(|run| run.end - run.start).sum();
@@ -67,9 +67,9 @@ fn salvage(path: &Path) -> fastrecord_core::Result<Salvage> {
     Ok(salvage)
 }
 
-/// Checks one damaged file against what is known of it: what is wrong, as text; else what came of it.
+/// Checks the repair of one damaged file; returns a description of the error, or the outcome.
 fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Result<(&'static str, u64, u64), String> {
-    // Of each commit, what of it is damaged.
+    // The damaged parts of each commit.
     let hits: Vec<BTreeSet<&Place>> =
         sound.commits.iter().map(|(_, _, places)| hit(places, changed).into_iter().collect()).collect();
     let whole = |hit: &BTreeSet<&Place>| !hit.iter().any(|place| place.is_structure() && **place != Place::Superblock);
@@ -101,17 +101,18 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
     }
     let saved: Vec<u64> = salvage.saved().into_iter().flatten().collect();
     let lost: BTreeSet<u64> = salvage.losses().iter().flat_map(|loss| loss.records.clone()).collect();
-    // Those that are saved and those that are lost are all, and none is both.
+    // The saved and the lost records together are all records, and none is both.
     if saved.iter().any(|record| lost.contains(record)) || (saved.len() + lost.len()) as u64 != salvage.records() {
         return Err(format!("saved {saved:?}, lost {lost:?} of {}", salvage.records()));
     }
-    // What was not hit is saved.
+    // Undamaged records are saved.
     let mut touched = BTreeSet::new();
     for place in &hits[at] {
         match place {
             Place::Block(_, _, first, end) => touched.extend(*first..=*end),
             Place::Payload(_, record) => drop(touched.insert(*record)),
-            // Of metadata that are damaged an older commit's are taken, which may not know of a dictionary.
+            // If the metadata is damaged, that of an older commit is used, which may lack a
+            // dictionary.
             Place::Dictionary(_) | Place::Metadata => touched.extend(0..*records),
             _ => {}
         }
@@ -120,7 +121,7 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
         let why: Vec<_> = salvage.losses().iter().filter(|loss| loss.records.contains(record)).collect();
         return Err(format!("record {record} was not hit, and is lost: {why:?}"));
     }
-    // That there was a later commit the slots tell, if nothing has happened to them.
+    // The slots show that a later commit existed, if they are intact.
     let slots = changed.iter().any(|range| range.start < 1056 && range.end > 512);
     if !salvage.is_damaged() && !hits[if slots { at } else { 0 }].is_empty() {
         return Err(format!("nothing is said of damage in {:?}", hits[0]));
@@ -129,7 +130,7 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
         return Ok(("nothing saved", 0, lost.len() as u64));
     }
     save(&salvage, out);
-    // Each is what it was.
+    // Each record is unchanged.
     let footer = footers(&sound.bytes)[at];
     let id = SnapshotId { file_id: reader.snapshot().file_id, commit: base, footer };
     let original = Reader::open_snapshot(&sound.path("sound.frec"), Access::Mmap, Some(1), id);
@@ -197,7 +198,7 @@ fn each_record_that_was_not_hit_is_saved_as_it_was_and_the_others_are_listed() {
     torture::report(count, &format!("seed {seed}; {}; {saved} records saved, {lost} lost", parts.join(", ")));
 }
 
-/// Records of the first commit of such a file.
+/// Number of records in the first commit of such a file.
 const FIRST: u64 = 180;
 
 /// A file of two commits that add records, and a last one that merges the chunks of numbers.
@@ -207,7 +208,7 @@ fn merged(path: &Path) -> Vec<u8> {
     for i in 0..200_u8 {
         writer.append(&[Value::Bytes(&[i; 200]), Value::Int(7 * i64::from(i))]).unwrap();
         if [FIRST - 1, 199].contains(&u64::from(i)) {
-            writer.commit().unwrap(); // the second adds too little for its chunks to be merged
+            writer.commit().unwrap(); // the second commit adds too little to merge its chunks
         }
     }
     writer.close().unwrap();
@@ -301,7 +302,7 @@ fn metadata_that_is_damaged_is_that_of_an_earlier_commit() {
     bytes[at + 5] ^= 4;
     fs::write(&path, &bytes).unwrap();
     let salvage = salvage(&path).unwrap();
-    // The records of the newest commit, without what it said of them.
+    // The records of the newest commit, without its metadata.
     assert_eq!((salvage.saved(), salvage.reader().metadata().len()), (vec![0..201], 0));
     assert!(salvage.notes().iter().any(|note| note.contains("metadata of commit")), "{:?}", salvage.notes());
 }

@@ -1,4 +1,4 @@
-//! What is written is what is read, however it was cut into commits, sessions, chunks and batches.
+//! A reader returns the written values for every split into commits, sessions, chunks and batches.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn reopen(path: &Path) -> Writer {
     Writer::open(path, None, None, &options(Mode::Append)).unwrap()
 }
 
-/// Chunks that the newest footer's directory lists.
+/// The chunks that the newest footer's directory lists.
 fn chunks_in(path: &Path) -> u64 {
     let bytes = fs::read(path).unwrap();
     common::u64_at(&bytes, bytes.len() as u64 - 4096 + 64) / 64
@@ -155,11 +155,11 @@ proptest! {
         prop_assert_eq!(open(&path).metadata().clone(), user.clone());
         let newer = json!({"words": [], "more": 1}).as_object().unwrap().clone();
         Writer::open(&path, None, Some(newer.clone()), &options(Mode::Append)).unwrap().close().unwrap();
-        prop_assert!(!open(&path).complete()); // it is what it was
+        prop_assert!(!open(&path).complete()); // it is unchanged
         let user: serde_json::Map<_, _> = user.into_iter().chain(newer).collect();
         let mut writer = reopen(&path);
         writer.set_complete(true);
-        writer.close().unwrap(); // so its metadata is written anew
+        writer.close().unwrap(); // so its metadata is written again
         prop_assert!(open(&path).complete());
         prop_assert_eq!(open(&path).metadata().clone(), user.clone());
     }
@@ -401,7 +401,7 @@ fn overwriting_takes_the_place_of_the_file_at_close_and_not_before() {
     writer.append(&[Value::Int(5)]).unwrap();
     writer.commit().unwrap();
     assert_eq!(open(&path).snapshot(), old.snapshot());
-    drop(writer); // not closed: nothing has happened
+    drop(writer); // not closed: the file does not change
     assert_eq!(open(&path).snapshot(), old.snapshot());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the temporary file is gone");
     let mut writer = Writer::open(&path, Some(schema), None, &options(Mode::Overwrite)).unwrap();
@@ -484,7 +484,7 @@ fn another_schema_is_refused_on_append_and_names_both() {
     let error = Writer::open(&path, Some(all_types()), None, &options(Mode::Append)).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("{data: bytes, label: int64}") && text.contains("key: string"), "{text}");
-    reopen(&path).close().unwrap(); // the refusal gave the lock back
+    reopen(&path).close().unwrap(); // the refusal released the lock
 }
 
 #[test]
@@ -530,14 +530,15 @@ fn a_packed_file_as_a_payload_is_not_taken_for_the_file_itself() {
     writer.close().unwrap();
     let inner = fs::read(&inner).unwrap();
     let mut writer = create(&path, two_fields());
-    // Page-aligned copies too: 8 is what payloads are aligned to, so one of 512 in a row begins a page.
+    // Page-aligned copies too: payloads are aligned to 8 bytes, so one of 512 in a row begins a
+    // page.
     for shift in 0..512 {
         writer.append(&[Value::Bytes(&inner[..8 * shift]), Value::Int(0)]).unwrap();
     }
     writer.append(&[Value::Bytes(&inner), Value::Int(2)]).unwrap();
     writer.commit().unwrap();
     writer.append(&[Value::Bytes(&vec![b'F'; 5_000_000]), Value::Int(3)]).unwrap();
-    // A copy of the live file, without its slots: the footer is found by looking at every page.
+    // A copy of the live file without its slots: the reader searches every page for the footer.
     let copy = folder.path().join("copy.frec");
     let mut bytes = fs::read(&path).unwrap();
     bytes[512..2048].fill(0);

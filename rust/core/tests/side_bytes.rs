@@ -1,4 +1,5 @@
-//! Side bytes of images: kept behind the value and under its CRC, and never handed out with it.
+//! Side bytes of images are stored after the value and covered by its CRC, and are never part of
+//! the value.
 
 mod common;
 
@@ -21,7 +22,8 @@ fn row(rest: &[u8]) -> Row {
 fn readers_hand_out_the_value_alone() {
     let folder = folder();
     let path = folder.path().join("x.frec");
-    // Small and large ones, which are written and copied in other ways; in batches of one thread and of several.
+    // Small and large values, which use different write and copy paths; batches of one thread and
+    // of several.
     let rows = [0, 10, 5_000, 70_000, 300_000, 900_000].map(|length| row(&vec![b'v'; length]));
     let mut writer = Writer::open(&path, Some(all_types()), None, &options(Mode::Create)).unwrap();
     for (number, row) in rows.iter().enumerate() {
@@ -44,7 +46,7 @@ fn readers_hand_out_the_value_alone() {
             assert!(!bytes.contains(&b's'));
             assert_eq!(reader.payload(0, 3, verify).unwrap().len() as u64, lengths[3]);
         }
-        // What is asked of the kernel is all of it.
+        // The whole value is requested from the kernel.
         let side = 1 + 8 + 100_000 + 1;
         assert_eq!(reader.prefetch(0, &all, never).unwrap(), lengths.iter().sum::<u64>() + side);
         reader.view_batch(0, &all, true, never).unwrap();
@@ -138,6 +140,6 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
 
 #[allow(unsafe_code)]
 fn pixels_of(buffer: &BatchBuffer) -> Vec<u8> {
-    // SAFETY: the buffer has so many bytes, all of them written, and the loader has given it back.
+    // SAFETY: the buffer has this many bytes, all of them written, and the loader has released it.
     unsafe { std::slice::from_raw_parts(buffer.as_ptr(), buffer.len()) }.to_vec()
 }

@@ -1,4 +1,5 @@
-//! Batches of arrays stacked by threads: the same whatever their number, and what is damaged fails by itself, once.
+//! Batches of arrays stacked by threads: the result does not depend on their number, and damage
+//! affects only its own record, once.
 
 mod common;
 
@@ -23,7 +24,7 @@ fn value(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|i| ((number + 1) * 31 + i * 7) as u8).collect()
 }
 
-/// A file of records with an array in the column, text and an array that is a payload.
+/// A file of records with an array in the column, a text, and an array stored as a payload.
 fn write(path: &Path, numbers: std::ops::Range<u64>) -> PathBuf {
     let schema = Schema::new([("small", array(SMALL)), ("key", FieldType::String), ("large", array(LARGE))]).unwrap();
     let mut writer = Writer::open(path, Some(schema), None, &options(Mode::Create)).unwrap();
@@ -50,7 +51,7 @@ fn submit(loader: &Loader<StackPlan>, spares: &Arc<Spares>, rows: &[u64]) -> Loa
     loader.submit(load).unwrap()
 }
 
-/// By way of the process's own memory: this crate of tests has no `unsafe`.
+/// Reads through the process's own memory file: this test crate has no `unsafe`.
 fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
@@ -59,7 +60,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
     bytes
 }
 
-/// Whether a batch has the values of these rows, zeros for those that failed; which are told.
+/// Asserts that a batch has the values of these rows, and zeros for the reported failures.
 fn check(load: &Load, rows: &[u64]) -> Vec<usize> {
     let (buffers, failures) = load.wait(|| false).unwrap();
     let failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
@@ -94,7 +95,7 @@ fn batches_of_several_files_are_the_same_for_any_number_of_threads() {
     }
 }
 
-/// Flips a bit in the only place of a file that has these bytes.
+/// Flips a bit in the only place of a file that holds these bytes.
 fn damage(path: &Path, needle: &[u8]) {
     let mut data = std::fs::read(path).unwrap();
     let at = data.windows(needle.len()).position(|window| window == needle).unwrap();
@@ -119,7 +120,7 @@ fn a_damaged_payload_fails_its_row_alone_wherever_that_comes() {
 fn a_damaged_block_of_a_column_fails_the_rows_in_it_and_each_of_them_once() {
     let folder = folder();
     let path = write(&folder.path().join("a.frec"), 0..2000);
-    // The column's bytes, which are those of many records behind each other.
+    // The column's bytes, which hold the values of many consecutive records.
     damage(&path, &[value(200, SMALL), value(201, SMALL)].concat());
     damage(&path, &value(200, LARGE));
     let (plan, spares) = (plan(&[path], Access::Mmap), Spares::new(0));

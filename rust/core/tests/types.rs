@@ -1,5 +1,5 @@
-//! Scalars, arrays, JSON and lists: what is written comes back, what is damaged or hostile is an error, and a file of all types
-//! stays readable.
+//! Scalars, arrays, JSON and lists: values round-trip, damaged or hostile ones are errors, and a
+//! file of all types stays readable.
 
 mod common;
 
@@ -21,10 +21,10 @@ fn list(item: FieldType) -> FieldType {
     FieldType::List(Box::new(item))
 }
 
-/// A value as it is read: its bytes and, of an array, its shape.
+/// A value as read: its bytes and, for an array, its shape.
 type Found = (Vec<u8>, Vec<u64>);
 
-/// One value as it is written.
+/// One value to be written.
 #[derive(Debug, Clone)]
 enum Item {
     Number(Vec<u8>),
@@ -43,7 +43,7 @@ impl Item {
         }
     }
 
-    /// As a reader gives it.
+    /// The value as a reader returns it.
     fn read(&self) -> Found {
         match self {
             Self::Number(bytes) | Self::List(bytes) => (bytes.clone(), vec![]),
@@ -53,7 +53,7 @@ impl Item {
     }
 }
 
-/// A field of every scalar type, and of every other type that is not older.
+/// A field of every scalar type, and of every other type that was added later than the first ones.
 fn every_type() -> Vec<(String, FieldType)> {
     let mut fields: Vec<(String, FieldType)> =
         DType::ALL.iter().map(|&dtype| (dtype.to_string(), dtype.into())).collect();
@@ -116,7 +116,7 @@ fn append_all(writer: &mut Writer, rows: &[Vec<Item>]) {
     }
 }
 
-/// Everything in a file, in every way that there is; the ways agree.
+/// Reads everything in a file in every way; asserts that the ways agree.
 fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
     let records: Vec<u64> = (0..reader.len()).collect();
     let mut rows = vec![Vec::new(); records.len()];
@@ -164,7 +164,7 @@ fn assert_holds(path: &Path, rows: &[Vec<Item>]) {
 fn values_of_every_type_come_back_over_commits_sessions_and_merges() {
     let folder = folder();
     let path = folder.path().join("x.frec");
-    // More than a block of the check table of odd widths, so that entries straddle blocks.
+    // More than a block of the check table, with odd widths, so that entries straddle blocks.
     let rows = random_rows(5, 700);
     let mut writer = Writer::open(&path, Some(schema()), None, &options(Mode::Create)).unwrap();
     append_all(&mut writer, &rows[..300]);
@@ -240,7 +240,7 @@ fn a_value_that_does_not_fit_is_refused_and_nothing_is_appended() {
     assert_eq!(open(&path).len(), 1);
 }
 
-// --- files that no writer wrote ---
+// --- files that no writer produces ---
 
 fn forge(fields: &str, records: u64) -> Forge {
     Forge::new(fields, records)
@@ -442,7 +442,7 @@ proptest! {
 
 // --- the golden file ---
 
-/// Of the golden file of the types that version 1 got later.
+/// Length, CRC and file id of the golden file of the types that were added to version 1 later.
 const LENGTH: usize = 36_864;
 const CRC: u32 = 0xAB76_C959;
 const FILE_ID: &str = "0bd5d5b7689733d42facde71ec697aed";

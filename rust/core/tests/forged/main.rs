@@ -1,5 +1,6 @@
-//! Files made by hand, from docs/format.md alone, with all checksums right: what they say is refused with an error that names the
-//! place, or read as it is; never a panic, a hang, or more memory than the file is long.
+//! Files assembled from docs/format.md alone, with right checksums. The reader refuses their
+//! content with an error that names the place, or reads it. It never panics, hangs, or uses more
+//! memory than the file is long.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,13 +17,13 @@ use common::{EXTENTS, Forge, VALUES, folder, never, options};
 use fastrecord_core::{Access, Error, Mode, Reader, Writer};
 use tempfile::TempDir;
 
-/// The largest block of memory that was asked for at once.
+/// The largest block of memory requested at once.
 struct Largest;
 
 static LARGEST: AtomicU64 = AtomicU64::new(0);
 
 #[allow(unsafe_code)]
-// SAFETY: every call goes on to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Largest {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size() as u64, Ordering::Relaxed);
@@ -46,7 +47,7 @@ fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Opens a file by every way there is and takes from it all that it gives; the errors, as text.
+/// Opens a file in every way and reads all its content; returns the errors as text.
 fn take_all(path: &Path) -> Vec<String> {
     let length = fs::metadata(path).unwrap().len();
     LARGEST.store(0, Ordering::Relaxed);
@@ -93,7 +94,8 @@ fn take_all(path: &Path) -> Vec<String> {
             Err(error) => errors.push(error.to_string()),
         }
     }
-    // Batches of 200 records may repeat a payload as often; what is not asked for by the caller is bounded by the file.
+    // A batch of 200 records may repeat a payload 200 times. The file bounds all memory that the
+    // caller does not request.
     let most = LARGEST.load(Ordering::Relaxed);
     assert!(most <= 210 * length.max(4 << 20), "{most} bytes were asked for at once, of a file of {length}");
     errors.extend(Writer::open(path, None, None, &options(Mode::Append)).err().map(|e| e.to_string()));
@@ -103,7 +105,7 @@ fn take_all(path: &Path) -> Vec<String> {
 const DATA_AND_LABEL: &str =
     r#"[{"id": 1, "name": "data", "type": "bytes"}, {"id": 2, "name": "label", "type": "int64"}]"#;
 
-/// A good file made by hand: 3 records.
+/// A valid file, assembled by hand: 3 records.
 fn forged() -> Forge {
     let mut forge = Forge::new(DATA_AND_LABEL, 3);
     let extents: Vec<u8> = [&b"one"[..], b"", b"three"].iter().flat_map(|p| forge.payload(p)).collect();

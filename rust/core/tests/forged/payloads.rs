@@ -1,4 +1,4 @@
-//! Extents and what they say of payloads.
+//! Extents and their descriptions of payloads.
 
 use fastrecord_core::{Access, Error, Mode, Reader, Value, Writer};
 

@@ -1,4 +1,4 @@
-//! Files drawn at random.
+//! Random files.
 
 use std::sync::atomic::Ordering;
 

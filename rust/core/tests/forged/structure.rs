@@ -39,7 +39,7 @@ fn a_newer_version_is_refused_with_both_versions_named() {
     let expected = format!("format version 2, this fastrecord reads up to {FORMAT_VERSION}");
     let mut superblock = forged().build(|_| ());
     superblock[9] = 2;
-    refused(&superblock, &expected); // whatever the rest of its superblock looks like
+    refused(&superblock, &expected); // whatever the rest of its superblock holds
     seal_superblock(&mut superblock);
     refused(&superblock, &expected);
     refused(&forged().build(|footer| put(footer, 8, &2_u32.to_le_bytes())), &expected);
@@ -174,7 +174,7 @@ fn odd_metadata_is_refused_and_odd_but_allowed_metadata_is_not() {
     assert_eq!(take_all(&path), [""; 0]);
     let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
     writer.append(&[Value::Int(5)]).unwrap();
-    writer.set_complete(true); // else the metadata are not written anew
+    writer.set_complete(true); // else the metadata is not written again
     writer.close().unwrap();
     let (reader, bytes) = (open(&path), fs::read(&path).unwrap());
     assert!(reader.complete() && reader.schema().fields()[0].id == u32::MAX);
@@ -192,7 +192,7 @@ fn the_largest_field_id_has_no_successor_and_is_no_panic() {
     let (_folder, path) = written(&forge.build(|_| ()));
     let mut writer = Writer::open(&path, None, None, &options(Mode::Append)).unwrap();
     writer.append(&[Value::Int(5)]).unwrap();
-    writer.set_complete(true); // else the metadata are not written anew
+    writer.set_complete(true); // else the metadata is not written again
     writer.close().unwrap();
     assert_eq!(open(&path).len(), 1);
     assert!(String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(r#""next_field_id":4294967296"#));

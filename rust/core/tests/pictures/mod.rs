@@ -1,4 +1,4 @@
-//! Pictures that the tests of images make, and the parts of them that they look at.
+//! Pictures that the image tests generate, and the regions of them that they check.
 
 use fastrecord_core::image::{JpegOptions, Random, Rect, Subsampling, encode_jpeg};
 
@@ -12,7 +12,8 @@ pub const SUBSAMPLINGS: [Subsampling; 7] = [
     Subsampling::Grey,
 ];
 
-/// Gradients with coloured noise on them: every block differs from its neighbours, in brightness and in colour.
+/// Gradients with coloured noise: every block differs from its neighbours, in brightness and in
+/// colour.
 pub fn picture(width: u32, height: u32, channels: u32) -> Vec<u8> {
     let mut random = Random::new(u64::from(width), u64::from(height), u64::from(channels));
     let mut pixels = Vec::new();
@@ -32,7 +33,7 @@ pub fn jpeg(width: u32, height: u32, options: JpegOptions) -> Vec<u8> {
     encode_jpeg(&picture(width, height, 3), width, height, &options).unwrap()
 }
 
-/// Every corner and edge, and parts at random.
+/// Every corner and edge, and random regions.
 pub fn parts(width: u32, height: u32, random: &mut Random) -> Vec<Rect> {
     let rect = |x, y, width, height| Rect { x, y, width, height };
     let mut parts = vec![
