@@ -1,16 +1,17 @@
-# The very commands that CI runs. `make help` lists them. All that is installed goes to .venv, but for
-# what scripts/need finds missing of the system: as root it installs that too, else it says the command.
+# The same commands that CI runs. `make help` lists them. Everything is installed into .venv, except
+# the system packages that scripts/need finds missing: as root it installs them, else it prints the
+# command.
 PYTHON ?= python3
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -path rust/fuzz -prune -o \( -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml \) -print)
 
-# The first time pip shows how PyTorch's gigabytes come in; later it has little to say, at length.
+# The first run of pip shows the progress of PyTorch's large downloads; later runs are quiet.
 QUIET_PIP = $(if $(wildcard $(VENV)/lib/python3*/site-packages/torch),PIP_QUIET=1)
 
-# A panic names the source that it comes from: not where that lies on this machine. The same for all that build the module, as a
-# change of flags builds everything anew.
+# A panic names its source file without the path on this machine. All builds of the module use the
+# same flags, because a change of flags rebuilds everything.
 REMAPPED := $(strip $(RUSTFLAGS) --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo \
   --remap-path-prefix=$(CURDIR)=/fastrecord)
 $(VENV)/.deps $(VENV)/.extension $(VENV)/.bench wheel test-python: export RUSTFLAGS := $(REMAPPED)
@@ -23,10 +24,11 @@ SHELL := bash
 .PHONY: setup demo check check-rust check-python check-licenses audit test test-rust test-python torture bench wheel \
   rustflags clean help
 
-# maturin installs into the active environment: it is this one, whatever the caller's shell has activated.
+# maturin installs into the active environment: use .venv, whichever environment the caller's shell
+# has activated.
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PYO3_PYTHON := $(abspath $(BIN))/python
-# libjpeg-turbo is built with it; it comes from pip, with the rest.
+# cmake builds libjpeg-turbo; it comes from pip, like the rest.
 export CMAKE := $(abspath $(BIN))/cmake
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # pip calls scripts/build_backend.py, which calls maturin.

@@ -1,6 +1,7 @@
-/* Which places of the C libraries a run comes to: they are built by `-fsanitize-coverage=trace-pc`, which calls this at each of
-   them, and libFuzzer looks at the counters of this section as at its own. libFuzzer's own function of that name does nothing:
-   fuzzers are linked with `--wrap`, and what is built on the way has the weak one. */
+/* Counts the places of the C libraries that a run reaches. The libraries are built with
+   `-fsanitize-coverage=trace-pc`, which calls this function at each place. libFuzzer reads the
+   counters of this section like its own. libFuzzer's own function of that name does nothing, so
+   fuzzers are linked with `--wrap`; programs that the build itself runs use the weak one. */
 #include <stdint.h>
 
 #define COUNT (1 << 16)

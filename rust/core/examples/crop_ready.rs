@@ -1,5 +1,5 @@
-//! Rewrites JPEGs to crop-ready ones, compares their random crops with those of the originals, and measures on one core, in
-//! CPU time, how fast both are made: `crop_ready ROUNDS PATH...`.
+//! Rewrites JPEGs as crop-ready files, compares random crops of both, and measures the CPU time of
+//! both crops on one core: `crop_ready ROUNDS PATH...`.
 #![allow(clippy::print_stdout)] // its output
 
 use std::hint::black_box;
@@ -89,7 +89,8 @@ fn compare(images: &[Pair], rounds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes turns over all images, so that what else the machine does slows down each way alike.
+/// Alternates between the methods over all images, so that other load on the machine affects each
+/// alike.
 fn bench(images: &[Pair], rounds: u64) -> io::Result<()> {
     let geometry = random();
     let names = [

@@ -1,4 +1,5 @@
-//! Measures decoding and cropping of images on one core, in CPU time: `decode_images ROUNDS PATH...`.
+//! Measures the CPU time of decoding and cropping images on one core: `decode_images ROUNDS
+//! PATH...`.
 #![allow(clippy::print_stdout)] // its output
 
 use std::hint::black_box;
@@ -24,15 +25,16 @@ const SIZE: (u32, u32) = (224, 224);
 
 #[derive(Clone, Copy)]
 enum Work {
-    /// The whole image, and nothing else.
+    /// Decodes the whole image only.
     Decode,
-    /// The whole image, then the crop.
+    /// Decodes the whole image, then crops it.
     Whole(Geometry),
-    /// What the crop needs.
+    /// Decodes only the part that the crop needs.
     Region(Geometry),
 }
 
-/// Takes turns over all images, so that what else the machine does slows down each way alike.
+/// Alternates between the methods over all images, so that other load on the machine affects each
+/// alike.
 fn bench(arguments: &[String]) -> io::Result<()> {
     let rounds: usize = arguments[0].parse().map_err(io::Error::other)?;
     let images: Vec<Vec<u8>> = arguments[1..].iter().map(std::fs::read).collect::<io::Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Writers that go on behind whatever there is.
+//! Appends records to files with any content.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use super::patch::patched;
 use super::place::{Memory, with_file};
 use super::{guard, walk};
 
-/// Arrays above this are not appended.
+/// Arrays larger than this are not appended.
 const LARGEST: u64 = 1 << 12;
 
-/// Opens the file that the input tells, by a reader, and by a writer that appends a record to it.
+/// Opens the file that the input describes with a reader, and with a writer that appends a record.
 pub fn run(data: &[u8]) {
     let file = patched(&mut Input(data));
     guard::within(walk::bound(file.len()), || {
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Appends a record of zeros; whether it was appended and committed.
+/// Appends a record of zeros; returns whether it was appended and committed.
 pub fn append_one(path: &Path, memory: &Memory, schema: &Schema) -> bool {
     let options = WriterOptions { mode: Mode::Append, ..WriterOptions::default() };
     let Ok(mut writer) = Writer::append_in(path, Box::new(memory.clone()), &options) else { return false };
@@ -57,7 +57,7 @@ enum Cell {
 }
 
 impl Cell {
-    /// A value of a type; `None` if all of them are too large.
+    /// A value of a type; `None` if every value of the type is too large.
     fn zero(kind: &FieldType) -> Option<Self> {
         Some(match kind {
             FieldType::Image => Self::Bytes(b"P6\n2 1\n255\n123456".to_vec()),

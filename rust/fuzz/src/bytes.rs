@@ -1,6 +1,6 @@
-//! An input read piece by piece: behind its end are zeros.
+//! `Input` reads a fuzz input piece by piece; after its end it returns zeros.
 
-/// What is left of an input.
+/// The rest of an input.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -9,7 +9,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// Up to so many bytes.
+    /// Takes at most `count` bytes.
     pub fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -52,20 +52,20 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     Input(bytes.get(at..).unwrap_or_default()).u64()
 }
 
-/// Overwrites what of `what` lies within `bytes`.
+/// Overwrites the part of `what` that lies within `bytes`.
 pub fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     let Some(out) = bytes.get_mut(at..) else { return };
     let count = out.len().min(what.len());
     out[..count].copy_from_slice(&what[..count]);
 }
 
-/// The range of so many bytes from `at` on, if it lies within `bytes`.
+/// The range of the given length that begins at `at`, if it lies within `bytes`.
 pub fn range(bytes: &[u8], at: u64, length: u64) -> Option<std::ops::Range<usize>> {
     let end = at.checked_add(length).filter(|&end| end <= bytes.len() as u64)?;
     Some(at as usize..end as usize)
 }
 
-/// A number that tells inputs from each other, to do now and then what takes long.
+/// Returns true for one input in `of`, selected by its hash. Selects the inputs for slow checks.
 pub fn chance(data: &[u8], of: u32) -> bool {
     crc32c::crc32c(data).is_multiple_of(of)
 }

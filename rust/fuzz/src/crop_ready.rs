@@ -1,4 +1,4 @@
-//! Any bytes rewritten as crop-ready JPEGs, and JPEGs decoded beside any side bytes.
+//! Rewrites arbitrary bytes as crop-ready JPEGs, and decodes JPEGs with arbitrary side bytes.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use super::bytes::Input;
 use super::decode::{any_crop, bound, options};
 use super::guard;
 
-/// The input: options, a crop, how many side bytes, those, and a JPEG.
+/// The input: options, a crop, the number of side bytes, the side bytes, and a JPEG.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (options, crop) = (options(input.u8()), [0; 4].map(|_| u32::from(input.u8())));
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
     guard::within(bound(data.len()), || {
         let options = DecodeOptions { region: true, ..options };
         cropped(image, side, options, crop);
-        // Rewriting decodes whatever size there is: of small ones only, here.
+        // Rewriting decodes an image of any size, so this target only rewrites small ones.
         if how & 1 == 0 && Decoder::new(options).size(image).is_ok() {
             let keep = Markers { exif: how & 2 == 0, icc: how & 4 == 0, other: how & 8 == 0 };
             if let Ok(Some(made)) = rewrite(image, keep) {

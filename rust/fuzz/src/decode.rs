@@ -1,4 +1,4 @@
-//! Images of all formats.
+//! Decodes images of all formats.
 
 use std::hint::black_box;
 
@@ -11,17 +11,20 @@ use fastrecord_core::{decode_image, image_size};
 use super::bytes::Input;
 use super::guard;
 
-/// Images above this are refused.
+/// Larger images are refused.
 pub const PIXELS: u64 = 1 << 16;
-/// What a decoder may have beside the pixels, as the core says of other formats than JPEG; and room for tables.
+/// The memory that a decoder may use besides the pixels (the core's limit for formats other than
+/// JPEG), plus tables.
 const WORKSPACE: usize = 80 << 20;
 
-/// The memory that an image of so many bytes may take: pixels, RGB and of up to 8 bytes, and the output.
+/// The memory that an image of the given size may use: the pixels as RGB, with up to 8 bytes per
+/// value, and the output.
 pub fn bound(bytes: usize) -> usize {
     WORKSPACE + 40 * PIXELS as usize + 64 * bytes
 }
 
-/// Looks at the bytes, decodes them whole, and crops and resizes them, as the first bytes say.
+/// Inspects the bytes, decodes them whole, and crops and resizes them; the first bytes select the
+/// options.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (options, crop) = (options(input.u8()), [0; 4].map(|_| u32::from(input.u8())));
@@ -49,7 +52,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Every combination of what may be set.
+/// Every combination of the options.
 pub fn options(bits: u8) -> DecodeOptions {
     DecodeOptions {
         truncated: if bits & 1 == 0 { Truncated::Reject } else { Truncated::Accept },
@@ -63,7 +66,7 @@ pub fn options(bits: u8) -> DecodeOptions {
     }
 }
 
-/// A part of the image, or, now and then, one that does not fit it.
+/// A region of the image, or occasionally one that does not fit.
 pub fn any_crop(bytes: [u32; 4], width: u32, height: u32) -> Crop {
     let [x, y, w, h] = bytes;
     let (x, y) = (x * width / 256, y * height / 256);

@@ -1,4 +1,5 @@
-//! A file of one commit, put together from docs/format.md: what a target says of it, and every checksum right.
+//! `Forge` assembles a file of one commit from docs/format.md: the target sets the content, and
+//! every checksum is right.
 
 use super::bytes::put;
 use super::seal::{FOOTER_MAGIC, MAGIC, PAGE, seal_commit, seal_superblock};
@@ -6,7 +7,7 @@ use super::seal::{FOOTER_MAGIC, MAGIC, PAGE, seal_commit, seal_superblock};
 pub const VALUES: u8 = 1;
 pub const EXTENTS: u8 = 2;
 
-/// What a file is made of.
+/// The parts of a file.
 #[derive(Debug, Clone)]
 pub struct Forge {
     /// The first page and all payloads and chunks so far.
@@ -15,7 +16,7 @@ pub struct Forge {
     pub directory: Vec<u8>,
     /// JSON.
     pub metadata: Vec<u8>,
-    /// What the footer says.
+    /// The values of the footer's fields.
     pub records: u64,
 }
 
@@ -24,7 +25,7 @@ fn pad(bytes: &mut Vec<u8>, to: usize) {
 }
 
 impl Forge {
-    /// A file with these rows of a schema.
+    /// Creates a file with these schema rows.
     pub fn new(rows: &str, records: u64) -> Self {
         let metadata = format!(r#"{{"schema": {rows}, "next_field_id": 99, "complete": true, "metadata": {{}}}}"#);
         let mut bytes = vec![0; PAGE];
@@ -34,7 +35,7 @@ impl Forge {
         Self { bytes, directory: Vec::new(), metadata: metadata.into_bytes(), records }
     }
 
-    /// Appends a payload; returns where it lies.
+    /// Appends a payload; returns its place.
     pub fn payload(&mut self, payload: &[u8]) -> u64 {
         pad(&mut self.bytes, 64);
         let at = self.bytes.len();
@@ -42,7 +43,8 @@ impl Forge {
         at as u64
     }
 
-    /// Appends a chunk for the records from 0 on, and its directory entry; its check table is made with the file.
+    /// Appends a chunk for the records from 0 on, and its directory entry. `build` adds the check
+    /// table.
     pub fn chunk(&mut self, field: u32, part: u8, encoding: u8, width: u16, entries: &[u8]) {
         let at = self.payload(entries);
         let count = entries.len() as u64 / u64::from(width);
@@ -64,7 +66,7 @@ impl Forge {
         self.directory.extend(entry);
     }
 
-    /// The whole file, sealed; `tweak` may change the footer before.
+    /// Returns the whole file, sealed; `tweak` may change the footer before that.
     pub fn build(mut self, tweak: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut footer = [0; PAGE];
         for (at, bytes) in [(72, &self.metadata), (56, &self.directory)] {
@@ -88,7 +90,7 @@ impl Forge {
     }
 }
 
-/// An extent; its CRC is made with the file.
+/// An extent; the CRC is computed when the file is built.
 pub fn extent(offset: u64, stored: u64, raw: u64, codec: u8, flags: u8) -> [u8; 32] {
     let mut out = [0; 32];
     for (i, word) in [offset, stored, raw].into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The bound of memory: what Rust code asks for is counted, and more than is allowed fails the run. (What the C libraries ask
-//! for, libFuzzer bounds by `-malloc_limit_mb` and `-rss_limit_mb`.)
+//! The memory limit: counts the allocations of Rust code, and fails a run that exceeds its limit.
+//! (libFuzzer limits the allocations of the C libraries by `-malloc_limit_mb` and `-rss_limit_mb`.)
 #![allow(unsafe_code)] // an allocator's methods are
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,7 +11,7 @@ static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The system's allocator, with a count of the bytes that are allocated.
+/// The system's allocator, with a count of the allocated bytes.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -26,7 +26,7 @@ fn given_back(bytes: usize) {
     LIVE.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: all of it is done by the system's allocator, with the arguments unchanged.
+// SAFETY: the system's allocator does all the work, with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         asked(layout.size());
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both may be there for a moment.
+        // Both blocks may exist for a moment.
         asked(size);
         // SAFETY: as above.
         let made = unsafe { System.realloc(old, layout, size) };
@@ -64,10 +64,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `work`, which may have so many bytes beside those that are allocated already; one at a time.
+/// Runs `work`, which may allocate the given number of bytes in addition to the current ones; one
+/// call at a time.
 ///
 /// # Panics
-/// It asked for more. Nothing is counted, and nothing found, where [`Counting`] is not the global allocator.
+/// Panics if `work` allocates more. Without [`Counting`] as the global allocator, nothing is
+/// counted or detected.
 pub fn within<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = LIVE.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Directories and the chunks that they name: docs/format.md, sections 3 and 4.
+//! Reads directories and the chunks that they name: docs/format.md, sections 3 and 4.
 
 use fastrecord_core::{Access, Reader};
 
@@ -7,7 +7,7 @@ use super::forge::Forge;
 use super::place::with_file;
 use super::{guard, walk};
 
-/// The schemas that the columns may be of.
+/// The schemas that the columns may belong to.
 const SCHEMAS: [&str; 6] = [
     r#"[{"id": 1, "name": "a", "type": "bytes"}]"#,
     r#"[{"id": 1, "name": "a", "type": "image"}, {"id": 2, "name": "b", "type": "int64"}]"#,
@@ -19,7 +19,7 @@ const SCHEMAS: [&str; 6] = [
         {"id": 3, "name": "c", "type": "json", "compression": {"codec": "lz4"}}]"#,
 ];
 
-/// Of each schema what its columns are: field, part, encoding, width.
+/// The columns of each schema: field, part, encoding, width.
 const COLUMNS: [&[(u32, u8, u8, u16)]; 6] = [
     &[(1, 0, 2, 32)],
     &[(1, 0, 2, 32), (1, 1, 1, 4), (1, 2, 1, 4), (2, 0, 1, 8)],
@@ -29,7 +29,8 @@ const COLUMNS: [&[(u32, u8, u8, u16)]; 6] = [
     &[(1, 0, 2, 32), (2, 0, 1, 1), (3, 0, 2, 32)],
 ];
 
-/// Makes a file of the chunks that the input tells, with the rest of the input as their bytes, and reads everything.
+/// Builds a file of the chunks that the input describes, fills them with the rest of the input, and
+/// reads everything.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let head = input.u8();
@@ -61,7 +62,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// A number of one byte, or, if that is 255, of eight.
+/// A number of one byte or, if that byte is 255, of eight bytes.
 fn small_or_any(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         255 => input.u64(),
@@ -69,7 +70,7 @@ fn small_or_any(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// One entry of the directory: as the schema has it, or with any of its words replaced.
+/// One directory entry: the valid one for the schema, or one with any of its words replaced.
 fn chunk(forge: &mut Forge, columns: &[(u32, u8, u8, u16)], number: usize, input: &mut Input<'_>) {
     let change = input.u8();
     let column = if change & 1 == 0 { number } else { input.u8().into() };

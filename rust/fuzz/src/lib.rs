@@ -1,8 +1,8 @@
-//! What anybody could hand us, thrown at the core: the bodies of the fuzz targets, which need no fuzzer to run.
+//! The bodies of the fuzz targets, which feed hostile bytes to the core and need no fuzzer to run.
 //!
-//! `fuzz_targets/` hands them what libFuzzer makes; the core's test `hostile` includes this very file and hands them the
-//! committed corpus. A body says that something is wrong by a panic. Files, their checksums and their bytes are put together
-//! here from docs/format.md, and not by the core's own code.
+//! `fuzz_targets/` passes them the inputs of libFuzzer. The core's test `hostile` includes this
+//! file and passes them the committed corpus. A body reports an error by a panic. It assembles
+//! files, checksums and bytes from docs/format.md, and may not use the core's code for that.
 
 pub mod append;
 pub mod bytes;
@@ -21,16 +21,16 @@ pub mod schema;
 pub mod seal;
 pub mod walk;
 
-/// One way in for hostile bytes.
+/// One target, with its name and its body.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// That of the fuzz target and of its folder in `corpus/`.
+    /// The name of the fuzz target and of its folder in `corpus/`.
     pub name: &'static str,
     /// Runs one input.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 8] = [
     Target { name: "open", run: open::run },
     Target { name: "read", run: read::run },

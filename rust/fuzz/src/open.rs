@@ -1,4 +1,4 @@
-//! Any bytes as a file.
+//! Opens arbitrary bytes as a file.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::place::with_file;
 use super::seal::seal;
 use super::{guard, walk};
 
-/// Opens the bytes as they are, and with their checksums made right.
+/// Opens the bytes unchanged, and again with right checksums.
 pub fn run(data: &[u8]) {
     opened(data);
     let mut file = data.to_vec();

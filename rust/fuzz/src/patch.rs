@@ -1,5 +1,5 @@
-//! Valid files with some changes: the input says which file, and what is changed where. Padding is left out, so that nearly every
-//! change is one of something that is read.
+//! Applies changes to valid files: the input selects the file, the places and the changes. Padding
+//! is left out, so almost every change affects bytes that a reader uses.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -7,16 +7,17 @@ use std::sync::LazyLock;
 use super::bytes::{Input, put, u64_at};
 use super::seal::{FOOTER_MAGIC, PAGE, seal};
 
-/// A valid file, and where it is worth changing.
+/// A valid file, and the ranges that are worth changing.
 struct Sample {
     file: &'static [u8],
-    /// Neighbouring bytes of it that are not padding.
+    /// Ranges of bytes that are not padding.
     ranges: Vec<Range<usize>>,
-    /// How many they are in all.
+    /// The total length of the ranges.
     count: usize,
 }
 
-/// The files, as `cargo run --bin samples` has written them: images with and without side bytes, every other type, compressed ones.
+/// The files that `cargo run --bin samples` writes: images with and without side bytes, all other
+/// types, compressed fields.
 static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
     let files: [&'static [u8]; 4] = [
         include_bytes!("../samples/plain.frec"),
@@ -27,7 +28,7 @@ static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
     files.map(Sample::new).into()
 });
 
-/// Numbers that are likely to be mishandled.
+/// Numbers that are often handled wrongly.
 const WORDS: [u64; 16] = [
     0,
     1,
@@ -49,7 +50,8 @@ const WORDS: [u64; 16] = [
 
 impl Sample {
     fn new(file: &'static [u8]) -> Self {
-        // The head of page 0, the slots; of a footer its fields, of all other pages what lies before a long run of zeros.
+        // Use the head and the slots of page 0, the fields of a footer, and every other page up to
+        // a long run of zeros.
         let mut ranges = vec![0..32, 512..544, 1024..1056];
         for at in (PAGE..file.len()).step_by(PAGE) {
             let page = &file[at..at + PAGE];
@@ -60,7 +62,7 @@ impl Sample {
         Self { file, ranges, count }
     }
 
-    /// Where the byte of a number lies.
+    /// The offset of the byte with a given number.
     fn place(&self, number: usize) -> usize {
         let mut left = number % self.count;
         for range in &self.ranges {
@@ -73,7 +75,7 @@ impl Sample {
     }
 }
 
-/// The file that an input tells, its checksums right.
+/// The file that an input describes, with right checksums.
 pub fn patched(input: &mut Input<'_>) -> Vec<u8> {
     let sample = &SAMPLES[usize::from(input.u8()) % SAMPLES.len()];
     let mut file = sample.file.to_vec();
@@ -96,7 +98,7 @@ fn change(file: &mut Vec<u8>, sample: &Sample, input: &mut Input<'_>) {
         }
         2 => put(file, at & !7, &WORDS[more].to_le_bytes()),
         3 => put(file, at & !3, &WORDS[more].to_le_bytes()[..4]),
-        // A little more or less than there was.
+        // Slightly more or less than the original.
         4 => {
             let word = u64_at(file, at & !7).wrapping_add(u64::from(input.u8()) << more);
             put(file, at & !7, &word.to_le_bytes());
@@ -105,14 +107,14 @@ fn change(file: &mut Vec<u8>, sample: &Sample, input: &mut Input<'_>) {
             let word = u64_at(file, at & !7).wrapping_sub(u64::from(input.u8()) << more);
             put(file, at & !7, &word.to_le_bytes());
         }
-        // An extent in another's place, or a directory entry, or a part of one.
+        // Replaces an extent or a directory entry by another one, or a part of it.
         6 => {
             let from = sample.place(input.u16().into());
             let copied = file.get(from..).unwrap_or_default();
             let copied = copied[..copied.len().min(4 * (more + 1))].to_vec();
             put(file, at, &copied);
         }
-        // Cut off, or something behind the end.
+        // Truncates the file, or appends bytes.
         _ if more < 4 => file.truncate(at),
         _ => {
             let rest = input.take(8 * more);

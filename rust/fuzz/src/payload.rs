@@ -1,4 +1,4 @@
-//! Payloads: compressed ones, lists, texts, arrays, whatever their extents say of them.
+//! Reads payloads (compressed values, lists, texts, arrays) with arbitrary extents.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::forge::{EXTENTS, Forge, VALUES, extent};
 use super::place::{Memory, with_file};
 use super::{guard, walk};
 
-/// What a payload may be of.
+/// The types that a payload may have.
 const TYPES: [&str; 12] = [
     r#"{"type": "bytes"}"#,
     r#"{"type": "string"}"#,
@@ -26,20 +26,21 @@ const TYPES: [&str; 12] = [
     r#"{"type": "list", "item": {"type": "array", "dtype": "int8", "shape": []}}"#,
     r#"{"type": "list", "item": {"type": "array", "dtype": "bool", "shape": [0, 7]}}"#,
 ];
-/// What zstd's trainer has made; a frame that names its id is decompressed with it.
+/// A dictionary by zstd's trainer; frames that name its id are decompressed with it.
 const DICTIONARY: &[u8] = include_bytes!("../samples/dictionary.zdict");
-/// Values of up to so many bytes are cheap to ask for; larger ones are tried now and then.
+/// Values up to this number of bytes are cheap to read; larger ones are read occasionally.
 const CHEAP: u64 = 1 << 16;
 const LARGEST: u64 = 1 << 26;
 
-/// Makes a file of one record with the rest of the input as its payload, and reads it in every way.
+/// Builds a file of one record with the rest of the input as its payload, and reads it in every
+/// way.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (kind, codec, flags) = (usize::from(input.u8()) % TYPES.len(), input.u8(), input.u8());
     let raw: u64 = input.u32().into();
     let raw = if chance(data, 256) { raw % (LARGEST + 4096) } else { raw % CHEAP };
     let shape = if flags & 1 == 0 { None } else { Some([u64::from(input.u8()), u64::from(input.u8())]) };
-    // Its first 8 bytes say that it is one, and its id.
+    // The first 8 bytes mark it as a dictionary and hold its id.
     let dictionary = if flags & 8 == 0 {
         DICTIONARY.to_vec()
     } else {
@@ -56,7 +57,7 @@ pub fn run(data: &[u8]) {
             if let Ok(reader) = Reader::open(path, access, Some(1)) {
                 walk::everything(&reader, data);
                 large(&reader);
-                // A writer takes as long as all of the reading: of some inputs, where they are many.
+                // Writing takes as long as all reads, so in long runs only some inputs are written.
                 if !cfg!(fuzzing) || chance(data, 8) {
                     append_one(Path::new("memory.frec"), &Memory::new(file.clone()), reader.schema());
                 }
@@ -65,7 +66,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// Values that are too large to be read in all ways.
+/// Handles values that are too large to be read in all ways.
 fn large(reader: &Reader) {
     let Ok(Some(value)) = reader.payload(0, 0, true).map(Some) else { return };
     if matches!(reader.schema().fields()[0].kind, FieldType::List(_)) && value.len() as u64 <= CHEAP {

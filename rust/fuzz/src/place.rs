@@ -1,4 +1,4 @@
-//! Bytes as a file, in memory, and without a name that could be left behind.
+//! Makes bytes readable as a file in memory, without a name that could remain after a crash.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -23,7 +23,7 @@ fn made() -> File {
 /// Calls `work` with the path of a file of these bytes.
 ///
 /// # Panics
-/// There is no place for temporary files.
+/// Panics if the system offers no place for temporary files.
 pub fn with_file<T>(bytes: &[u8], work: impl FnOnce(&Path) -> T) -> T {
     FILE.with_borrow_mut(|kept| {
         let file = kept.get_or_insert_with(made);
@@ -41,7 +41,7 @@ impl Memory {
         Self(Arc::new(Mutex::new(bytes)))
     }
 
-    /// What the file holds.
+    /// The content of the file.
     pub fn bytes(&self) -> Vec<u8> {
         self.with(|bytes| bytes.clone())
     }

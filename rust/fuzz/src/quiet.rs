@@ -1,9 +1,9 @@
-//! Whose panics end a run of the fuzzer.
+//! Selects the panics that end a run of the fuzzer.
 
 use std::panic;
 
-/// libFuzzer's own hook takes every panic for a find. But decoders of images are other people's code, and one that panics is
-/// caught by the core and turned into an error of that image: only panics elsewhere count.
+/// libFuzzer's own hook treats every panic as a finding. But image decoders are third-party code:
+/// the core catches their panics and reports an error for the image. Only other panics count.
 pub fn only_our_own_panics_end_it() {
     let end = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -14,7 +14,7 @@ pub fn only_our_own_panics_end_it() {
     }));
 }
 
-/// The crates that the core catches the panics of.
+/// The crates whose panics the core catches.
 const DECODERS: [&str; 14] = [
     "/image-0",
     "/image-webp-",

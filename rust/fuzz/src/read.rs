@@ -1,4 +1,4 @@
-//! Everything in a valid file with some changes.
+//! Reads everything in a valid file with some changes.
 
 use fastrecord_core::{Access, Reader};
 
@@ -7,7 +7,7 @@ use super::patch::patched;
 use super::place::with_file;
 use super::{guard, walk};
 
-/// Opens the file that the input tells, and reads everything that can be read.
+/// Opens the file that the input describes, and reads all of its content.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let access = if input.u8() & 1 == 0 { Access::Mmap } else { Access::Pread };

@@ -1,4 +1,4 @@
-//! Schemas and metadata: docs/format.md, section 5.
+//! Parses schemas and metadata: docs/format.md, section 5.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use super::forge::Forge;
 use super::place::{Memory, with_file};
 use super::{guard, walk};
 
-/// Takes the bytes for a schema, for the metadata of a file, and for the schema rows of one; then a record is appended to the files.
+/// Parses the bytes as a schema, as the metadata of a file, and as schema rows; then appends a
+/// record to the files.
 pub fn run(data: &[u8]) {
     guard::within(walk::bound(data.len()), || schema(data));
     let mut forge = Forge::new("[]", 0);

@@ -1,18 +1,19 @@
-//! Makes every checksum of a file right, whatever the rest of it says: docs/format.md. A fuzzer that guesses cannot do that, and
-//! would never get past the first one.
+//! Corrects every checksum of a file, whatever else it holds (docs/format.md). A fuzzer cannot
+//! guess checksums, and would never get past the first one.
 
 use super::bytes::{put, range, u16_at, u64_at};
 
 pub const PAGE: usize = 4096;
 pub const MAGIC: &[u8; 10] = b"\x89FREC\r\n\x1a\n\x01";
 pub const FOOTER_MAGIC: &[u8; 8] = b"FRECEND\n";
-/// A directory entry, and the most of them that are looked at.
+/// The size of a directory entry, and the maximum number of entries to process.
 const ENTRY: usize = 64;
 const MOST: usize = 4096;
 const EXTENT: usize = 32;
 const EXTENTS: u8 = 2;
 
-/// Seals a whole file: superblock, slots, and the commit of every page that begins like a footer, the last one last.
+/// Seals a whole file: superblock, slots, and the commit of every page that begins like a footer,
+/// the last one last.
 pub fn seal(file: &mut [u8]) {
     if file.len() < 32 {
         return;
@@ -34,13 +35,13 @@ pub fn seal(file: &mut [u8]) {
     }
 }
 
-/// Makes a superblock's CRC right.
+/// Corrects the CRC of a superblock.
 pub fn seal_superblock(page: &mut [u8]) {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&page[..12]), &page[16..32]);
     put(page, 12, &crc.to_le_bytes());
 }
 
-/// Seals what the footer at `at` names, and itself.
+/// Seals everything that the footer at `at` refers to, and then the footer.
 pub fn seal_commit(file: &mut [u8], at: usize) {
     let (directory, length) = (u64_at(file, at + 56), u64_at(file, at + 64));
     if let Some(entries) = range(file, directory, length) {
@@ -60,14 +61,14 @@ pub fn seal_commit(file: &mut [u8], at: usize) {
     put(file, at + PAGE - 4, &crc.to_le_bytes());
 }
 
-/// Seals the chunk that a directory entry names: the CRCs of payloads, then those of blocks.
+/// Seals the chunk of a directory entry: first the CRCs of payloads, then the CRCs of blocks.
 fn seal_chunk(file: &mut [u8], entry: usize) {
     let (encoding, width) = (file[entry + 5], u16_at(file, entry + 6));
     let (offset, length) = (u64_at(file, entry + 24), u64_at(file, entry + 16).saturating_mul(width.into()));
     let Some(chunk) = range(file, offset, length) else { return };
     if encoding == EXTENTS {
         for extent in chunk.clone().step_by(EXTENT).take(MOST) {
-            // A missing value is all zeros but for its flag.
+            // A missing value is all zeros except for its flag.
             if extent + EXTENT <= chunk.end
                 && file[extent + 29] & 1 == 0
                 && let Some(payload) = range(file, u64_at(file, extent), u64_at(file, extent + 8))

@@ -1,23 +1,23 @@
-//! Everything that can be read of a file, in every way there is: the ways must agree.
+//! Reads everything in a file in every way; asserts that the ways agree.
 
 use std::hint::black_box;
 
 use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::{ColumnBytes, Datum, FieldType, Ranges, Reader, largest_shape};
 
-/// Values above this are not copied: what large ones may ask for, the target `payload` tries.
+/// Larger values are not copied; the target `payload` covers them.
 const LARGEST: u64 = 64 << 10;
-/// Records that are looked at, of each field.
+/// Number of records to read of each field.
 const RECORDS: u64 = 48;
 const FIELDS: usize = 48;
-/// And where inputs are many: what one of them passes over, another that is much the same comes to.
+/// The limits for long runs: similar inputs cover the parts that one input leaves out.
 const FEW_RECORDS: u64 = 6;
 const FEW_FIELDS: usize = 3;
-/// Images above this are refused.
+/// Larger images are refused.
 pub const PIXELS: u64 = 1 << 14;
 
-/// The memory that opening and reading a file of so many bytes may take: some of what is parsed has many times its size in
-/// memory, and what a caller asks for is bounded here.
+/// The memory that opening and reading a file of the given size may use. Some parsed data is many
+/// times larger in memory than in the file. This module limits the memory that a caller requests.
 pub fn bound(bytes: usize) -> usize {
     (32 << 20) + 160 * bytes
 }
@@ -26,18 +26,18 @@ fn never() -> bool {
     false
 }
 
-/// How much is looked at of a file.
+/// The part of a file to read.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     records: u64,
     fields: usize,
-    /// The first of the fields.
+    /// The first field.
     first: usize,
     /// Whether the whole file is verified.
     verify: bool,
     /// Whether copies of batches check their checksums.
     checks: &'static [bool],
-    /// Images that are decoded.
+    /// Number of images to decode.
     images: usize,
 }
 
@@ -45,7 +45,7 @@ const ALL: Share =
     Share { records: RECORDS, fields: FIELDS, first: 0, verify: true, checks: &[true, false], images: 4 };
 
 impl Share {
-    /// What is looked at of the file of an input: libFuzzer finds more by many inputs than by all of each.
+    /// The part to read for an input: many inputs find more than a full read of each.
     fn of(input: &[u8]) -> Self {
         if !cfg!(fuzzing) {
             return ALL;
@@ -70,7 +70,7 @@ impl Share {
     }
 }
 
-/// Reads fields of some records, and all that can be asked about the file that was made of this input.
+/// Reads fields of some records, and calls every other method of the reader.
 pub fn everything(reader: &Reader, input: &[u8]) {
     let share = Share::of(input);
     let records = share.records(reader.len());
@@ -132,7 +132,7 @@ fn values(reader: &Reader, field: usize, records: &[u64]) {
 fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], share: Share) {
     let _ = black_box(reader.lengths(field, records));
     let _ = black_box(reader.prefetch(field, records, never));
-    // One bad record must not hide the others.
+    // A damaged record must not hide the others.
     let fits = |&&record: &&u64| reader.lengths(field, &[record]).is_ok_and(|lengths| lengths[0] <= LARGEST);
     let good: Vec<u64> = records.iter().filter(fits).copied().collect();
     let singles: Vec<Option<Vec<u8>>> = good.iter().map(|&record| one(reader, field, kind, record)).collect();
@@ -165,7 +165,7 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
     }
 }
 
-/// One value, by itself, if its checksum is right.
+/// Reads one value separately, if its checksum is right.
 fn one(reader: &Reader, field: usize, kind: &FieldType, record: u64) -> Option<Vec<u8>> {
     let _ = black_box(reader.payload(field, record, false));
     let checked = reader.payload(field, record, true);

@@ -1,13 +1,13 @@
-//! The core's errors, as far as its threads know any.
+//! The part of the core's errors that its threads use.
 
 use std::io;
 
 /// The result of every operation of the core.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong, as in rust/core/src/error.rs.
+/// The errors, as in rust/core/src/error.rs.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum Error {
     #[error("{0}")]
     Schema(String),
@@ -27,6 +27,6 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn coded(&self) -> String {
-        self.to_string() // codes are the core's
+        self.to_string() // error codes belong to the core
     }
 }

@@ -1,9 +1,11 @@
-//! The core's own sources of its thread pool, its loader and its batch buffers, compiled with primitives that try out schedules.
+//! Compiles the core's own thread pool, loader and batch buffers with synchronisation primitives
+//! that explore schedules.
 //!
-//! Each function of [`scenarios`] is one use of them, which a model checker runs over and over, each time in another order of
-//! the threads' steps: every order (feature `loom`, for small ones), or random ones (for large ones). A deadlock, a lost wake-up,
-//! a data race or a failed assertion is reported with the schedule that leads to it.
-#![allow(dead_code)] // what the core's other modules call is not called here
+//! Each function of [`scenarios`] is one use of them. A model checker runs it repeatedly, each time
+//! with another order of the threads' steps: every order (feature `loom`, for small scenarios) or
+//! random orders (for large ones). It reports a deadlock, a lost wake-up, a data race or a failed
+//! assertion with the schedule that leads to it.
+#![allow(dead_code)] // only the core's other modules call some functions
 
 mod error;
 mod load;

@@ -1,4 +1,4 @@
-//! Uses of the pool and the loader, to be run by a model checker.
+//! Uses of the pool and the loader, which a model checker runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,10 +13,11 @@ fn cells(count: usize) -> Arc<Vec<Tracked>> {
     Arc::new((0..count).map(|_| Tracked::new()).collect())
 }
 
-/// Threads claim parts and fill them; who sees all of them filled sees what was written, and nobody wrote anything twice.
+/// Threads claim parts and fill them. A thread that sees all parts filled sees all writes, and no
+/// part is written twice.
 ///
 /// # Panics
-/// If that is not so.
+/// Panics if that does not hold.
 pub fn parts(threads: usize, rows: usize) {
     let parts = Arc::new(Parts::new(vec![Spares::new(1).take(rows).expect("a few bytes")], rows, 1));
     let cells = cells(rows);
@@ -45,7 +46,7 @@ pub fn parts(threads: usize, rows: usize) {
     }
 }
 
-/// How an item of a call of the pool ends.
+/// How an item of a pool call ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// Well.
@@ -56,10 +57,11 @@ pub enum Ending {
     Panicked,
 }
 
-/// Calls of a pool: each waits for all its items, whatever becomes of them, and sees what they wrote; then the pool ends its threads.
+/// Calls of a pool: each waits for all its items, however they end, and sees their writes; then the
+/// pool ends its threads.
 ///
 /// # Panics
-/// If that is not so.
+/// Panics if that does not hold.
 pub fn pool(threads: usize, calls: &[&[Ending]]) {
     let pool = Pool::new(threads);
     for call in calls {
@@ -67,10 +69,10 @@ pub fn pool(threads: usize, calls: &[&[Ending]]) {
     }
 }
 
-/// The same, with calls at the same time.
+/// The same, with concurrent calls.
 ///
 /// # Panics
-/// If that is not so.
+/// Panics if that does not hold.
 pub fn pool_of_several_callers(threads: usize, calls: &[&'static [Ending]]) {
     let pool = Arc::new(Pool::new(threads));
     let callers: Vec<_> = calls
@@ -114,7 +116,8 @@ fn one_call(pool: &Pool, threads: usize, endings: &[Ending]) {
     }
 }
 
-/// Each row is one byte, its number. Rows from 200 on fail, those from 240 on panic, when they are looked up or made.
+/// Each row is one byte, its number. Rows from 200 on fail and rows from 240 on panic, during
+/// look-up or production.
 #[derive(Debug)]
 struct Numbers;
 
@@ -170,10 +173,11 @@ impl Recipe for Numbers {
     }
 }
 
-/// A loader makes batches in the order in which they were asked for, `ahead` of them at a time; after `taken` of them it is dropped.
+/// A loader makes batches in the requested order, `ahead` of them at a time; the scenario drops it
+/// after `taken` batches.
 ///
 /// # Panics
-/// If a batch is not what it should be, or memory is given to two batches.
+/// Panics if a batch is wrong, or if two batches receive the same memory.
 pub fn loader(threads: usize, batches: &[&[u64]], ahead: usize, taken: usize) {
     let spares = Spares::new(2);
     let loader = Loader::start(Arc::new(Numbers), Arc::new(LoadCounters::default()), threads).expect("threads");
@@ -193,7 +197,8 @@ pub fn loader(threads: usize, batches: &[&[u64]], ahead: usize, taken: usize) {
         }
     }
     drop(loader);
-    // What was under way when the loader was dropped is whole or an error, but never waited for in vain.
+    // A batch in progress when the loader is dropped is complete or an error; waiting for it always
+    // ends.
     for (load, rows) in under_way.iter().zip(&batches[taken..]) {
         if load.is_ready() {
             check(rows, load);

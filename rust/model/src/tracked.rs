@@ -1,10 +1,10 @@
-//! A value in plain memory, of which a model checker sees reads and writes that nothing orders.
+//! `Tracked` is a value in plain memory; a model checker detects its unordered reads and writes.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "loom")]
 use loom::cell::UnsafeCell;
 
-/// Starts at 0; stands for what threads write into a batch.
+/// Starts at 0; represents the data that threads write into a batch.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     #[cfg(feature = "loom")]
@@ -13,7 +13,7 @@ pub(crate) struct Tracked {
     cell: std::sync::atomic::AtomicU32,
 }
 
-// SAFETY: loom stops the model at an access that races with another one, before it is made.
+// SAFETY: loom stops the model at an access that races with another one, before the access happens.
 unsafe impl Sync for Tracked {}
 
 #[cfg(feature = "loom")]
@@ -23,7 +23,7 @@ impl Tracked {
     }
 
     pub(crate) fn write(&self, value: u32) {
-        // SAFETY: the pointer is that of the cell, which lives; see `Sync` for races.
+        // SAFETY: the pointer comes from the cell, which is alive; see `Sync` for races.
         self.cell.with_mut(|at| unsafe { *at = value });
     }
 

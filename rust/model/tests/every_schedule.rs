@@ -1,6 +1,7 @@
-//! Every schedule of a few threads, with every value that the memory order allows a read to see.
+//! Runs every schedule of a few threads, with every value that the memory order allows a read to
+//! see.
 #![cfg(feature = "loom")]
-#![allow(clippy::print_stdout)] // how many schedules there were
+#![allow(clippy::print_stdout)] // prints the number of schedules
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +10,7 @@ use fastrecord_model::scenarios::{loader, parts, pool};
 
 static SCHEDULES: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs a scenario in every schedule with at most so many changes of thread that no wait brings about.
+/// Runs a scenario in every schedule with at most the given number of preemptions.
 fn in_all(preemptions: Option<usize>, scenario: fn()) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

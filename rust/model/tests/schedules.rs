@@ -1,6 +1,7 @@
-//! Random schedules of many threads: `FASTRECORD_TORTURE` of each scenario, with the seed `FASTRECORD_SEED`.
+//! Random schedules of many threads: `FASTRECORD_TORTURE` of each scenario, with the seed
+//! `FASTRECORD_SEED`.
 #![cfg(not(feature = "loom"))]
-#![allow(clippy::print_stdout)] // a report for who asked for more schedules
+#![allow(clippy::print_stdout)] // a report for long runs
 
 use fastrecord_model::scenarios::Ending::{Failed, Good, Panicked};
 use fastrecord_model::scenarios::{loader, parts, pool, pool_of_several_callers};
@@ -11,7 +12,8 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs a scenario in many schedules: half of them random, half with few changes of thread at the worst moments.
+/// Runs a scenario in many schedules: one half is random, the other has few preemptions at the
+/// worst moments.
 fn in_many(scenario: fn()) -> u64 {
     let (times, seed) = (number("FASTRECORD_TORTURE", 2_000), number("FASTRECORD_SEED", 1));
     let half = usize::try_from(times.div_ceil(2)).expect("64 bits");

@@ -1,5 +1,6 @@
-//! Writes `samples/`: the valid files that the targets `read` and `append` change. They are committed, as the corpus tells places
-//! in them: make them anew only together with the corpus.
+//! Writes `samples/`, the valid files that the targets `read` and `append` change. They are
+//! committed because the corpus refers to offsets in them: regenerate them only together with the
+//! corpus.
 //!
 //! `cargo run --bin samples`, in `rust/fuzz`.
 
@@ -21,7 +22,7 @@ fn writer(rows: &str) -> Outcome<(Writer, Memory)> {
     Ok((Writer::create_in(Path::new("memory"), Box::new(memory.clone()), schema, &options)?, memory))
 }
 
-/// Saves a file under an id that is no accident.
+/// Saves a file under a fixed id.
 fn save(name: &str, mut writer: Writer, memory: &Memory) -> Outcome<Vec<u8>> {
     writer.close()?;
     let mut file = memory.bytes();

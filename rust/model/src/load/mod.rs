@@ -1,4 +1,4 @@
-//! The threads of `load/` of the core; the scenarios bring what they load.
+//! The threads of the core's `load/`; the scenarios supply the plans.
 
 #[path = "../../../core/src/load/loader.rs"]
 pub(crate) mod loader;

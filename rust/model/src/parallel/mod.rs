@@ -1,4 +1,4 @@
-//! `parallel/` of the core, compiled with primitives that try out schedules.
+//! The core's `parallel/`, compiled with primitives that explore schedules.
 
 #[path = "../../../core/src/parallel/buffers.rs"]
 pub(crate) mod buffers;

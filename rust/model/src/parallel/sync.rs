@@ -1,7 +1,7 @@
-//! What stands in for rust/core/src/parallel/sync.rs.
+//! Replaces rust/core/src/parallel/sync.rs in the model.
 //!
-//! A moment has passed whenever somebody asks, so nobody spins; and waits with a limit wait without one: a lost wake-up, which
-//! a limit would hide, is a deadlock here.
+//! Each look at the clock finds that a moment has passed, so no thread spins. Waits with a time
+//! limit wait without one: a limit would hide a lost wake-up, which is a deadlock here.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Instant {
         Self
     }
 
-    #[allow(clippy::unused_self)] // as the standard library's
+    #[allow(clippy::unused_self)] // the standard library's signature
     pub(crate) fn elapsed(self) -> Duration {
         Duration::from_millis(1)
     }
