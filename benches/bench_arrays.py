@@ -1,4 +1,4 @@
-"""Batches of arrays from the loader: against the copying of their bytes alone, a memmap, and other sizes of batches."""
+"""Time the loader's batches of arrays against a plain copy, a memmap, and other batch sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from benches.peers import Data, arrays_ours
 
 THREADS = min(2, len(os.sched_getaffinity(0)))
 FIELDS = {"lr": 32 * 32 * 3, "hr": 128 * 128 * 3}
-# The yardstick copies so many records at a time: enough to keep its threads busy, little enough to stay in the cache.
+# The yardstick copies this many records at a time: enough to keep its threads busy, few enough to
+# stay in the cache.
 AT_ONCE = 80
 
 
@@ -33,21 +34,22 @@ class Files:
     pairs: Pairs
 
     def extents(self) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
-        """The mapped .frec file, and where each value lies in it."""
+        """The mapped .frec file, and the place of each value in it."""
         memory = np.memmap(self.frec, np.uint8, mode="r")
         with fr.Reader(self.frec) as reader:
             found = {
                 name: np.array([np.asarray(reader.get(i, name)).ctypes.data for i in range(len(reader))])
                 for name in FIELDS
             }
-        # Payloads begin behind the superblock's page; views of single records come from another mapping of the file.
+        # Payloads begin after the superblock's page; views of single records come from another
+        # mapping of the file.
         base = min(int(addresses.min()) for addresses in found.values()) - 4096
         return np.asarray(memory), {name: addresses - base for name, addresses in found.items()}
 
 
 @pytest.fixture(scope="session")
 def files(folder: Path) -> Files:
-    """Made once, and shared with the peers' benchmarks."""
+    """Made once, and shared with the benchmarks of the peers."""
     data = Data(folder / "arrays", 20_000)
     data.root.mkdir(exist_ok=True)
     arrays_ours.prepare(data, "")
@@ -57,7 +59,7 @@ def files(folder: Path) -> Files:
 def epochs(
     files: Files, batch: int, *, verify: bool = True, fields: tuple[str, ...] = ("lr", "hr")
 ) -> Callable[[], None]:
-    """Return what runs through an epoch in batches of so many."""
+    """Return a function that runs an epoch in batches of the given size."""
     dataset = fr.FastRecordDataset(files.frec, fields=fields, verify=verify)
     loader = fr.FastRecordLoader(dataset, batch, shuffle=True, threads=THREADS)
 
@@ -69,9 +71,9 @@ def epochs(
 
 
 def copies(files: Files, gather: Gather, batch: int, fields: tuple[str, ...] = ("lr", "hr")) -> Callable[[], None]:
-    """Return what copies an epoch's values into a reused buffer, in random order, by as many threads."""
+    """Return a function that copies an epoch's values into a reused buffer, in random order."""
     memory, offsets = files.extents()
-    memory[::4096].sum()  # every page mapped, as ours are after the warm-up
+    memory[::4096].sum()  # maps every page, as our warm-up does
     count = files.pairs.count
     order = np.random.default_rng(1).permutation(count)
     out = {name: np.empty(batch * FIELDS[name], np.uint8) for name in fields}
@@ -81,7 +83,7 @@ def copies(files: Files, gather: Gather, batch: int, fields: tuple[str, ...] = (
         for start in range(0, count, batch):
             rows = order[start : start + batch]
             for name in fields:
-                # Little ones are not worth a second thread.
+                # Small copies are not worth a second thread.
                 threads = THREADS if FIELDS[name] > 1 << 14 else 1
                 gather(offsets[name][rows], lengths[name][: len(rows)], out[name], threads=threads, memory=memory)
 
@@ -89,7 +91,7 @@ def copies(files: Files, gather: Gather, batch: int, fields: tuple[str, ...] = (
 
 
 def memmap(files: Files, batch: int) -> Callable[[], None]:
-    """Return what indexes the .npy files by whole batches, in this process."""
+    """Return a function that indexes the .npy files by whole batches, in this process."""
     arrays = files.pairs.arrays()
     order = np.random.default_rng(1).permutation(files.pairs.count)
 
@@ -106,7 +108,7 @@ def memmap(files: Files, batch: int) -> Callable[[], None]:
 def test_overhead_of_a_batch_over_copying(
     files: Files, gather: Gather, benchmark: Any, versus: Callable[..., None], batch: int
 ) -> None:
-    """What an epoch takes beyond copying its bytes by as many threads; without checksums, which memcpy lacks."""
+    """The cost of an epoch beyond a copy of its bytes by as many threads, without checksums."""
     name = f"memcpy, {THREADS} threads"
     scale = 1e6 * batch / files.pairs.count
     yardstick = copies(files, gather, AT_ONCE)

@@ -1,8 +1,9 @@
-"""Small batches of arrays against other formats: pairs of 32 x 32 and 128 x 128 patches, uint8, in random order.
+"""Small batches of arrays against other formats: uint8 patch pairs of 32x32 and 128x128, shuffled.
 
-Each contender has a process of its own, bound to as many cores as it may use threads or workers; one epoch each in
-turn, over and over. Environment: FASTRECORD_BENCH_PAIRS, pairs an epoch; FASTRECORD_BENCH_ROUNDS;
-FASTRECORD_BENCH_PYTHON, a Python that has the peers. Those that it lacks are left out.
+Each contender has a process of its own, bound to as many cores as it may use threads or workers.
+The contenders run one epoch each in turn, repeatedly. Environment: FASTRECORD_BENCH_PAIRS, pairs
+per epoch; FASTRECORD_BENCH_ROUNDS; FASTRECORD_BENCH_PYTHON, a Python with the peers. Missing peers
+are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BATCHES = [8, 128]
 OURS = "fastrecord"
 OURS_LZ4 = "fastrecord, lz4"
 MEMMAP = ".npy memmap, whole batches, no workers"
-# Behind a DataLoader with worker processes, as many as ours has threads.
+# With a DataLoader that has as many worker processes as our loader has threads.
 BY_WORKERS = f"{THREADS} worker{'s' if THREADS > 1 else ''}"
 WORKERS = {
     f"LMDB, lz4, {BY_WORKERS}": "arrays_lmdb:lz4",
@@ -39,7 +40,7 @@ WORKERS = {
     f".npy memmap, {BY_WORKERS}, new ones each epoch": "arrays_npy:fresh",
     f".npy memmap, whole batches, {BY_WORKERS}": "arrays_npy:batches",
 }
-# In the process that trains, which then waits while they read.
+# In the training process, which waits during the reads.
 ALONE = {
     MEMMAP: "arrays_npy:batches+no-workers",
     ".npy memmap, no workers": "arrays_npy:no-workers",
@@ -51,7 +52,7 @@ CONTENDERS = {OURS: "arrays_ours", OURS_LZ4: "arrays_ours:lz4", **ALONE, **WORKE
 
 @pytest.fixture(scope="session")
 def pairs(folder: Path) -> Data:
-    """The pairs, and where each contender's files go."""
+    """The pairs, and the folder for each contender's files."""
     data = Data(folder / "arrays", PAIRS)
     data.root.mkdir(exist_ok=True)
     make_pairs(data.root, PAIRS)
@@ -60,7 +61,7 @@ def pairs(folder: Path) -> Data:
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_pairs_against_other_formats(pairs: Data, benchmark: Any, batch: int) -> None:
-    """Against what has workers (20 times as fast as the best of them in batches of 8), and what has none."""
+    """Loaders with workers (target: 20 times the best, in batches of 8), and loaders without."""
     names = {name: (module, THREADS, batch) for name, module in CONTENDERS.items()}
     seconds = contest(benchmark, names, pairs, unit="pairs", memory=True)
     what = f"batches of {batch}, us a pair"

@@ -1,4 +1,4 @@
-"""Batches of compressed arrays, against the codec's own C library on the same threads."""
+"""Batches of compressed arrays against the codec's own C library on the same threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = 2
 
 
 def patches(size: int) -> NDArray[np.uint8]:
-    """Gradients with a little noise, as patches of photographs have them; both codecs halve them, about."""
+    """Gradients with a little noise, like patches of photographs; both codecs about halve them."""
     rng = np.random.default_rng(size)
     y, x = np.mgrid[:size, :size]
     slopes = rng.uniform(-2, 2, (RECORDS, 2, 3))
@@ -31,7 +31,7 @@ def patches(size: int) -> NDArray[np.uint8]:
 
 
 def features(values: int) -> NDArray[np.float32]:
-    """Activations behind a ReLU: half of them zero."""
+    """Activations after a ReLU: half of them are zero."""
     rng = np.random.default_rng(values)
     return np.maximum(rng.standard_normal((RECORDS, values), np.float32), 0)
 
@@ -44,7 +44,7 @@ DATA: dict[str, Callable[[], NDArray[Any]]] = {
 
 
 class Peer:
-    """The codec's own library: threads that each decompress their share of a batch, without the GIL."""
+    """The codec's own library: each thread decompresses a share of a batch, without the GIL."""
 
     def __init__(self, codec: str, values: NDArray[Any], threads: int) -> None:
         self.codec, self.threads, self.size = codec, threads, values[0].nbytes
@@ -60,7 +60,7 @@ class Peer:
         return [lz4.block.decompress(self.stored[row], uncompressed_size=self.size) for row in rows]
 
     def batch(self, rows: list[int]) -> Any:
-        """Decompress a batch, all of which is there at the end: lz4's as many values, zstd's in one buffer."""
+        """Decompress a batch and keep all of it: lz4 returns separate values, zstd one buffer."""
         if self.codec == "zstd":
             frames = [self.stored[row] for row in rows]
             return self.decompressor.multi_decompress_to_buffer(frames, threads=self.threads)
@@ -69,7 +69,7 @@ class Peer:
 
 
 def make(folder: Path, name: str, codec: str) -> tuple[Path, NDArray[Any]]:
-    """Make the file, if it is not there, and its values."""
+    """Create the file if it does not exist, and its values."""
     values = DATA[name]()
     path = folder / f"codec-{name.replace(' ', '-')}-{codec}.frec"
     if not path.exists():
@@ -84,7 +84,7 @@ def make(folder: Path, name: str, codec: str) -> tuple[Path, NDArray[Any]]:
 def test_batches_of_compressed_arrays(
     folder: Path, versus: Callable[..., None], name: str, codec: str, threads: int
 ) -> None:
-    """Stacked batches of 256, found, checked against their CRC, decompressed; milliseconds a batch."""
+    """Find, CRC-check, decompress and stack batches of 256; milliseconds per batch."""
     path, values = make(folder, name, codec)
     reader = fr.Reader(path, threads=threads)
     peer = Peer(codec, values, threads)

@@ -1,4 +1,5 @@
-"""Cold reading: the page cache dropped before each round; how fast, and how many bytes come from the disk."""
+"""Cold reads, with the page cache dropped before each round: speed, and bytes read from the
+disk."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from benches.native import Gather
 
 
 def drop(*paths: Path) -> None:
-    """Drop the pages of files that nobody has mapped from the page cache."""
+    """Drop the pages of files that are not mapped from the page cache."""
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-        # What the one before had read ahead of itself must not be on its way still.
+        # Read-ahead of the previous round must not still be in progress.
         inflight = queue_of(path).parent / "inflight"
         for _ in range(100):
             if inflight.read_text().split() == ["0", "0"]:
@@ -34,7 +35,7 @@ def drop(*paths: Path) -> None:
 
 
 def queue_of(path: Path) -> Path:
-    """Where the system shows the settings of the disk that a file lies on."""
+    """The sysfs folder with the settings of the disk that holds a file."""
     device = os.stat(path).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     return next(p / "queue" for p in (block, block.parent) if (p / "queue").exists())
@@ -42,7 +43,7 @@ def queue_of(path: Path) -> Path:
 
 @pytest.fixture(params=["as set", "128"])
 def read_ahead(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """The disk's read-ahead in KiB: as this machine has it, and 128."""
+    """The disk's read-ahead in KiB: the current setting, and 128."""
     setting = queue_of(folder) / "read_ahead_kb"
     before = setting.read_text()
     if request.param != "as set":
@@ -54,7 +55,7 @@ def read_ahead(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
 
 
 def disk_bytes() -> int:
-    """Bytes that this process has had read from disks."""
+    """Bytes that this process has read from disks."""
     return int(Path("/proc/self/io").read_text().split("read_bytes: ")[1].split()[0])
 
 
@@ -72,7 +73,8 @@ def against_pread(
     name: str,
     lmdb_target: float,
 ) -> None:
-    """Time cold batches against 32 threads of pread (read-ahead as set, and told that reads are random) and lmdb."""
+    """Time cold batches against lmdb and 32 threads of pread (default and random read-ahead
+    advice)."""
     _, offsets, lengths = extents(data)
     out = np.empty(BATCH * data.size, np.uint8)
     out.fill(0)
@@ -108,7 +110,7 @@ def against_pread(
                 for i in chosen[0]:
                     transaction.get(data.keys[i])
 
-        # One batch is enough to see its speed: so many more would have to be read in our time.
+        # One batch is enough to measure its speed: more would take too long.
         peers[f"lmdb, 1 batch of {len(chosen)}"] = (by_lmdb, lmdb_target / len(chosen), "speedup")
     versus(ours, peers, rounds=5, before=lambda: drop(*files), scale=1e3 / len(chosen))
     asked = sum(int(lengths[rows].sum()) for rows in chosen)
@@ -116,7 +118,7 @@ def against_pread(
 
 
 def test_cold_batches_of_110_kb(large: Data, gather: Gather, versus: Callable[..., None], read_ahead: str) -> None:
-    """8 random batches of 256 records of 110 KB, none read twice."""
+    """8 random batches of 256 records of 110 KB, without repeats."""
     rows = np.random.default_rng(2).permutation(large.records)[: 8 * BATCH]
     against_pread(large, gather, versus, list(rows.reshape(8, BATCH)), f"110 KB, read-ahead {read_ahead} KiB", 20)
 

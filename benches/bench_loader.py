@@ -1,9 +1,10 @@
-"""The loader against its peers: RandomResizedCrop(224) + flip of the same images, uint8, on as many cores as threads.
+"""The loader against its peers: RandomResizedCrop(224) and flip, uint8, one core per thread.
 
-Each contender has a process of its own, bound to as many cores as it may use threads; one epoch each in turn, over and
-over. Environment: FASTRECORD_BENCH_IMAGES, a folder of JPEGs (default: made here); FASTRECORD_BENCH_RECORDS, images an
-epoch; FASTRECORD_BENCH_ROUNDS; FASTRECORD_BENCH_PYTHON, a Python that has the peers;
-FASTRECORD_BENCH_LIMIT, seconds that one may take to answer. Those that are lacking, fail or hang are left out.
+All contenders load the same images. Each has a process of its own, bound to as many cores as it may
+use threads. They run one epoch each in turn, repeatedly. Environment: FASTRECORD_BENCH_IMAGES, a
+folder of JPEGs (default: generated images); FASTRECORD_BENCH_RECORDS, images per epoch;
+FASTRECORD_BENCH_ROUNDS; FASTRECORD_BENCH_PYTHON, a Python with the peers; FASTRECORD_BENCH_LIMIT,
+the time limit of an answer in seconds. Contenders that are missing, fail or hang are left out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CONTENDERS = {
     "litdata": "litdata",
     "mosaicml-streaming": "streaming",
 }
-# Normalised float32 instead of uint8: TurboLoader gives nothing else.
+# Normalised float32 instead of uint8: TurboLoader offers only that.
 RAW_FLOAT = "fastrecord, raw 256 x 256"
 TURBO, TURBO_RAW = "TurboLoader", "TurboLoader, raw 256 x 256"
 FLOATS = {
@@ -118,7 +119,7 @@ def test_small_batches(images: Data, benchmark: Any) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_raw_pixels(images: Data, benchmark: Any, threads: int) -> None:
-    """RandomCrop(224) + flip of raw 256 x 256 images against a memcpy of as many bytes into one buffer."""
+    """RandomCrop(224) + flip of raw 256 x 256 images against a memcpy of the same bytes."""
     if threads > CORES:
         pytest.skip(f"{threads} threads need as many cores")
     names = {"raw 256 x 256, cropped": ("ours:raw", threads, BATCH), "memcpy": ("memcpy", threads, BATCH)}

@@ -1,4 +1,4 @@
-"""The loader at its limits: the first batch of a million records; memory over a file larger than a process may have."""
+"""The loader at its limits: time to the first of a million records; memory for a large file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ assert images.shape == (128, 3, 224, 224) and len(loader) == 7813
 print(seconds)
 """
 
-# The sampling thread looks on while the loop runs. RssAnon is what the process has for itself; RssFile are pages of
-# files, which the system takes back when it needs them.
+# The sampling thread runs beside the loop. RssAnon is the process's private memory; RssFile are
+# pages of files, which the system can reclaim.
 MEMORY = """
 import json, resource, sys, threading, time
 from fastrecord import FastRecordDataset, FastRecordLoader
@@ -70,7 +70,7 @@ print(json.dumps(samples))
 
 
 def write(path: Path, encoded: list[bytes], records: int) -> Path:
-    """Write a file of so many records, the images repeated; kept between runs."""
+    """Write a file of the given number of records, with repeated images; kept between runs."""
     if not path.exists():
         schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
         with fr.Writer(path, schema) as writer:
@@ -81,7 +81,7 @@ def write(path: Path, encoded: list[bytes], records: int) -> Path:
 
 
 def output(script: str, *arguments: object) -> Any:
-    """What a script prints, run in a process of its own."""
+    """Return what a script prints in a process of its own."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -97,7 +97,7 @@ def thumbnails() -> list[bytes]:
 
 
 def test_first_batch_of_a_million_records(folder: Path, benchmark: Any) -> None:
-    """From opening the data set to the first shuffled batch, imports not counted."""
+    """Time from opening the data set to the first shuffled batch, without imports."""
     path = write(folder / f"loader-{MILLION}.frec", thumbnails(), MILLION)
     times: list[float] = []
     benchmark.pedantic(lambda: times.append(output(FIRST_BATCH, path, THREADS)), rounds=7, warmup_rounds=1)
@@ -106,7 +106,8 @@ def test_first_batch_of_a_million_records(folder: Path, benchmark: Any) -> None:
 
 
 def test_memory_over_an_epoch(folder: Path, benchmark: Any) -> None:
-    """An epoch over a file of 2 GB in a process that may have 1 GiB of its own (RLIMIT_DATA)."""
+    """An epoch over a file of 2 GB in a process limited to 1 GiB of private memory
+    (RLIMIT_DATA)."""
     encoded = sources()
     limit, total = 1 << 30, 1 << 31
     path = folder / "loader-2-gib.frec"
@@ -120,7 +121,8 @@ def test_memory_over_an_epoch(folder: Path, benchmark: Any) -> None:
     start = samples[0][2] + samples[0][4]
     what = f"{size / 1e9:.1f} GB epoch, own memory, MB"
     note(f"{what}: most", "at a twentieth of it", max(own) / 1e6, own[0] / 1e6, 1.05, "cost")
-    # What the consumer has, what replaces it, two under way and one to spare; the largest image, for each thread.
+    # The consumer's batch, its replacement, two in progress and one spare; plus the largest image
+    # for each thread.
     largest = max(image.width * image.height for image in map(Image.open, map(io.BytesIO, encoded)))
     room = 3 * (5 * BATCH * 224 * 224 + THREADS * largest)
     note(

@@ -40,7 +40,7 @@ def compare(folder: Path, first: Data, second: Data, versus: Callable[..., None]
 
     for data in (first, second):
         with data.frec.open("rb") as file:
-            while file.read(1 << 24):  # into the page cache, so that both read from there
+            while file.read(1 << 24):  # fill the page cache, so that both read from memory
                 pass
     versus(merge, {"cat; sync": (cat, 1.2, "cost")}, rounds=rounds, before=clean)
     merge()

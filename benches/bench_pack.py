@@ -19,7 +19,8 @@ SIZE = 110_000
 
 @pytest.fixture(scope="session")
 def images(folder: Path) -> Path:
-    """10,000 files of 110 KB in 100 class folders, each a JPEG's header with noise behind it: packing keeps bytes."""
+    """10,000 files of 110 KB in 100 class folders, each a JPEG header and noise: packing keeps
+    bytes."""
     root = folder / "images"
     if not root.exists():
         from io import BytesIO
@@ -62,7 +63,8 @@ def test_pack_against_tar(images: Path, folder: Path, versus: Callable[..., None
     payload = sum(path.stat().st_size + 8 + len(f"{path.parent.name}/{path.name}") for path in images.rglob("*.JPEG"))
     note("file size, bytes", "image + label + key", packed.stat().st_size, payload, 1.001, "cost")
     clean()
-    # A child's peak counts what its parent had when it was forked, so the parent is one that has nothing.
+    # The peak of a child includes its parent's memory at the fork, so the parent is a small
+    # process.
     command = [sys.executable, "-m", "fastrecord", "pack", str(images), str(packed), "--quiet"]
     script = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     script += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"

@@ -1,4 +1,4 @@
-"""Warm reading: the batch as it is handed over, with a buffer of every record, and copied."""
+"""Warm reads: batches as returned, with a buffer of every record, and copied."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ THREADS = 2
 
 
 def batches(records: int, count: int) -> list[NDArray[np.int64]]:
-    """Batches in random order, records not repeated within one."""
+    """Batches in random order, without repeated records in a batch."""
     rng = np.random.default_rng(1)
     return [rng.choice(records, BATCH, replace=False) for _ in range(count)]
 
 
 def consume(items: Any) -> None:
-    """Run an iterator dry at C speed."""
+    """Exhaust an iterator at C speed."""
     deque(items, maxlen=0)
 
 
 def extents(data: Data) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """The mapped file, and where each payload lies in it, for peers that read the same extents."""
+    """The mapped file and the place of each payload, for peers that read the same extents."""
     memory = np.memmap(data.frec, np.uint8, mode="r")
     with fr.Reader(data.frec) as reader:
         lengths = reader.lengths("data")
         base = memory.ctypes.data
         views = reader.read_batch(np.arange(data.records), ["data"])["data"]
         first = np.frombuffer(views[0], np.uint8).ctypes.data
-        # All payloads lie in one run but for the commits between; addresses tell where.
+        # All payloads lie in one run, except for the commits between them; their addresses give
+        # their places.
         addresses = np.array([np.frombuffer(view, np.uint8).ctypes.data for view in views])
-        # Views of batches come from a mapping of their own: the first payload lies behind the superblock's page.
+        # Views of batches come from a separate mapping: the first payload lies after the
+        # superblock's page.
         offsets = addresses - first + 4096
     assert base
     return np.asarray(memory), offsets.astype(np.int64), lengths
@@ -65,7 +67,7 @@ def test_batch_of_views_as_handed_over(large: Data, versus: Callable[..., None])
 
 
 def test_batch_with_a_python_buffer_of_every_record(large: Data, versus: Callable[..., None]) -> None:
-    """The same, with a memoryview made of each record."""
+    """The same, with a memoryview of each record."""
     reader = fr.Reader(large.frec)
     memory, offsets, lengths = extents(large)
     view = np.memmap(large.frec, np.uint8, mode="r")
@@ -98,7 +100,7 @@ def test_batch_copied(large: Data, gather: Gather, versus: Callable[..., None], 
     memory, offsets, lengths = extents(large)
     out = np.empty(BATCH * large.size, np.uint8)
     chosen = batches(large.records, 10)
-    memory[::4096].sum()  # every page mapped, as ours are after the warm-up
+    memory[::4096].sum()  # maps every page, as our warm-up does
     for start in range(0, large.records, BATCH):
         reader.read_batch_into(range(start, min(start + BATCH, large.records)), "data", out, verify=False)
 

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 def test_time_to_first_batch(
     small: Data, folder: Path, versus: Callable[..., None], method: str, tmp_path: Path
 ) -> None:
-    """Two workers; from opening the data set to the first batch, imports not counted."""
+    """Two workers: time from opening the data set to the first batch, without imports."""
     thousand = make(folder, 1_000, 100, with_lmdb=False)
     script = tmp_path / "first_batch.py"
     script.write_text(SCRIPT)

@@ -1,7 +1,8 @@
 """Compare decoding and cropping with Pillow and torchvision, file by file, over a folder of real images.
 
-Run by hand: `python benches/compare_pillow.py FOLDER`. Names each file whose pixels differ, and ends with status 1 when
-a crop of one differs by more than 1.0 of 255 on average, or a file is refused by one side alone.
+Run by hand: `python benches/compare_pillow.py FOLDER`. Names each file whose pixels differ. The
+exit status is 1 if a crop differs by more than 1.0 of 255 on average, or if only one side refuses a
+file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SIZE = (224, 224)
 
 
 def difference(ours: np.ndarray, theirs: np.ndarray) -> npt.NDArray[np.int16]:
-    """Absolute difference; the shapes must agree."""
+    """Absolute difference; the shapes must be equal."""
     if ours.shape != theirs.shape:
         raise ValueError(f"shapes {ours.shape} and {theirs.shape}")
     found: npt.NDArray[np.int16] = np.abs(ours.astype(np.int16) - theirs)
@@ -35,7 +36,7 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> npt.NDArray[np.int16]:
 
 
 def center(image: Image.Image) -> tuple[np.ndarray, Box]:
-    """Apply torchvision's CenterCrop(224) of Resize(256), and say which part of the image that is."""
+    """Apply torchvision's CenterCrop(224) of Resize(256), and return the region of the image."""
     width, height = image.size
     resized = transform.resize(image, 256)
     sx, sy = width / resized.width, height / resized.height
@@ -57,7 +58,7 @@ def compare(data: bytes, image: Image.Image) -> dict[str, list[npt.NDArray[np.in
 
 
 def open_both(data: bytes) -> tuple[Image.Image | None, str]:
-    """Return Pillow's image if both sides decode the file, and else what they say."""
+    """Return Pillow's image if both sides decode the file, else their errors."""
     said = []
     image = None
     try:

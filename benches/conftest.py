@@ -1,4 +1,4 @@
-"""What all benchmarks share: data made once, and `versus`, which times ours and its peers in turn."""
+"""Shared fixtures of all benchmarks, and `versus`, which times ours and its peers in turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT_OUT: dict[str, str] = {}
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    """Where the data lie; kept between runs. FASTRECORD_BENCH_DIR chooses another disk."""
+    """The folder of the data, kept between runs. FASTRECORD_BENCH_DIR selects another disk."""
     path = Path(os.environ.get("FASTRECORD_BENCH_DIR", Path(__file__).parent.parent / ".cache" / "bench"))
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -41,7 +41,7 @@ class Data:
 
 
 def make(folder: Path, records: int, size: int, *, with_lmdb: bool = True) -> Data:
-    """Make records of `size` random bytes (the exact size varies by up to 1 %, as sizes do)."""
+    """Make records of `size` random bytes (the size of each varies by up to 1 %)."""
     data = Data(folder / f"{records}x{size}.frec", folder / f"{records}x{size}.lmdb", records, size)
     data.keys = [str(i).encode() for i in range(records)]
     noise = np.random.default_rng(0).integers(0, 256, 2 * size + 4096, np.uint8).tobytes()
@@ -89,9 +89,11 @@ def gather(folder: Path) -> Gather:
 
 @pytest.fixture
 def versus(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Time `ours` and each of `peers` in turn (one round each, over and over) and note the ratio of the medians.
+    """Time `ours` and each of `peers` in turn (one round each, repeatedly) and note the median
+    ratio.
 
-    pytest-benchmark times ours; the peers run, timed, in the set-up of each round, so that all see the same machine.
+    pytest-benchmark times ours. The peers are timed in the set-up of each round, so that all see
+    the same machine.
     """
 
     def run(
@@ -116,7 +118,8 @@ def versus(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., None
         mine = benchmark.stats.stats.median
         for name, (_, target, kind) in peers.items():
             theirs = statistics.median(times[name][2:])
-            # A speedup (their time over ours) is to be at least the target, a cost (ours over theirs) at most.
+            # A speedup (their time over ours) must reach the target; a cost (ours over theirs) must
+            # not exceed it.
             ratio = theirs / mine if kind == "speedup" else mine / theirs
             benchmark.extra_info[name] = {"seconds": theirs, "ratio": ratio, "target": target, "kind": kind}
             _ROWS.append((request.node.name, name, mine * scale, theirs * scale, ratio, _verdict(ratio, target, kind)))
@@ -130,25 +133,25 @@ def _verdict(ratio: float, target: float, kind: str) -> str:
 
 
 def note(name: str, peer: str, mine: float, theirs: float, target: float, kind: str) -> None:
-    """Add a row that is not a time (bytes, say) to the table."""
+    """Add a row to the table for a value that is not a time (for example, bytes)."""
     ratio = theirs / mine if kind == "speedup" else mine / theirs
     _ROWS.append((name, peer, mine, theirs, ratio, _verdict(ratio, target, kind)))
 
 
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Add cores and memory to what --benchmark-json writes, and leave the machine's name out."""
+    """Add cores and memory to the --benchmark-json output, and leave out the machine's name."""
     machine_info.pop("node", None)
     machine_info["cores"] = len(os.sched_getaffinity(0))
     machine_info["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def leave_out(name: str, why: str) -> None:
-    """Say below the table that a peer was not measured."""
+    """Report below the table that a peer was not measured."""
     _LEFT_OUT[name] = why
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the ratios, the figures that count."""
+    """Print the ratios."""
     if _ROWS:
         terminalreporter.section("ratios of medians, interleaved in one run")
         terminalreporter.write_line(f"{'what':58} {'against':26} {'ours':>11} {'theirs':>11} {'ratio':>7}  target")

@@ -1,4 +1,4 @@
-"""A contest: loaders in processes of their own, one epoch each in turn, over and over."""
+"""A contest runs loaders in processes of their own, one epoch each in turn, repeatedly."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from benches.peers.process import Contender
 
 ROUNDS = int(os.environ.get("FASTRECORD_BENCH_ROUNDS", "3"))
 
-MEAN_DIFFERS = 4.0  # of 255: of an epoch's pixels, other crops being drawn; an image shown wrongly is far off
+MEAN_DIFFERS = 4.0  # of 255: allowed difference of mean pixels, as crops differ; a wrong image differs by far more
 
 
 @contextmanager
 def started(
     names: dict[str, tuple[str, int, int]], data: Data, *, memory: bool = False
 ) -> Iterator[dict[str, Contender]]:
-    """Contenders by what they are called: module, threads, batch. Each has made its files and run an epoch.
+    """Start contenders by name (module, threads, batch); each makes its files and runs an epoch.
 
-    With `memory` that is the second one, and the first one's memory was looked at, since checking takes some too.
+    With `memory`, that is the second epoch; the memory of the first one is measured, since checking
+    takes memory, too.
 
-    One that cannot be measured is left out, which the summary tells; the first one has to run. So it is with one that
-    fails or hangs later.
+    A contender that cannot be measured, or that later fails or hangs, is left out, and the summary
+    reports it. The first contender must run.
 
     Raises:
-        ValueError: the images of one are not like those of the others.
+        ValueError: the images of one contender differ from the images of the others.
     """
     with ExitStack() as stack:
         all_of_them = {
@@ -38,7 +39,7 @@ def started(
             for name, (module, threads, batch) in names.items()
         }
         for contender in all_of_them.values():
-            stack.callback(contender.end)  # all of them, before any is waited for
+            stack.callback(contender.end)  # ends all of them before it waits for any
         ready: dict[str, Contender] = {}
         means: dict[str, float] = {}
         first = next(iter(names))
@@ -72,17 +73,17 @@ def contest(
     unit: str = "images",
     memory: bool = False,
 ) -> dict[str, float]:
-    """Run an epoch of each contender in turn, over and over.
+    """Run an epoch of each contender in turn, repeatedly.
 
     Args:
-        benchmark: pytest-benchmark's; it times the first one, and takes down what all of them did.
-        names: What they are called: module, threads, batch.
-        data: What they load.
+        benchmark: pytest-benchmark's; it times the first contender and records the results of all.
+        names: Names of the contenders: module, threads, batch.
+        data: The data that they load.
         rounds: Epochs of each.
-        unit: What an epoch is made of.
-        memory: Whether each runs an epoch in which its memory is looked at.
+        unit: The unit of an epoch's size.
+        memory: Whether each runs an epoch in which its memory is measured.
     Returns:
-        The median seconds of each.
+        The median seconds of each contender.
     """
     with started(names, data, memory=memory) as contenders:
         first, *others = contenders
@@ -125,7 +126,7 @@ def contest(
 
 
 def against(name: str, ours: str, theirs: str, seconds: dict[str, float], target: float, *, records: int) -> None:
-    """Note how much faster one is than the other, in us a record."""
+    """Note how much faster one contender is than the other, in us per record."""
     if ours in seconds and theirs in seconds:
         scale = 1e6 / records
         note(f"{name}: {ours}", theirs, seconds[ours] * scale, seconds[theirs] * scale, target, "speedup")

@@ -16,7 +16,7 @@ class Gather:
     """Gather extents into a buffer by `threads` threads: from memory by memcpy, or from a file by pread.
 
     Args:
-        folder: Where the compiled library is kept.
+        folder: The folder of the compiled library.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Gather:
         memory: NDArray[np.uint8] | None = None,
         fd: int = -1,
     ) -> None:
-        """Copy each extent behind the one before it."""
+        """Copy each extent after the one before it."""
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         base = None if memory is None else memory.ctypes.data
         arguments = (offsets.ctypes.data, lengths.ctypes.data, starts.ctypes.data, len(offsets), out.ctypes.data)

@@ -1,4 +1,5 @@
-"""The pairs of small patches of the benchmarks of arrays: low and high resolution, as super-resolution trains on."""
+"""Pairs of small patches for the array benchmarks: low and high resolution, as in
+super-resolution."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ PICTURES = 16
 
 @dataclass(frozen=True)
 class Pairs:
-    """Where the patches lie, record i in row i of both.
+    """The files of the patches; record i is row i of both.
 
     Attributes:
         lr: A .npy file, uint8 (N, 32, 32, 3).
@@ -35,14 +36,14 @@ class Pairs:
 
 
 def make_pairs(folder: Path, count: int = 20_000, seed: int = 0) -> Pairs:
-    """Cut patches from pictures with the statistics of photographs; the low resolution is the mean of 4 x 4 pixels.
+    """Cut patches from photograph-like pictures; the low resolution is the mean of 4 x 4 pixels.
 
-    Made once: the files' names say what they hold.
+    Made once: the files' names identify their content.
 
     Args:
-        folder: Where they are kept.
+        folder: The folder of the files.
         count: Pairs.
-        seed: Decides pictures and places.
+        seed: Determines pictures and places.
     """
     stem = f"pairs-{count}-{seed}"
     pairs = Pairs(folder / f"{stem}.lr.npy", folder / f"{stem}.hr.npy", count)

@@ -1,4 +1,4 @@
-"""The images of the loader's benchmarks: a folder given by the user, or ones made here that are as ImageNet's."""
+"""The images of the loader benchmarks: the user's folder, or generated images like ImageNet's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from PIL import Image
 
 from benches.peers import Data
 
-# Width and height, and how many of a hundred images have them; on average 468 x 401, as in ImageNet.
+# Width and height, and their share in percent; on average 468 x 401, as in ImageNet.
 SIZES = {(500, 375): 45, (500, 333): 12, (375, 500): 16, (333, 500): 7, (500, 500): 7, (250, 200): 5, (640, 480): 8}
-FULL_COLOUR = 0.76  # so many are 4:4:4, the others 4:2:0
+FULL_COLOUR = 0.76  # the share of 4:4:4 images; the others are 4:2:0
 DIFFERENT = 200
 
 
 def photo(rng: np.random.Generator, width: int, height: int) -> NDArray[np.uint8]:
-    """Gradients and noise of all scales, falling as those of photographs do: uint8 (height, width, 3)."""
+    """Gradients and noise with the spectrum of photographs: uint8 (height, width, 3)."""
     y, x = np.mgrid[0:height, 0:width] / max(width, height)
     light = rng.uniform(70, 180) + x * rng.normal(0, 60) + y * rng.normal(0, 60)
     pixels = np.stack([light + rng.normal(0, 15) + x * rng.normal(0, 20) for _ in range(3)], axis=2)
@@ -38,7 +38,7 @@ def photo(rng: np.random.Generator, width: int, height: int) -> NDArray[np.uint8
 
 
 def jpegs(count: int = DIFFERENT) -> Iterator[bytes]:
-    """JPEGs with the statistics of ImageNet's: 110 KB, 468 x 401 and 76 % of them 4:4:4, on average."""
+    """JPEGs with ImageNet's averages: 110 KB, 468 x 401, and 76 % of them 4:4:4."""
     rng = np.random.default_rng(0)
     sizes, weights = list(SIZES), np.array(list(SIZES.values())) / sum(SIZES.values())
     for _ in range(count):
@@ -50,10 +50,10 @@ def jpegs(count: int = DIFFERENT) -> Iterator[bytes]:
 
 
 def sources() -> list[bytes]:
-    """The images of the folder FASTRECORD_BENCH_IMAGES, or ours: JPEGs in RGB or grey, which every loader reads.
+    """The images in the folder FASTRECORD_BENCH_IMAGES, or generated ones: RGB or grey JPEGs.
 
     Raises:
-        ValueError: the folder holds none.
+        ValueError: the folder holds no such images.
     """
     folder = os.environ.get("FASTRECORD_BENCH_IMAGES")
     if not folder:
@@ -74,7 +74,7 @@ def sources() -> list[bytes]:
 
 
 def make_images(folder: Path, records: int) -> Data:
-    """Fill a folder with `records` files, a class for each: the label then tells which image a loader hands over."""
+    """Fill a folder with `records` files, one class each: the label then identifies the image."""
     given = os.environ.get("FASTRECORD_BENCH_IMAGES")
     name = Path(given).resolve().name if given else "synthetic"
     data = Data(folder / f"loader-{name}-{records}", records)

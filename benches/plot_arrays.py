@@ -1,8 +1,8 @@
-"""Draw what bench_arrays_peers.py measured, and write its and bench_arrays.py's tables in docs/performance.md.
+"""Plot the results of bench_arrays_peers.py, and write the array tables in docs/performance.md.
 
 `python -m pytest benches/bench_arrays.py benches/bench_arrays_peers.py --benchmark-json arrays.json`, then
-`python -m benches.plot_arrays arrays.json docs/img --page docs/performance.md`. Several files may be given: a later
-one's results replace an earlier one's.
+`python -m benches.plot_arrays arrays.json docs/img --page docs/performance.md`. With several files,
+later results replace earlier ones.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FIGURE = "arrays.svg"
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one contender did.
+    """The results of one contender.
 
     Attributes:
-        version, threads: What it is.
-        seconds, low, high: Of an epoch: the rounds' median, the quickest, the slowest.
-        cpu: Seconds of CPU time an epoch, median.
-        memory: Bytes that loading adds to what the process has.
+        version, threads: The measured version and its threads.
+        seconds, low, high: Seconds per epoch: median, fastest and slowest round.
+        cpu: Seconds of CPU time per epoch, median.
+        memory: Bytes that loading adds to the process.
     """
 
     version: str
@@ -71,13 +71,13 @@ def epochs(benchmark: dict[str, Any]) -> dict[str, Epoch]:
 
 
 def in_order(by_batch: dict[int, dict[str, Epoch]]) -> list[str]:
-    """Names of the contenders, the quickest with the smallest batches first."""
+    """Names of the contenders, fastest with the smallest batches first."""
     smallest = by_batch[min(by_batch)]
     return sorted(smallest, key=lambda name: smallest[name].seconds)
 
 
 def draw(by_batch: dict[int, dict[str, Epoch]], pairs: int, path: Path) -> None:
-    """A row for each contender, a dot for each size of batch, seconds an epoch on a logarithmic axis."""
+    """A row per contender and a dot per batch size: seconds per epoch, on a logarithmic axis."""
     names = in_order(by_batch)[::-1]
     figure = Figure(figsize=(8, 1 + 0.32 * len(names)))
     panel: Axes = figure.subplots()
@@ -90,7 +90,7 @@ def draw(by_batch: dict[int, dict[str, Epoch]], pairs: int, path: Path) -> None:
     for row, name in enumerate(names):
         seconds = [found[name].seconds for found in by_batch.values() if name in found]
         panel.hlines(row, min(seconds), max(seconds), color=OTHERS, linewidth=3, alpha=0.4, zorder=0)
-        # One label for both where the dots are close, or else each would cover the other's.
+        # Close dots share one label, so that labels do not overlap.
         label = " / ".join(f"{found[name].seconds:.2f}" for _, found in sorted(by_batch.items()) if name in found)
         last = max(found[name].high for found in by_batch.values() if name in found)
         panel.annotate(f"{label} s", (last, row), (8, 0), textcoords="offset points", va="center", fontsize=9)
@@ -112,7 +112,7 @@ def draw(by_batch: dict[int, dict[str, Epoch]], pairs: int, path: Path) -> None:
 
 
 def table(by_batch: dict[int, dict[str, Epoch]]) -> Iterator[str]:
-    """Rows of Markdown: each contender, with each size of batch."""
+    """Rows of Markdown: each contender with each batch size."""
     batches = sorted(by_batch)
     heads = [f"batches of {batch}, s an epoch | fastrecord is" for batch in batches]
     small = f"batches of {batches[0]}"
@@ -147,7 +147,7 @@ def others(benchmarks: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Draw all that the results hold."""
+    """Draw all results."""
     arguments, benchmarks, info = read_results(__doc__)
     by_batch = {
         int(name.removeprefix(AGAINST_OTHERS).rstrip("]")): benchmark

@@ -1,8 +1,8 @@
-"""Draw what bench_loader.py and bench_loader_limits.py measured, and write the table of docs/performance.md.
+"""Plot the loader benchmarks' results, and write the table of docs/performance.md.
 
 `python -m pytest benches/bench_loader.py benches/bench_loader_limits.py --benchmark-json loader.json`, then
-`python -m benches.plot_loader loader.json docs/img --page docs/performance.md`. Several files may be given: a later
-one's results replace an earlier one's.
+`python -m benches.plot_loader loader.json docs/img --page docs/performance.md`. With several files,
+later results replace earlier ones.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ mpl.rcParams.update(
     {"svg.hashsalt": "fastrecord", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 )
 
-# Okabe and Ito's colours, which the colour-blind tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 OURS, SAME, OTHERS, MARK = "#0072B2", "#56B4E9", "#999999", "#D55E00"
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What one contender did.
+    """The results of one contender.
 
     Attributes:
-        name, version, threads: What it is.
-        median, low, high: Images/s: of the rounds' median, slowest and fastest.
-        cpu: Milliseconds of CPU time an image, median.
+        name, version, threads: The contender, its version and its threads.
+        median, low, high: Images/s: of the median, slowest and fastest round.
+        cpu: Milliseconds of CPU time per image, median.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Rate:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a way of ours."""
+        """Whether it is one of our variants."""
         return self.name.startswith("fastrecord")
 
 
@@ -73,20 +73,20 @@ def rates(benchmark: dict[str, Any]) -> dict[str, Rate]:
 
 
 def colour(rate: Rate) -> str:
-    """Ours, ours with one thing left out, and others."""
+    """The colours of ours, ours without one feature, and others."""
     if not rate.ours:
         return OTHERS
     return SAME if "whole" in rate.name else OURS
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write an SVG that is the same whenever it is drawn."""
+    """Write an SVG; equal plots give equal bytes."""
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
     print(path)
 
 
 def peers(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
-    """Bars: images/s of each contender, and how many times as fast the loader is on the original files."""
+    """Bars: images/s of each contender, and the loader's speedup on the original files."""
     figure = Figure(figsize=(7.5, 0.5 + 0.28 * sum(map(len, by_threads.values()))))
     panels = figure.subplots(len(by_threads), 1, squeeze=False, sharex=True)[:, 0]
     for panel, (threads, found) in zip(panels, by_threads.items(), strict=True):
@@ -120,7 +120,7 @@ def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
     ends = []
     for name in by_threads[counts[-1]]:
         if "new workers" in name:
-            continue  # lines enough; the bars have it
+            continue  # enough lines; the bars show it
         points = [(count, by_threads[count][name]) for count in counts if name in by_threads[count]]
         rate = points[-1][1]
         style: dict[str, Any] = {"color": colour(rate), "linewidth": 2.2 if rate.ours else 1.2}
@@ -132,7 +132,7 @@ def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
         )
         grown = f", {rate.median / points[0][1].median:.2f} x" if len(points) > 1 else ""
         ends.append((rate.median, f"{name}{grown}", style["color"] if rate.ours else "black"))
-    # Names at the right, moved apart where lines end close to each other.
+    # Names at the right, moved apart if lines end close to each other.
     top = max(height for height, _, _ in ends)
     floor = float("-inf")
     line = {"arrowstyle": "-", "color": "#cccccc", "relpos": (0, 0.5), "shrinkB": 0}
@@ -149,7 +149,7 @@ def threads(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
 
 
 def memory(info: dict[str, Any], path: Path) -> None:
-    """Lines: memory over an epoch of a file that is larger than what the process may have."""
+    """Lines: memory during an epoch of a file that is larger than the process's limit."""
     figure = Figure(figsize=(6.5, 3))
     panel: Axes = figure.subplots()
     samples = info["samples"]
@@ -173,7 +173,7 @@ def memory(info: dict[str, Any], path: Path) -> None:
 
 
 def table(by_threads: dict[int, dict[str, Rate]]) -> Iterator[str]:
-    """Rows of Markdown: each contender, with each number of threads."""
+    """Rows of Markdown: each contender with each number of threads."""
     counts = sorted(by_threads)
     heads = [f"{count} thread{'s' if count > 1 else ''}, images/s | fastrecord is" for count in counts]
     yield f"| what | measured | {' | '.join(heads)} | CPU time an image, 1 thread |"
@@ -191,7 +191,7 @@ def table(by_threads: dict[int, dict[str, Rate]]) -> Iterator[str]:
 
 
 def threads_of(benchmarks: dict[str, Any], test: str) -> dict[int, dict[str, Rate]]:
-    """What the contenders of a test did, by the number of threads."""
+    """The contenders of a test, by number of threads."""
     return {
         int(name.rpartition("[")[2].rstrip("]")): rates(benchmark)
         for name, benchmark in benchmarks.items()
@@ -200,7 +200,7 @@ def threads_of(benchmarks: dict[str, Any], test: str) -> dict[int, dict[str, Rat
 
 
 def others(benchmarks: dict[str, Any]) -> Iterator[str]:
-    """Rows of Markdown: what is not a comparison with peers."""
+    """Rows of Markdown: results without a comparison to peers."""
     yield "| what | fastrecord | against | ratio |"
     yield "|---|---|---|---:|"
     names = {
@@ -230,13 +230,13 @@ def others(benchmarks: dict[str, Any]) -> Iterator[str]:
 
 
 def left_out(benchmarks: dict[str, Any]) -> list[str]:
-    """Say which contenders did not run."""
+    """Report the contenders that did not run."""
     names = {name for benchmark in benchmarks.values() for name in benchmark["extra_info"].get("left_out", ())}
     return [f"Not measured, as they did not run here: {', '.join(sorted(names))}.", ""] if names else []
 
 
 def machine(info: dict[str, Any]) -> str:
-    """What it ran on: processor, cores, memory."""
+    """The machine: processor, cores, memory."""
     cpu = info.get("cpu", {}).get("brand_raw", info["machine"])
     memory = f"{info['memory_bytes'] / 2**30:.0f} GiB"
     system = f"{info['system']} {info['release'].split('-')[0]}"
@@ -244,10 +244,10 @@ def machine(info: dict[str, Any]) -> str:
 
 
 def put(page: Path, lines: list[str], begin: str = BEGIN, end: str = END) -> None:
-    """Replace what a page has between two marks.
+    """Replace the text between two marks of a page.
 
     Raises:
-        ValueError: the page does not have each of them once.
+        ValueError: the page does not contain each mark exactly once.
     """
     text = page.read_text()
     if text.count(begin) != 1 or text.count(end) != 1:
@@ -258,10 +258,10 @@ def put(page: Path, lines: list[str], begin: str = BEGIN, end: str = END) -> Non
 
 
 def read_results(purpose: str | None) -> tuple[argparse.Namespace, dict[str, Any], dict[str, Any]]:
-    """Read what the command line names; the folder for plots is made.
+    """Read the files of the command line; create the folder for plots.
 
     Returns:
-        The arguments; benchmarks by name, a later result's instead of an earlier one's; what the last one ran on.
+        The arguments; benchmarks by name, later results replacing earlier ones; the last machine.
     """
     parser = argparse.ArgumentParser(description=purpose.splitlines()[0] if purpose else None)
     parser.add_argument("results", nargs="+", type=Path, help="what --benchmark-json wrote")
@@ -275,7 +275,7 @@ def read_results(purpose: str | None) -> tuple[argparse.Namespace, dict[str, Any
 
 
 def main() -> None:
-    """Draw all that the results hold."""
+    """Draw all results."""
     arguments, benchmarks, info = read_results(__doc__)
     by_threads, floats = threads_of(benchmarks, "test_random_resized_crops"), threads_of(benchmarks, "test_float_crops")
     lines = [f"Measured on: {machine(info)}.", ""]

@@ -1,6 +1,7 @@
-"""What each kind of shuffle does to randomness and to reads: the tables of docs/order.md.
+"""The effect of each shuffle mode on randomness and on reads: the tables of docs/order.md.
 
-`python -m benches.shuffles` prints them; `--file train.frec` reads that file, from its disk, instead of a made one.
+`python -m benches.shuffles` prints them; `--file train.frec` reads that file from its disk instead
+of a generated one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benches.bench_cold import disk_bytes, drop
 from benches.conftest import make
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 
-# As ImageNet: 1000 classes, one behind the other, 110 KB an image, so that default blocks have 32 records.
+# As in ImageNet: 1000 classes in order, 110 KB per image, so that default blocks have 32 records.
 RECORDS, CLASSES, BYTES, BATCH = 1_281_167, 1000, 110_000, 256
 KINDS: dict[str, dict[str, Any]] = {
     "full": {"shuffle": True},
@@ -58,7 +59,7 @@ def mixing(batches: FastRecordBatchSampler) -> tuple[float, float, float, float]
 
 
 def requests(batches: FastRecordBatchSampler, numbers: range, look_ahead: bool) -> Iterator[NDArray[np.int64]]:
-    """What the kernel is asked for with each batch, ascending: with blocks what is named ahead, else the batch."""
+    """Read requests per batch, ascending: the prefetched ones with blocks, else the batch's own."""
     ahead = batches._read_ahead(batches._begin()) if look_ahead else None
     for number in numbers:
         yield np.sort(batches.rows(number, epoch=0)) if ahead is None else ahead.rows(number)
@@ -69,9 +70,11 @@ def runs_of(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def modelled(batches: FastRecordBatchSampler, *, look_ahead: bool = True) -> tuple[float, float]:
-    """Bytes of a read, and bytes a second of a disk of 7200 revolutions a minute, both by arithmetic alone.
+    """Compute the bytes per read, and the bytes per second of a disk with 7200 revolutions per
+    minute.
 
-    Its head takes 1 to 10 ms to move, with the root of the distance, then half a turn; it reads 180 MB/s.
+    Its head moves in 1 to 10 ms, by the square root of the distance, then waits half a turn. It
+    reads 180 MB/s.
     """
     runs = [run for rows in requests(batches, range(400), look_ahead) for run in runs_of(rows) if len(run)]
     head, seconds, reads = 0, 0.0, 0
@@ -86,7 +89,7 @@ def modelled(batches: FastRecordBatchSampler, *, look_ahead: bool = True) -> tup
 
 
 def cold(path: Path, field: str, batches: FastRecordBatchSampler, *, look_ahead: bool) -> tuple[float, float]:
-    """Read one epoch with nothing of the file in the page cache: bytes a second, and bytes from the disk per byte."""
+    """Read one epoch with a cold page cache: bytes per second, and bytes from the disk per byte."""
     drop(path)
     before = disk_bytes()
     with fr.Reader(path) as reader:

@@ -1,9 +1,10 @@
-"""Loaders that benches/bench_loader.py compares: ours and its peers, each driven by one module here.
+"""The loaders of benches/bench_loader.py: ours and its peers, each driven by one module here.
 
-A module has `prepare(data, variant)`, which makes the loader's own files from the folder of images if they are not
-there, and `epochs(data, options)`, which returns a function: number of the epoch -> iterable of (images, labels), uint8
-(B, 3, 224, 224) or (B, 224, 224, 3), or normalised float32 (B, 3, 224, 224); RandomResizedCrop(224) and a random
-horizontal flip applied, in random order.
+A module has `prepare(data, variant)`, which makes the loader's own files from the folder of images
+if they do not exist, and `epochs(data, options)`, which returns a function. It maps the number of
+an epoch to an iterable of (images, labels). Images are uint8 (B, 3, 224, 224) or (B, 224, 224, 3),
+or normalised float32 (B, 3, 224, 224), in random order, after RandomResizedCrop(224) and a random
+horizontal flip.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Epochs = Callable[[int], Iterable[Batch]]
 
 @dataclass(frozen=True)
 class Data:
-    """A folder of images, a class for each, so that the labels of an epoch tell which images it held.
+    """A folder of images with a class for each, so that labels identify the images of an epoch.
 
     Attributes:
-        root: Where the folder `images` lies, and beside it the files that each loader makes of it.
+        root: The parent of the folder `images` and of the files that each loader makes.
         records: Number of images.
     """
 
@@ -49,12 +50,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Options:
-    """How a loader is to run.
+    """The settings of a loader.
 
     Attributes:
         threads: Threads, or worker processes; the process may run on as many cores.
         batch: Images a batch.
-        variant: What follows the colon in the contender's name; empty if nothing does.
+        variant: The part of the contender's name after the colon, or an empty string.
     """
 
     threads: int

@@ -1,9 +1,10 @@
-"""What the modules `arrays_*` share: loaders of pairs of small patches, which benches/bench_arrays_peers.py compares.
+"""Shared code of the modules `arrays_*`: loaders of patch pairs for bench_arrays_peers.py.
 
-A module has `prepare(data, variant)`, which makes the loader's own files from the pairs if they are not there, and
-`epochs(data, options)`, which returns a function: number of the epoch -> iterable of {"lr": uint8 (B, 32, 32, 3), "hr":
-uint8 (B, 128, 128, 3)}, all pairs once, in random order. A variant is words with a + between them; those that several
-modules know: `no-workers` reads in the process that trains, `fresh` workers are started for each epoch.
+A module has `prepare(data, variant)`, which makes the loader's own files from the pairs if they do
+not exist, and `epochs(data, options)`, which returns a function. It maps the number of an epoch to
+an iterable of {"lr": uint8 (B, 32, 32, 3), "hr": uint8 (B, 128, 128, 3)}: all pairs once, in random
+order. A variant consists of words joined by +. Several modules know `no-workers`, which reads in
+the training process, and `fresh`, which starts new workers for each epoch.
 """
 
 from __future__ import annotations
@@ -21,34 +22,35 @@ from benches.peers import Data, Options
 
 FIELDS = {"lr": (32, 32, 3), "hr": (128, 128, 3)}
 LENGTHS = {name: int(np.prod(shape)) for name, shape in FIELDS.items()}
-HR_UNIT = 255 * LENGTHS["lr"] + 1  # above what the bytes of the small patch can sum up to
+HR_UNIT = 255 * LENGTHS["lr"] + 1  # more than the largest sum of the small patch's bytes
 
 Batch = dict[str, torch.Tensor]
 Epochs = Callable[[int], Iterable[Batch]]
 
 
 def pairs(data: Data) -> Pairs:
-    """The pairs that all contenders' files are made of."""
+    """The pairs that all contenders' files are made from."""
     return make_pairs(data.root, data.records)
 
 
 def words(variant: str) -> set[str]:
-    """What a variant is made of."""
+    """The words of a variant."""
     return set(variant.split("+")) - {""}
 
 
 def data_loader(dataset: Dataset[Any], options: Options, **arguments: Any) -> Epochs:
-    """torch's DataLoader over a data set, as many workers as threads, kept from epoch to epoch if nothing else is said.
+    """torch's DataLoader over a data set: as many workers as threads, persistent unless stated.
 
     Args:
         dataset: What it loads from.
         options: How many workers, and whether they stay.
-        arguments: Further ones of the DataLoader's, instead of `batch_size` and `shuffle` if they say how to batch.
+        arguments: Further arguments of DataLoader; they replace `batch_size` and `shuffle` if they
+        define the batches.
     """
     said = words(options.variant)
     workers = 0 if "no-workers" in said else options.threads
     if not workers:
-        torch.set_num_threads(1)  # as DataLoader does in workers: so small a copy takes longer when threads share it
+        torch.set_num_threads(1)  # as DataLoader does in workers: threads slow down so small a copy
     loader: DataLoader[Any] = DataLoader(
         dataset,
         num_workers=workers,
@@ -59,14 +61,14 @@ def data_loader(dataset: Dataset[Any], options: Options, **arguments: Any) -> Ep
 
 
 def split(pair: Any) -> Batch:
-    """The two patches of a pair that is stored as one run of bytes, as views of it."""
+    """Split a pair stored as one run of bytes into its two patches, as views."""
     values = torch.from_numpy(np.frombuffer(pair, np.uint8))
     border = LENGTHS["lr"]
     return {"lr": values[:border].view(FIELDS["lr"]), "hr": values[border:].view(FIELDS["hr"])}
 
 
 def run(epochs: Epochs, number: int) -> int:
-    """Take all batches of an epoch and drop them; give the number of pairs that came."""
+    """Consume all batches of an epoch; return the number of pairs."""
     records = 0
     for batch in epochs(number):
         records += len(batch["hr"])
@@ -74,18 +76,18 @@ def run(epochs: Epochs, number: int) -> int:
 
 
 def _sums(batch: Batch) -> NDArray[np.int64]:
-    """A number for each pair that tells it from others: the sums of its two patches."""
+    """A number that identifies each pair: computed from the sums of its two patches."""
     lr, hr = (batch[name].flatten(1).sum(1, dtype=torch.int64) for name in FIELDS)
     found: NDArray[np.int64] = (hr * HR_UNIT + lr).numpy()
     return found
 
 
 def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str, Any]:
-    """Take all batches of an epoch and look at them.
+    """Consume all batches of an epoch and check them.
 
     Raises:
-        ValueError: A pair is missing or came twice, patches of two pairs came together, the order is the file's, or a
-            batch is not what it is to be.
+        ValueError: A pair is missing or repeated, patches of two pairs are mixed, the order is the
+        file's order, or a batch has a wrong form.
     """
     seen = []
     for batch in epochs(number):
@@ -107,7 +109,7 @@ def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str,
         raise ValueError(f"{len(came)} pairs came of {data.records}, and they are not each of those stored once")
     if np.array_equal(came, stored):
         raise ValueError("the pairs came in the order of the file")
-    # Workers that batch what they have may each have a rest.
+    # Each worker that makes its own batches may have a smaller last one.
     if len(seen) > -(-data.records // batch_size) + 1:
         raise ValueError(f"{len(seen)} batches of {data.records} pairs, {batch_size} in each")
     hr, lr = np.divmod(came, HR_UNIT)

@@ -1,7 +1,8 @@
-"""HDF5 by h5py: two data sets, a record a row; opened in each worker, as HDF5 cannot be shared between processes.
+"""HDF5 by h5py: two data sets, a record per row; each worker opens the file itself.
 
-By itself rows lie one behind the other, HDF5's default for what is not compressed; variant `chunked`: a chunk for each
-record, without a chunk cache, which random order has no use for; `lzf`: the same, compressed by h5py's fast codec.
+HDF5 files cannot be shared between processes. By default rows are contiguous, as HDF5 stores
+uncompressed data. Variant `chunked`: a chunk per record, without a chunk cache, which does not help
+in random order. Variant `lzf`: the same, compressed by h5py's fast codec.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def prepare(data: Data, variant: str) -> None:
 
 
 class Patches(Dataset[Batch]):
-    """Rows of a file that is opened where it is first read."""
+    """Rows of a file, which is opened at the first read."""
 
     def __init__(self, path: Path, records: int) -> None:
-        """Remember where it lies."""
+        """Store the path."""
         self.path = path
         self.records = records
         self._datasets: dict[str, Any] | None = None
@@ -68,5 +69,5 @@ class Patches(Dataset[Batch]):
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """A DataLoader."""
+    """Return a DataLoader."""
     return data_loader(Patches(_file(data, options.variant), data.records), options)

@@ -1,8 +1,9 @@
-"""LMDB: key = number of the record as decimal digits, value = the bytes of both patches, read by numpy's frombuffer.
+"""LMDB: key = record number in decimal digits, value = both patches, read by numpy's frombuffer.
 
-Variant `lz4`: the values are compressed by lz4's block format; by itself they are stored as they are, and the tensors
-that are collated are views of the mapping. Opened in each worker, as its documentation asks: without locks, read-ahead
-and clearing of memory; one transaction stays open.
+Variant `lz4`: the values are compressed in lz4's block format. By default they are uncompressed,
+and the collated tensors are views of the mapping. Each worker opens the environment itself, as the
+documentation recommends: without locks, read-ahead and clearing of memory. One transaction stays
+open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.utils.data import Dataset
 from benches.peers import Data, Options
 from benches.peers.arrays import LENGTHS, Batch, Epochs, data_loader, pairs, split, words
 
-AT_ONCE = 1000  # records a transaction
+AT_ONCE = 1000  # records per transaction
 
 
 def version() -> str:
@@ -30,7 +31,7 @@ def _file(data: Data, variant: str) -> Path:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Write the pairs; the size of the map has to be guessed beforehand."""
+    """Write the pairs; the size of the map must be estimated in advance."""
     path = _file(data, variant)
     if path.exists():
         return
@@ -50,10 +51,10 @@ def prepare(data: Data, variant: str) -> None:
 
 
 class Patches(Dataset[Batch]):
-    """Records of an environment that is opened where it is first read."""
+    """Records of an environment, which is opened at the first read."""
 
     def __init__(self, path: Path, records: int, *, lz4: bool) -> None:
-        """Remember where it lies."""
+        """Store the path."""
         self.path = str(path)
         self.records = records
         self.lz4 = lz4
@@ -75,6 +76,6 @@ class Patches(Dataset[Batch]):
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """A DataLoader."""
+    """Return a DataLoader."""
     patches = Patches(_file(data, options.variant), data.records, lz4="lz4" in words(options.variant))
     return data_loader(patches, options)

@@ -1,7 +1,7 @@
 """Two .npy files, mapped by numpy, indexed in random order.
 
-By itself: a record at a time, collated by a DataLoader's workers. Variant `batches`: a whole batch by one index, the
-fastest that numpy has; with `no-workers` there is no DataLoader at all.
+By default it reads one record at a time, collated by a DataLoader's workers. Variant `batches`: a
+whole batch by one index, numpy's fastest way; with `no-workers` it does not use a DataLoader.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Patches(Dataset[Batch]):
     """Both files, mapped once: workers inherit the mapping."""
 
     def __init__(self, data: Data) -> None:
-        """Map them; mode "c" (copy on write) lets torch wrap single records without a copy."""
+        """Map both files; mode "c" (copy on write) lets torch wrap single records without a
+        copy."""
         found = pairs(data)
         self.arrays: dict[str, NDArray[np.uint8]] = {
             name: np.asarray(np.load(path, mmap_mode="c")) for name, path in (("lr", found.lr), ("hr", found.hr))
@@ -47,7 +48,7 @@ class Patches(Dataset[Batch]):
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """A DataLoader, or a loop."""
+    """Return a DataLoader or a loop."""
     patches = Patches(data)
     said = words(options.variant)
     if "batches" not in said:

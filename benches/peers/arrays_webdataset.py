@@ -1,6 +1,7 @@
-"""webdataset: tar files, records mixed in a buffer, batches made in the workers, as its documentation advises.
+"""webdataset: tar files, a shuffle buffer, and batches made in the workers, as documented.
 
-By itself a record is one member, the bytes of both patches; variant `npy`: two .npy members, which it decodes.
+By default a record is one member, the bytes of both patches. Variant `npy`: two .npy members, which
+it decodes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _folder(data: Data, variant: str) -> Path:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Pack the pairs, `SHARDS` tar files."""
+    """Pack the pairs into `SHARDS` tar files."""
     folder = _folder(data, variant)
     if folder.exists():
         return
@@ -66,7 +67,7 @@ def _decode(sample: dict[str, Any]) -> Batch:
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """Shards in random order, each worker its own."""
+    """Shards in random order, each for one worker."""
     urls = [str(path) for path in sorted(_folder(data, options.variant).glob("*.tar"))]
     dataset = wds.WebDataset(urls, shardshuffle=SHARDS, workersplitter=wds.split_by_worker).shuffle(MIXED)
     if "npy" in words(options.variant):

@@ -1,8 +1,9 @@
 """Run one contender in a process of its own: `python -m benches.peers.child NAME ROOT RECORDS THREADS BATCH`.
 
-Reads commands from standard input, a line each, and answers each with a line of JSON: `epoch N` runs an epoch;
-`check N` runs one and looks at what came; `memory N` runs one and looks at what the process and its workers have for
-themselves; `files` makes the contender's files. What loaders print goes to standard error.
+Reads commands from standard input, one per line, and answers each with a line of JSON. `epoch N`
+runs an epoch; `check N` runs one and checks its batches; `memory N` runs one and measures the
+private memory of the process and its workers; `files` makes the contender's files. Output of the
+loaders goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,42 +24,44 @@ from benches.peers import Data, Epochs, Options, arrays
 from fastrecord.transforms import IMAGENET_MEAN, IMAGENET_STD
 
 MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
-LOOKS = 20  # how often an epoch's memory is looked at
+LOOKS = 20  # number of memory measurements per epoch
 
 
 def cpu() -> float:
-    """Seconds of CPU time that this process, its workers, and those of them that have ended have used."""
+    """Seconds of CPU time of this process and all its workers, including workers that have
+    ended."""
     process = psutil.Process()
     times = [process.cpu_times()]
     for child in process.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it has ended since: its time is among that of the ended ones
+        with suppress(psutil.NoSuchProcess):  # it has ended since: its time is included in the children's time
             times.append(child.cpu_times())
     ended = times[0].children_user + times[0].children_system
     return float(sum(time.user + time.system for time in times) + ended)
 
 
 def memory() -> int:
-    """Bytes of this process and its workers that the system cannot take back; pages that they share count once."""
+    """Bytes of this process and its workers that the system cannot reclaim; shared pages count
+    once."""
     process = psutil.Process()
     total = 0
     for each in [process, *process.children(recursive=True)]:
         try:
             text = Path(f"/proc/{each.pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended since, and has no memory
+            continue  # it has ended since and uses no memory
         lines = dict(line.split(":", 1) for line in text.splitlines()[1:])
         total += sum(int(lines[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
     return total
 
 
 def most_memory(epochs: Callable[[int], Iterable[Any]], number: int, batches: int) -> int:
-    """Run an epoch; give the most memory of some looks at it."""
+    """Run an epoch; return the largest of several memory measurements."""
     every = max(1, batches // LOOKS)
     return max(memory() for at, _ in enumerate(epochs(number)) if at % every == every - 1)
 
 
 def run(epochs: Epochs, number: int) -> int:
-    """Take all batches of an epoch and drop them; give the number of images that came."""
+    """Consume all batches of an epoch; return the number of images."""
     images = 0
     for batch, labels in epochs(number):
         images += len(batch)
@@ -68,17 +71,17 @@ def run(epochs: Epochs, number: int) -> int:
 
 
 def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str, Any]:
-    """Take all batches of an epoch and look at them.
+    """Consume all batches of an epoch and check them.
 
     Raises:
-        ValueError: An image is missing or came twice, or a batch is not what it is to be.
+        ValueError: An image is missing or repeated, or a batch has a wrong form.
     """
     seen: list[int] = []
     means: list[float] = []
     for batch, labels in epochs(number):
         shape = tuple(batch.shape)
         if batch.dtype == torch.float32 and shape[1:] == (3, 224, 224):
-            batch = 255 * (batch * STD + MEAN)  # as bytes would be
+            batch = 255 * (batch * STD + MEAN)  # the value range of bytes
         elif batch.dtype != torch.uint8:
             raise ValueError(f"a batch of {batch.dtype}")
         if shape not in {(len(labels), 3, 224, 224), (len(labels), 224, 224, 3)}:
@@ -93,10 +96,10 @@ def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str,
 
 
 def main() -> int:
-    """Serve until standard input ends."""
+    """Serve commands until standard input ends."""
     name, root, records, threads, batch = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # loaders print
+    os.dup2(2, 1)  # loaders print to standard output
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[: int(threads)])
     torch.set_num_threads(int(threads))
@@ -109,7 +112,7 @@ def main() -> int:
         print(json.dumps({"missing": str(error)}), file=answers, flush=True)
         return 0
     print(json.dumps({"version": contender.version()}), file=answers, flush=True)
-    # What an epoch is made of, and what is right about it, is another matter for arrays than for images.
+    # Arrays and images have different units and checks.
     runs, checks = (arrays.run, arrays.check) if module.startswith("arrays_") else (run, check)
     epochs: Any = None
     without = 0

@@ -20,11 +20,11 @@ def version() -> str:
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Nothing to make: the folder is what it reads."""
+    """Do nothing: it reads the folder itself."""
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """Two batches are under way, but none between epochs, as with the others: what is made then would not be timed."""
+    """Prefetch two batches, but none between epochs: that work would not be timed."""
     pipeline = Pipeline(options.batch, options.threads, None, seed=0, prefetch_queue_depth=AHEAD)
     with pipeline:
         encoded, labels = fn.readers.file(
@@ -48,7 +48,7 @@ def epochs(data: Data, options: Options) -> Epochs:
 
     def batches(number: int) -> Iterator[Batch]:
         count = data.records // options.batch
-        # The very first call starts as many runs as it has place for, later calls one each.
+        # The first call starts as many runs as the queue holds, each later call one.
         for _ahead in range(AHEAD if number else 1):
             pipeline.schedule_run()
         for batch in range(count):

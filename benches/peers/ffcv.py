@@ -1,4 +1,5 @@
-"""FFCV: its own file, decoded by its threads; each image is decoded whole, then cropped and resized."""
+"""FFCV: its own file, decoded by its threads; it decodes each image whole, then crops and
+resizes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def version() -> str:
 
 
 class _Encoded(np.ndarray[Any, Any]):
-    """Pixels that know the JPEG they come from."""
+    """Pixels that refer to their original JPEG."""
 
     jpeg: bytes
 
@@ -44,7 +45,7 @@ class _Images:
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Pack the same bytes. Its writer encodes images anew, so it is given the encoded ones in that place."""
+    """Pack the same bytes. Its writer encodes images again, so this passes it the encoded ones."""
     path = data.root / "ffcv.beton"
     if path.exists():
         return
@@ -56,7 +57,7 @@ def prepare(data: Data, _variant: str) -> None:
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """The file mapped, as it recommends where memory holds it."""
+    """Map the file, as it recommends for files that fit into memory."""
     loader = Loader(
         str(data.root / "ffcv.beton"),
         batch_size=options.batch,

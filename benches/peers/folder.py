@@ -1,7 +1,8 @@
 """torchvision: ImageFolder, transforms v2 and a DataLoader.
 
-Variants: `persistent` workers decode by Pillow, as ImageFolder does by itself; so do `fresh` ones, started each epoch;
-`torchcodec`: persistent workers decode by torchcodec, which has replaced torchvision.io.
+Variants: `persistent` workers decode with Pillow, ImageFolder's default; `fresh` workers do the
+same, but start again for each epoch; `torchcodec`: persistent workers decode with torchcodec, which
+has replaced torchvision.io.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def version() -> str:
 
 
 def decode(encoded: bytes) -> torch.Tensor:
-    """Decode a JPEG to uint8 (3, H, W), by torchcodec: with torchvision's transforms that is faster than by Pillow."""
-    # Not above: the other variants run without it.
+    """Decode a JPEG to uint8 (3, H, W) with torchcodec: faster than Pillow with these
+    transforms."""
+    # Imported here because the other variants run without it.
     from torchcodec.decoders import decode_jpeg
 
     pixels: torch.Tensor = decode_jpeg(bytes(encoded), mode="RGB")
@@ -39,16 +41,16 @@ def decode(encoded: bytes) -> torch.Tensor:
 
 
 def crop() -> v2.Compose:
-    """Crop, resize and flip a tensor, or an image of Pillow's."""
+    """Crop, resize and flip a tensor or a Pillow image."""
     return v2.Compose([v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip()])
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Nothing to make: the folder is what it reads."""
+    """Do nothing: it reads the folder itself."""
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """As many workers as threads."""
+    """Return a DataLoader with as many workers as threads."""
     by_torchcodec = options.variant == "torchcodec"
     dataset = ImageFolder(
         str(data.images),

@@ -1,8 +1,8 @@
 """Install the peers: `python -m benches.peers.install`.
 
-They go into an environment of their own, .cache/bench/peers, on top of the one that runs this: some of them ask for old
-versions of what others need, none may change torch, torchvision, numpy or Pillow, which all share. One that does not
-install is left out, and the benchmark says so.
+They go into a separate environment, .cache/bench/peers, on top of the one that runs this. Some need
+old versions of packages that others need too. The shared torch, torchvision, numpy and Pillow must
+not change. A peer that does not install is left out, and the benchmark reports it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent.parent.parent / ".cache" / "bench" / "peers"
 
 SHARED = ("torch", "torchvision", "numpy", "pillow")
 
-# Name -> what pip is called with, call by call.
+# Name -> arguments of each pip call.
 PEERS: dict[str, list[list[str]]] = {
     "torchcodec": [["torchcodec==0.17.0"]],  # BSD-3-Clause; decodes JPEGs without FFmpeg
     "turboloader": [["turboloader==2.39.0"]],  # MIT
@@ -26,11 +26,11 @@ PEERS: dict[str, list[list[str]]] = {
     "lmdb": [["lmdb==3.0.0", "lz4==4.4.5"]],  # OpenLDAP Public License; BSD-3-Clause
     "hdf5": [["h5py==3.16.0"]],  # BSD-3-Clause
     "litdata": [["litdata==0.2.76"]],  # Apache-2.0
-    # Apache-2.0, parts that it needs under NVIDIA's own licences; runs without a GPU.
+    # Apache-2.0; some required parts are under NVIDIA's own licences; runs without a GPU.
     "nvidia-dali": [["nvidia-dali-cuda130==2.4.0"]],
     # BSD-2-Clause; needs FFmpeg's libraries from the system (Debian: ffmpeg).
     "spdl": [["spdl==0.8.0"]],
-    # Apache-2.0. It asks for numpy < 2.2 and for the clients of all clouds; on local files it runs without them.
+    # Apache-2.0. It requires numpy < 2.2 and the clients of all clouds; local files need neither.
     "mosaicml-streaming": [
         ["transformers<5", "xxhash", "zstd", "brotli", "python-snappy", "cramjam", "catalogue"],
         ["--no-deps", "mosaicml-streaming==0.13.0"],
@@ -45,10 +45,10 @@ PEERS: dict[str, list[list[str]]] = {
 
 
 def main() -> int:
-    """Install all that can be."""
+    """Install all peers that can be installed."""
     venv.create(FOLDER, with_pip=True, clear=True)
     python = FOLDER / "bin" / "python"
-    # Its own packages come first on the path, then those of the environment that this runs in.
+    # Its own packages come first on the path, then the packages of the running environment.
     below = Path(sysconfig.get_path("purelib", vars={"base": str(FOLDER), "platbase": str(FOLDER)}))
     (below / "below.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     constraints = FOLDER / "constraints.txt"

@@ -1,4 +1,5 @@
-"""The yardstick of raw records: a memcpy of as many bytes of each as the crop has, into one buffer, used again."""
+"""The yardstick of raw records: a memcpy of the crop's byte count per record, into a reused
+buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def version() -> str:
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Read what ours reads."""
+    """Use the same file as our loader."""
     ours.prepare(data, "raw")
 
 
@@ -30,7 +31,8 @@ def epochs(data: Data, options: Options) -> Epochs:
         views = reader.read_batch(np.arange(data.records), ["image"])["image"]
         addresses = np.array([np.frombuffer(view, np.uint8).ctypes.data for view in views])
         first = bytes(views[0])
-    # Addresses tell how far the payloads lie apart; where the first one lies in the file, its bytes tell.
+    # Addresses give the distances between payloads; the content of the first one gives its place in
+    # the file.
     offsets = (addresses - addresses[0] + memory.tobytes().index(first)).astype(np.int64)
     out = np.empty((options.batch, SIZE, SIZE, 3), np.uint8)
     lengths = np.full(options.batch, SIZE * SIZE * 3, np.int64)

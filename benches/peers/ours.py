@@ -1,8 +1,9 @@
 """fastrecord's FastRecordLoader.
 
-Variants: `original` JPEGs; the same decoded `whole`, then cropped and resized by the same library; `crop-ready` JPEGs;
-`raw` records of 256 x 256 pixels, of which 224 x 224 are taken; `raw-resized`: the same, a random part of them resized.
-With `+float` batches are normalised float32.
+Variants: `original` JPEGs; `whole`: the same JPEGs decoded whole, then cropped and resized by the
+same library; `crop-ready` JPEGs; `raw` records of 256 x 256 pixels with crops of 224 x 224;
+`raw-resized`: resized random parts of the raw records. With `+float` batches are normalised
+float32.
 """
 
 from __future__ import annotations

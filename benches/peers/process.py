@@ -1,4 +1,4 @@
-"""The side of the benchmark: starts a contender's process and asks it for epochs."""
+"""The benchmark's side: `Contender` starts a loader's process and requests epochs from it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from typing import Any, Self
 from benches.peers import Data
 
 ROOT = Path(__file__).parent.parent.parent
-# Seconds that a contender may take to answer: an epoch, or making its files.
+# Time limit of an answer in seconds: an epoch, or making the files.
 LIMIT = float(os.environ.get("FASTRECORD_BENCH_LIMIT", "600"))
 
 
 def python() -> str:
-    """Where the peers are installed: FASTRECORD_BENCH_PYTHON, what `benches.peers.install` made, or this Python."""
+    """The Python with the peers: FASTRECORD_BENCH_PYTHON, the installed environment, or this
+    one."""
     made = ROOT / ".cache" / "bench" / "peers" / "bin" / "python"
     return os.environ.get("FASTRECORD_BENCH_PYTHON", str(made) if made.exists() else sys.executable)
 
@@ -31,20 +32,21 @@ class Contender:
     """A loader in a process of its own.
 
     Attributes:
-        missing: Why it cannot run, None if it can.
-        version: What is measured.
-        memory: What it answered when it was asked for its memory.
+        missing: The reason why it cannot run, or None.
+        version: The measured version.
+        memory: Its answer to the memory command.
     """
 
     def __init__(self, name: str, data: Data, *, threads: int, batch: int) -> None:
-        """Start it; it is ready after `wait`."""
+        """Start the process; it is ready after `wait`."""
         self.name = name
         self.missing: str | None = None
         self.version = ""
         self.memory: dict[str, int] = {}
         self.log = data.root / f"{name.replace(':', '-')}-{threads}-{batch}.log"
         arguments = [name, str(data.root), str(data.records), str(threads), str(batch)]
-        # Its package lies in this Python's environment: which version of it is measured is not the other's choice.
+        # The package belongs to this Python's environment, so the other environment cannot select
+        # its version.
         path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -66,10 +68,10 @@ class Contender:
         self.close()
 
     def wait(self) -> None:
-        """Let it start; some import for seconds.
+        """Wait until it has started; some imports take seconds.
 
         Raises:
-            RuntimeError: it failed, or did not answer in `LIMIT` seconds, after which it is killed.
+            RuntimeError: it failed, or was killed because it did not answer in `LIMIT` seconds.
         """
         answer = self._answer()
         self.missing, self.version = answer.get("missing"), answer.get("version", "")
@@ -78,24 +80,24 @@ class Contender:
         """Send a command; see benches/peers/child.py.
 
         Raises:
-            RuntimeError: as `wait`; the message has the end of its log.
+            RuntimeError: as in `wait`; the message has the end of its log.
         """
         stream = self._process.stdin
         if stream is None or self._process.poll() is not None:
             raise RuntimeError(self._told())
-        with suppress(BrokenPipeError):  # it has ended since: so says the answer
+        with suppress(BrokenPipeError):  # it has ended since, and the answer reports that
             stream.write(f"{command}\n".encode())
             stream.flush()
         return self._answer()
 
     def end(self) -> None:
-        """Let it end; `close` waits for that."""
+        """Ask it to end; `close` waits for that."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """End it and wait."""
+        """End the process and wait."""
         self.end()
         try:
             self._process.wait(20)
@@ -120,7 +122,7 @@ class Contender:
         return answer
 
     def _kill(self) -> None:
-        """End it and its workers, whatever they do."""
+        """Kill the process and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -130,7 +132,7 @@ class Contender:
         return f"{self.name}: status {self._ended()}; its log ends with:\n{end}"
 
     def _ended(self) -> int:
-        """Return the status of one whose output has ended, and that must end, too."""
+        """Return the exit status of a process whose output has ended."""
         try:
             return self._process.wait(20)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""spdl: its FFmpeg decoder in a pool of threads; crop, scaling and flip by a filter of FFmpeg for each image."""
+"""spdl: its FFmpeg decoder in a thread pool; an FFmpeg filter per image crops, scales and flips."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from benches.peers import SIZE, Batch, Data, Epochs, Options
 
-CHUNK = 16  # images a task: with one each, handing tasks to threads takes longer than reading them
+CHUNK = 16  # images per task: with one each, scheduling takes longer than reading
 
 
 def version() -> str:
@@ -24,11 +24,11 @@ def version() -> str:
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Nothing to make: the folder is what it reads."""
+    """Do nothing: it reads the folder itself."""
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """Sizes are read beforehand: the filter has to name the crop, and asking each image for its size costs time."""
+    """Read the sizes in advance: the filter must name the crop, and each size query costs time."""
     files = data.files()
     sizes = []
     for path in files:

@@ -1,7 +1,7 @@
-"""TurboLoader: one pass in C++ decodes what the random crop needs, resizes, flips and normalises to float32.
+"""TurboLoader: one C++ pass decodes the part for the crop, resizes, flips and normalises it.
 
-It gives nothing but float32. Variants: JPEGs in a tar file; `raw`: its own file of 256 x 256 pixels, of which a random
-part is resized.
+It returns float32 only. Variants: JPEGs in a tar file; `raw`: resized random parts of its own file
+of 256 x 256 pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Pack the same bytes in the order of their labels, and, for `raw`, its own file of their pixels."""
+    """Pack the same bytes in label order and, for `raw`, its own file of their pixels."""
     tar, raw = data.root / "turboloader.tar", data.root / "turboloader.tbl"
     if not tar.exists():
         temporary = tar.with_suffix(".tmp")
@@ -53,7 +53,7 @@ def epochs(data: Data, options: Options) -> Epochs:
     def batches(number: int) -> Iterator[Batch]:
         loader.set_epoch(number)
         for images, meta in loader:
-            # A sample has no label: its number in the file is that.
+            # A sample has no label: its number in the file replaces it.
             yield torch.as_tensor(images), torch.as_tensor(meta["indices"])
 
     return batches

@@ -1,4 +1,4 @@
-"""webdataset: a tar for each worker, torchcodec decodes, torchvision crops in workers."""
+"""webdataset: a tar file per worker; workers decode with torchcodec and crop with torchvision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version() -> str:
 
 
 def prepare(data: Data, _variant: str) -> None:
-    """Pack the same bytes, `SHARDS` tar files."""
+    """Pack the same bytes into `SHARDS` tar files."""
     folder = data.root / "webdataset"
     if folder.exists():
         return
@@ -41,7 +41,7 @@ def prepare(data: Data, _variant: str) -> None:
 
 
 def epochs(data: Data, options: Options) -> Epochs:
-    """Shards in random order, records mixed in a buffer, batches made in the workers."""
+    """Shards in random order, a shuffle buffer for records, and batches made in the workers."""
     crops = crop()
 
     def image_and_label(sample: tuple[bytes, bytes]) -> tuple[torch.Tensor, int]:
