@@ -1,6 +1,7 @@
-"""Write scikit-learn's bundled handwritten digits as JPEGs in class folders: OUT/train/7/0012.jpg, OUT/val/7/0012.jpg.
+"""Write scikit-learn's handwritten digits as JPEGs in class folders: OUT/train/7/0012.jpg.
 
-1,797 real scans of 8x8 pixels, enlarged to 64x64. Every fifth image of each digit is held out for validation.
+1,797 real scans of 8x8 pixels, enlarged to 64x64. Every fifth image of each digit is held out for
+validation, in OUT/val.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def write_digits(out: Path) -> Counter[str]:
         split = "val" if seen[digit] % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else "train"
         folder = out / split / str(digit)
         folder.mkdir(parents=True, exist_ok=True)
-        gray = np.rint(scan * (255 / 16)).astype(np.uint8)  # a scan counts the ink of 4x4 pixels: 0 to 16
+        gray = np.rint(scan * (255 / 16)).astype(np.uint8)  # a pixel counts the ink of 4x4 pixels: 0 to 16
         Image.fromarray(gray).resize((SIZE, SIZE), Image.Resampling.BICUBIC).save(
             folder / f"{seen[digit]:04d}.jpg", quality=92
         )

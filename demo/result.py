@@ -1,4 +1,4 @@
-"""Show how a training run went: a line per epoch, the held-out accuracy, and where the picture lies."""
+"""Show a training run: a line per epoch, the held-out accuracy, and the path of the picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-NEEDED = 96.0  # percent; a run that learns is well above it, a broken one far below
+NEEDED = 96.0  # percent; a working run is well above it, a broken one far below
 
 
 def result(run: Path) -> float:

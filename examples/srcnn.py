@@ -1,20 +1,20 @@
-"""Train SRCNN (Dong et al., 2014) on pairs of patches, and say where the time of each epoch goes.
+"""Train SRCNN (Dong et al., 2014) on pairs of patches, and report the time of each epoch's phases.
 
     python examples/srcnn.py IMAGES --patch 32 --scale 4 --batch-size 8 --epochs 5
     python examples/srcnn.py PAIRS.frec --batch-size 8 --epochs 5
 
-Given a folder of images, patches are cut out of them and packed first: the large ones as they are, the small ones from
-the image made smaller by Pillow's bicubic filter. A .frec file is one of `fastrecord pack --pairs`, with or without
---decode.
+For a folder of images, the script first cuts patches and packs them: large ones unchanged, small
+ones from the image reduced by Pillow's bicubic filter. A .frec file comes from `fastrecord pack
+--pairs`, with or without --decode.
 
-The network sees the small patch enlarged by bicubic interpolation, and is begun as the identity: what it learns comes
-on top of what bicubic interpolation gives. Loss and PSNR are those of RGB values; the last records are held out for
-validation.
+The network receives the small patch enlarged by bicubic interpolation. It starts as the identity,
+so that it learns an improvement on bicubic interpolation. Loss and PSNR refer to RGB values. The
+last records are held out for validation.
 
-An epoch's time is divided into phases: data (waiting for the batch, its crops included), forward (to the device,
-enlarging, the network, the loss), backward, and update (the optimiser). On a GPU each phase ends with a
-synchronisation, without which the time of one would show up in another; --no-sync leaves them out: then phases are what
-the host did, and epochs take what they really take.
+An epoch's time is divided into phases: data (waiting for the batch, including its crops), forward
+(transfer to the device, enlarging, network, loss), backward, and update (the optimiser). On a GPU
+each phase ends with a synchronisation; otherwise its time would appear in another phase. --no-sync
+omits these: the phases then show the host's time, and epochs take their real time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ PHASES = ("data", "forward", "backward", "update")
 
 
 class SRCNN(nn.Module):
-    """Three convolutions, 64 and 32 features between them, that improve an image which was enlarged before.
+    """Three convolutions with 64 and 32 features between them; they improve an enlarged image.
 
     Args:
-        kernels: Sizes of the convolutions, odd numbers; 9-1-5 is the paper's first network, 9-5-5 its largest.
+        kernels: Sizes of the convolutions, odd numbers; 9-1-5 is the paper's first network, 9-5-5
+        its largest.
     """
 
     def __init__(self, kernels: Sequence[int] = (9, 1, 5)) -> None:
@@ -56,7 +57,8 @@ class SRCNN(nn.Module):
             for inputs, outputs in ((3, 64), (64, 32), (32, 3))
         )
         with torch.no_grad():
-            # Three features carry the image through; the last layer hardly looks at the others, which are noise, yet.
+            # Three features carry the image through; the last layer almost ignores the others,
+            # which start as noise.
             for layer in (self.first, self.middle):
                 layer.weight[:3] = nn.init.dirac_(torch.empty_like(layer.weight))[:3]
             nn.init.dirac_(self.last.weight)
@@ -66,14 +68,14 @@ class SRCNN(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images (B, 3, H, W) of values in [0, 1], improved."""
+        """Return improved images (B, 3, H, W) with values in [0, 1]."""
         features = functional.relu(self.middle(functional.relu(self.first(images))))
         improved: torch.Tensor = self.last(features)
         return improved
 
 
 class Phases:
-    """Adds up the time of an epoch by what it was spent on: each moment belongs to one phase."""
+    """Adds up the time of an epoch by phase: each moment belongs to one phase."""
 
     def __init__(self, device: torch.device, *, synchronise: bool) -> None:
         self.device, self.synchronise = device, synchronise and device.type == "cuda"
@@ -81,7 +83,7 @@ class Phases:
         self.last = time.perf_counter()
 
     def end(self, phase: str) -> None:
-        """Count the time since the last phase ended for this one."""
+        """Assign the time since the end of the last phase to this one."""
         if self.synchronise:
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
@@ -94,15 +96,15 @@ class Phases:
 
 
 def pack_patches(folder: Path, out: Path, *, patch: int, scale: int, per_image: int, seed: int) -> None:
-    """Write patches of all images below a folder, those of one image one after the other.
+    """Write patches of all images below a folder, grouped by image.
 
     Args:
-        folder: Files that are no images are left out.
+        folder: Files that are not images are left out.
         out: The file; fields lr, uint8 (patch, patch, 3), hr, `scale` times as large, and key.
         patch: Side of the small patches in pixels.
-        scale: How many times as large the large ones are.
-        per_image: Patches of an image, at most; they do not overlap.
-        seed: Of the choice among those that there are.
+        scale: The ratio between large and small patches.
+        per_image: Maximum number of patches per image; they do not overlap.
+        seed: Seed of the choice among the possible patches.
     """
     side = patch * scale
     schema = fr.Schema(
@@ -113,7 +115,7 @@ def pack_patches(folder: Path, out: Path, *, patch: int, scale: int, per_image: 
         }
     )
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    random.Random(seed).shuffle(paths)  # so that the last records, of validation, are not all of one kind
+    random.Random(seed).shuffle(paths)  # so that the last records, for validation, are not all of one kind
     unusable = 0
     with fr.Writer(out, schema, metadata={"scale": scale}) as writer:
         for path in paths:
@@ -157,7 +159,8 @@ def make_loader(
 ) -> fr.FastRecordLoader:
     """Return a loader of dicts: lr, uint8 (B, 3, crop, crop), and hr, `scale` times as large.
 
-    Mirrored at random and shuffled to train; else the same crops in the same order at each `set_epoch(0)`.
+    Training batches are mirrored at random and shuffled; others repeat the same crops and order at
+    each `set_epoch(0)`.
     """
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": train, "drop_last": train, "seed": seed}
     schema = dataset.readers[0].schema
@@ -174,14 +177,14 @@ def enlarge(small: torch.Tensor, scale: int) -> torch.Tensor:
 
 
 def squared_error(images: torch.Tensor, truth: torch.Tensor, border: int) -> torch.Tensor:
-    """Return the squared error of all values together, without a border that is hard to guess, float64."""
+    """Return the sum of squared errors, float64, without the border, which is hard to predict."""
     inner = (slice(None), slice(None), slice(border, -border), slice(border, -border))
     return (images[inner].clamp(0, 1) - truth[inner]).double().square().sum()
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: fr.FastRecordLoader, scale: int, device: torch.device) -> tuple[float, float]:
-    """Return the peak signal-to-noise ratio over all patches in decibels: the network's, and that of bicubic alone."""
+    """Return the peak signal-to-noise ratios over all patches in decibels: network and bicubic."""
     loader.set_epoch(0)
     model.eval()
     errors, count = torch.zeros(2, dtype=torch.float64, device=device), 0
@@ -223,7 +226,8 @@ def train_epoch(
 
 @contextmanager
 def patches(arguments: argparse.Namespace) -> Iterator[Path]:
-    """Give the file to train on; one that was made of a folder is removed at the end, unless it has a name."""
+    """Yield the training file; a file made from a folder is removed at the end, unless it has a
+    name."""
     source = Path(arguments.source)
     if not source.is_dir():
         yield source
@@ -288,7 +292,7 @@ def run(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def kernels(text: str) -> tuple[int, ...]:
-    """Return the sizes that `9-1-5` stands for."""
+    """Return the kernel sizes that `9-1-5` represents."""
     sizes = tuple(int(part) for part in text.split("-"))
     if len(sizes) != 3 or any(size < 1 or size % 2 == 0 for size in sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is not three odd numbers like 9-1-5")

@@ -1,6 +1,8 @@
-"""What pip calls to build the package: maturin, once all that the C libraries and Rust need is known to be there.
+"""The build backend that pip calls: maturin, after a check for the tools of the C libraries and
+Rust.
 
-Without this look a missing assembler shows after the dependencies are downloaded, at the end of pages of CMake.
+Without this check, a missing assembler only shows after the download of the dependencies, below
+pages of CMake output.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ __all__ = [
 Settings = Mapping[str, Any] | None
 
 _COMPILER, _MAKE, _NASM, _CMAKE = "a C compiler", "make", "nasm", "cmake"
-# By package manager: the command, and the packages whose names differ from the tools'.
+# By package manager: the command, and the packages whose names differ from the tool names.
 _MANAGERS = {
     "apt-get": ("apt-get update && {0}apt-get install -y", {_COMPILER: "build-essential", _MAKE: "build-essential"}),
     "dnf": ("dnf install -y", {_COMPILER: "gcc"}),
@@ -42,18 +44,19 @@ _MANAGERS = {
     "pacman": ("pacman -S --needed", {_COMPILER: "base-devel", _MAKE: "base-devel"}),
     "apk": ("apk add", {_COMPILER: "build-base", _MAKE: "build-base"}),
 }
-# maturin would say that pip does not use it, as this module is named in pyproject.toml in its place.
+# Otherwise maturin warns that pip does not use it, because pyproject.toml names this module
+# instead.
 os.environ.setdefault("MATURIN_NO_MISSING_BUILD_BACKEND_WARNING", "1")
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return what else pip is to install: the first that it asks."""
+    """Return the further requirements that pip must install; pip calls this first."""
     _check()
     return list(maturin.get_requires_for_build_wheel(config_settings))
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
-    """Write the metadata; the first that is called with --no-build-isolation."""
+    """Write the metadata; with --no-build-isolation pip calls this first."""
     _check()
     return str(maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings))
 
@@ -67,7 +70,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build a wheel that leads to the checkout."""
+    """Build a wheel that refers to the checkout (editable install)."""
     _check()
     return str(maturin.build_editable(wheel_directory, config_settings, metadata_directory))
 
@@ -77,7 +80,7 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 
 def _check() -> None:
-    """End the process with one sentence about what is missing."""
+    """End the process with one sentence that names the missing tools."""
     problems = [*_tools(), *_rust()]
     if problems:
         sys.exit(f"fastrecord cannot be built: {'; and '.join(problems)}")
@@ -91,7 +94,7 @@ def _tools() -> list[str]:
         missing.append(_MAKE)
     if not shutil.which(os.environ.get("CMAKE", "cmake")):
         missing.append(_CMAKE)
-    # libjpeg-turbo's SIMD code; elsewhere the compiler assembles it.
+    # For libjpeg-turbo's SIMD code; on other architectures the compiler assembles it.
     if platform.machine().lower() in ("x86_64", "amd64") and not (
         "ASM_NASM" in os.environ or shutil.which("nasm") or shutil.which("yasm")
     ):
@@ -103,7 +106,7 @@ def _tools() -> list[str]:
 
 
 def _compiles() -> bool:
-    """Return whether there is a C compiler, and the C library's headers, which some systems install apart from it."""
+    """Return whether a C compiler and the C library's headers exist; some systems split them."""
     command = [*shlex.split(os.environ.get("CC", "cc")), "-E", "-x", "c", "-"]
     try:
         done = subprocess.run(command, input=b"#include <stdlib.h>\n", capture_output=True, check=False)
@@ -129,7 +132,7 @@ def _rust() -> list[str]:
             [os.environ.get("RUSTC", "rustc"), "--version"], capture_output=True, text=True, check=False
         )
     except OSError:
-        return []  # without Rust maturin installs one for the build
+        return []  # without Rust, maturin installs a toolchain for the build
     found = re.match(r"rustc (\d+)\.(\d+)\S*", done.stdout)
     if found is None or (int(found[1]), int(found[2])) >= tuple(map(int, wanted.split(".")[:2])):
         return []

@@ -13,7 +13,7 @@ WRITE, READ, KEPT, OUTSIDE = "#e3f0e6", "#e2ecf8", "#f7ecd5", "#f1f2f4"
 
 
 class Box(NamedTuple):
-    """A box with a title, lines of text, and in its last line the folders that do the work."""
+    """A box with a title and lines of text; the last line names the folders that do the work."""
 
     x: int
     y: int
@@ -40,7 +40,7 @@ class Box(NamedTuple):
 
 
 def arrow(*points: tuple[int, int], dashed: bool = False) -> str:
-    """Return a line through the points with a head at its end."""
+    """Return a line through the points with an arrowhead at its end."""
     path = " ".join(f"{x},{y}" for x, y in points)
     dash = ' stroke-dasharray="5 4"' if dashed else ""
     return f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="1.5" marker-end="url(#head)"{dash}/>'
@@ -99,7 +99,7 @@ def picture() -> str:
         ).draw(),
         Box(320, 264, 200, 74, READ, "Check and save", ("verify, repair",), "operations/, repair/").draw(),
         arrow((820, 234), (820, 374)),
-        # Reading.
+        # Readers.
         label(20, 366, "Reading"),
         Box(
             20,

@@ -1,8 +1,9 @@
-"""Hold what goes into the module and the wheel against deny.toml, and list its licences.
+"""Check the contents of the module and the wheel against deny.toml, and list their licences.
 
-Needs cargo, and no network where the crates have been downloaded. Without arguments it checks: Cargo.lock fits
-Cargo.toml, all crates come from crates.io with a licence that is allowed, so do the packages that the installed
-fastrecord needs, and THIRD_PARTY_LICENSES is current. `--write` writes it.
+Needs cargo, and no network if the crates have been downloaded. Without arguments it checks that
+Cargo.lock fits Cargo.toml, that all crates come from crates.io with an allowed licence, that the
+packages required by the installed fastrecord have one, too, and that THIRD_PARTY_LICENSES is
+current. `--write` writes that file.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXTS = "THIRD_PARTY_LICENSES"
 CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
 TARGET = "x86_64-unknown-linux-gnu"
-# Where a crate may be taken under several licences it is under the first of these, so that one text is enough.
+# A crate with several licences is used under the first of these, so that one text suffices.
 PREFERRED = ("MIT", "BSD-3-Clause", "BSD-2-Clause", "Zlib", "0BSD", "Unicode-3.0", "Unlicense", "Apache-2.0")
-# C libraries that crates bring and the module holds: crate -> (name, licence, files below the crate).
+# C libraries that crates contain and the module includes: crate -> (name, licence, files below the
+# crate).
 BUNDLED = {
     "turbojpeg-sys": (
         "libjpeg-turbo",
@@ -34,7 +36,7 @@ BUNDLED = {
     "zstd-sys": ("zstd", "BSD-3-Clause", ("zstd/LICENSE",)),
     "lz4-sys": ("lz4", "BSD-2-Clause", ("liblz4/lib/LICENSE",)),
 }
-# What packages call their licences, in words.
+# The names of licences in package metadata.
 NAMES = {
     "apache 2.0": "Apache-2.0",
     "apache-2.0 license": "Apache-2.0",
@@ -50,9 +52,10 @@ NAMES = {
     "python software foundation license": "PSF-2.0",
     "the unlicense (unlicense)": "Unlicense",
 }
-# Of packages that users install beside the wheel, which passes none of them on: these licences are fine, too.
+# Users install these packages beside the wheel, which does not redistribute them: these licences
+# are allowed, too.
 BESIDE = {"CC0-1.0", "HPND", "ISC", "LGPL-2.1-or-later", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Python-2.0", "BSL-1.0"}
-# NVIDIA's own terms hold for what PyTorch brings for its GPUs.
+# NVIDIA's own terms apply to the GPU packages that PyTorch requires.
 VENDOR = re.compile(r"(nvidia|cuda)[-_]")
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
 documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
@@ -70,12 +73,12 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 
 
 class LicenseError(Exception):
-    """Something is not as deny.toml asks for."""
+    """An item violates deny.toml."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something that the module holds: its name, version, licence, and the text that goes with it."""
+    """A part of the module: its name, version, licence, and the licence's text."""
 
     name: str
     version: str
@@ -84,7 +87,7 @@ class Part:
 
 
 def is_allowed(expression: str, allowed: Collection[str]) -> bool:
-    """Return whether an SPDX expression leaves a choice of allowed licences only."""
+    """Return whether an SPDX expression allows a choice of allowed licences only."""
     tokens = re.findall(r"[()]|[^\s()/]+|/", expression)
     position = 0
 
@@ -132,9 +135,9 @@ def is_allowed(expression: str, allowed: Collection[str]) -> bool:
 
 
 def cargo_metadata() -> dict[str, Any]:
-    """Return what cargo says of all crates; an error if Cargo.lock would have to change."""
+    """Return cargo's metadata of all crates; fail if Cargo.lock would have to change."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
-    # What only tests need may not have been downloaded yet.
+    # Crates that only tests need may not have been downloaded yet.
     for options in (["--offline"], []):
         done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode == 0:
@@ -146,7 +149,8 @@ def cargo_metadata() -> dict[str, Any]:
 
 
 def linked(graph: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the crates, ours left out, that the module is made of: what only builds or tests need is not in it."""
+    """Return the crates that the module contains, without ours and without build and test
+    dependencies."""
     packages = {package["id"]: package for package in graph["packages"]}
     edges = {node["id"]: node["deps"] for node in graph["resolve"]["nodes"]}
     pending = [id_ for id_, package in packages.items() if package["name"] == "fastrecord-python"]
@@ -166,7 +170,7 @@ def own(graph: dict[str, Any]) -> set[str]:
 
 
 def check_lock(text: str, ours: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with the sources that Cargo.lock names; `ours` are the workspace's own crates."""
+    """Yield errors in the sources that Cargo.lock names; `ours` are the workspace's own crates."""
     for package in tomllib.loads(text)["package"]:
         where = f"{package['name']} {package['version']}"
         if package["name"] in ours:
@@ -179,7 +183,7 @@ def check_lock(text: str, ours: Collection[str]) -> Iterator[str]:
 
 
 def check_crates(packages: Iterable[dict[str, Any]], allowed: Collection[str]) -> Iterator[str]:
-    """Yield which crates have a licence that is not allowed."""
+    """Yield the crates whose licence is not allowed."""
     for package in packages:
         where = f"crate {package['name']} {package['version']}"
         if not package["license"]:
@@ -189,7 +193,7 @@ def check_crates(packages: Iterable[dict[str, Any]], allowed: Collection[str]) -
 
 
 def license_of(info: metadata.PackageMetadata) -> str | None:
-    """Return the licence that an installed package says, as an SPDX expression as far as it can be told."""
+    """Return the licence of an installed package, as an SPDX expression if possible."""
     for expression in info.get_all("License-Expression") or []:
         return str(expression)
     said = [str(text) for text in info.get_all("License") or [] if 0 < len(text) < 80]
@@ -201,7 +205,8 @@ def license_of(info: metadata.PackageMetadata) -> str | None:
 
 
 def check_wheels(root: str, allowed: Collection[str]) -> Iterator[str]:
-    """Yield which of the packages that an installed one needs, extras left out, have a licence that is not allowed."""
+    """Yield the dependencies of an installed package, without extras, whose licence is not
+    allowed."""
     pending, seen = [root], set()
     while pending:
         name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
@@ -211,7 +216,7 @@ def check_wheels(root: str, allowed: Collection[str]) -> Iterator[str]:
         try:
             info = metadata.metadata(name)
         except metadata.PackageNotFoundError:
-            continue  # of another platform
+            continue  # for another platform
         for need in metadata.requires(name) or []:
             named = re.match(r"[\w.-]+", need)
             if named and "extra ==" not in need:
@@ -232,7 +237,7 @@ def check_wheels(root: str, allowed: Collection[str]) -> Iterator[str]:
 
 
 def parts(packages: Iterable[dict[str, Any]]) -> Iterator[Part]:
-    """Yield what the module holds, each with its licence's text."""
+    """Yield the parts of the module, each with its licence text."""
     for package in packages:
         folder = Path(package["manifest_path"]).parent
         yield Part(package["name"], package["version"], package["license"], _text(package, folder))
@@ -249,7 +254,7 @@ def parts(packages: Iterable[dict[str, Any]]) -> Iterator[Part]:
 
 
 def _text(package: dict[str, Any], folder: Path) -> str:
-    """Return the text of the licence that a crate is taken under."""
+    """Return the text of the licence that a crate is used under."""
     files = [
         file
         for file in folder.iterdir()
@@ -274,7 +279,7 @@ def _text(package: dict[str, Any], folder: Path) -> str:
 
 
 def render(found: Iterable[Part]) -> str:
-    """Return the list of all parts, and behind it each text once."""
+    """Return the list of all parts, followed by each text once."""
     by_text: dict[str, list[Part]] = {}
     for part in found:
         text = "\n".join(line.rstrip() for line in part.text.strip().splitlines())
