@@ -1,5 +1,4 @@
-"""Cold reads, with the page cache dropped before each round: speed, and bytes read from the
-disk."""
+"""Cold reads, after dropping the page cache: speed, and bytes read from the disk."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def against_pread(
     name: str,
     lmdb_target: float,
 ) -> None:
-    """Time cold batches against lmdb and 32 threads of pread (default and random read-ahead
-    advice)."""
+    """Time cold batches against lmdb and 32 pread threads (default and random advice)."""
     _, offsets, lengths = extents(data)
     out = np.empty(BATCH * data.size, np.uint8)
     out.fill(0)

@@ -106,8 +106,7 @@ def test_first_batch_of_a_million_records(folder: Path, benchmark: Any) -> None:
 
 
 def test_memory_over_an_epoch(folder: Path, benchmark: Any) -> None:
-    """An epoch over a file of 2 GB in a process limited to 1 GiB of private memory
-    (RLIMIT_DATA)."""
+    """An epoch over a 2 GB file in a process with 1 GiB of private memory (RLIMIT_DATA)."""
     encoded = sources()
     limit, total = 1 << 30, 1 << 31
     path = folder / "loader-2-gib.frec"

@@ -19,8 +19,10 @@ SIZE = 110_000
 
 @pytest.fixture(scope="session")
 def images(folder: Path) -> Path:
-    """10,000 files of 110 KB in 100 class folders, each a JPEG header and noise: packing keeps
-    bytes."""
+    """10,000 files of 110 KB in 100 class folders, each a JPEG header and noise.
+
+    Packing keeps their bytes.
+    """
     root = folder / "images"
     if not root.exists():
         from io import BytesIO

@@ -89,8 +89,7 @@ def gather(folder: Path) -> Gather:
 
 @pytest.fixture
 def versus(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Time `ours` and each of `peers` in turn (one round each, repeatedly) and note the median
-    ratio.
+    """Time `ours` and each of `peers` in turn (one round each) and note the median ratio.
 
     pytest-benchmark times ours. The peers are timed in the set-up of each round, so that all see
     the same machine.

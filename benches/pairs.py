@@ -1,5 +1,4 @@
-"""Pairs of small patches for the array benchmarks: low and high resolution, as in
-super-resolution."""
+"""Pairs of small patches in low and high resolution for the array benchmarks."""
 
 from __future__ import annotations
 

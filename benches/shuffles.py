@@ -43,8 +43,11 @@ def sampler(n: int, **options: Any) -> FastRecordBatchSampler:
 
 
 def mixing(batches: FastRecordBatchSampler) -> tuple[float, float, float, float]:
-    """Of 200 batches all over an epoch: distinct classes, entropy of the classes in bits, neighbours of one class, and
-    distinct classes of 20 batches in a row together."""
+    """Measure the class diversity of 200 batches spread over an epoch.
+
+    Returns distinct classes, entropy of the classes in bits, neighbours of one class, and the
+    distinct classes of 20 consecutive batches together.
+    """
     seen, entropies, neighbours, stretches = [], [], [], []
     for number in np.linspace(0, len(batches) - 20, 200).astype(int).tolist():
         labels = batches.rows(number, epoch=0) * CLASSES // RECORDS
@@ -70,8 +73,7 @@ def runs_of(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def modelled(batches: FastRecordBatchSampler, *, look_ahead: bool = True) -> tuple[float, float]:
-    """Compute the bytes per read, and the bytes per second of a disk with 7200 revolutions per
-    minute.
+    """Compute the bytes per read, and the bytes per second of a 7200 rpm disk.
 
     Its head moves in 1 to 10 ms, by the square root of the distance, then waits half a turn. It
     reads 180 MB/s.

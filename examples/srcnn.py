@@ -226,8 +226,7 @@ def train_epoch(
 
 @contextmanager
 def patches(arguments: argparse.Namespace) -> Iterator[Path]:
-    """Yield the training file; a file made from a folder is removed at the end, unless it has a
-    name."""
+    """Yield the training file; remove a file made from a folder, unless it has a name."""
     source = Path(arguments.source)
     if not source.is_dir():
         yield source

@@ -1,5 +1,4 @@
-"""The build backend that pip calls: maturin, after a check for the tools of the C libraries and
-Rust.
+"""The build backend for pip: maturin, after a check for the tools that the build needs.
 
 Without this check, a missing assembler only shows after the download of the dependencies, below
 pages of CMake output.

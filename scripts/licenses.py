@@ -87,7 +87,7 @@ class Part:
 
 
 def is_allowed(expression: str, allowed: Collection[str]) -> bool:
-    """Return whether an SPDX expression allows a choice of allowed licences only."""
+    """Return whether an SPDX expression permits use under allowed licences alone."""
     tokens = re.findall(r"[()]|[^\s()/]+|/", expression)
     position = 0
 
@@ -149,8 +149,7 @@ def cargo_metadata() -> dict[str, Any]:
 
 
 def linked(graph: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the crates that the module contains, without ours and without build and test
-    dependencies."""
+    """Return the module's crates, without ours and without build and test dependencies."""
     packages = {package["id"]: package for package in graph["packages"]}
     edges = {node["id"]: node["deps"] for node in graph["resolve"]["nodes"]}
     pending = [id_ for id_, package in packages.items() if package["name"] == "fastrecord-python"]
@@ -205,8 +204,7 @@ def license_of(info: metadata.PackageMetadata) -> str | None:
 
 
 def check_wheels(root: str, allowed: Collection[str]) -> Iterator[str]:
-    """Yield the dependencies of an installed package, without extras, whose licence is not
-    allowed."""
+    """Yield a package's dependencies, without extras, whose licence is not allowed."""
     pending, seen = [root], set()
     while pending:
         name = re.sub(r"[-_.]+", "-", pending.pop()).lower()

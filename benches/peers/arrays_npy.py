@@ -31,8 +31,7 @@ class Patches(Dataset[Batch]):
     """Both files, mapped once: workers inherit the mapping."""
 
     def __init__(self, data: Data) -> None:
-        """Map both files; mode "c" (copy on write) lets torch wrap single records without a
-        copy."""
+        """Map both files; mode "c" (copy on write) lets torch wrap records without a copy."""
         found = pairs(data)
         self.arrays: dict[str, NDArray[np.uint8]] = {
             name: np.asarray(np.load(path, mmap_mode="c")) for name, path in (("lr", found.lr), ("hr", found.hr))

@@ -28,8 +28,7 @@ LOOKS = 20  # number of memory measurements per epoch
 
 
 def cpu() -> float:
-    """Seconds of CPU time of this process and all its workers, including workers that have
-    ended."""
+    """Seconds of CPU time of this process and all its workers, including ended ones."""
     process = psutil.Process()
     times = [process.cpu_times()]
     for child in process.children(recursive=True):
@@ -40,8 +39,7 @@ def cpu() -> float:
 
 
 def memory() -> int:
-    """Bytes of this process and its workers that the system cannot reclaim; shared pages count
-    once."""
+    """Unreclaimable bytes of this process and its workers; shared pages count once."""
     process = psutil.Process()
     total = 0
     for each in [process, *process.children(recursive=True)]:

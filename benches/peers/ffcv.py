@@ -1,5 +1,4 @@
-"""FFCV: its own file, decoded by its threads; it decodes each image whole, then crops and
-resizes."""
+"""FFCV: its threads decode each image of its own file whole, then crop and resize."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The yardstick of raw records: a memcpy of the crop's byte count per record, into a reused
-buffer."""
+"""Yardstick of raw records: a memcpy of a crop's bytes per record into a reused buffer."""
 
 from __future__ import annotations
 

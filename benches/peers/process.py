@@ -22,8 +22,7 @@ LIMIT = float(os.environ.get("FASTRECORD_BENCH_LIMIT", "600"))
 
 
 def python() -> str:
-    """The Python with the peers: FASTRECORD_BENCH_PYTHON, the installed environment, or this
-    one."""
+    """The peers' Python: FASTRECORD_BENCH_PYTHON, the installed environment, or this one."""
     made = ROOT / ".cache" / "bench" / "peers" / "bin" / "python"
     return os.environ.get("FASTRECORD_BENCH_PYTHON", str(made) if made.exists() else sys.executable)
 
