@@ -194,7 +194,7 @@ fn grey_jpegs_give_three_equal_channels() {
 
 #[test]
 fn ycck_jpegs_are_taken_for_inverted_cmyk_as_pillow_does() {
-    // Adobe stores inverted ink: 255 is no ink. Cyan 51 of 255, magenta 102, yellow 153, black 55.
+    // Adobe stores inverted ink: 255 means no ink. Cyan 51 of 255, magenta 102, yellow 153, black 55.
     let stored = [255 - 51, 255 - 102, 255 - 153, 255 - 55];
     let data = encode_jpeg(&stored.repeat(64 * 48), 64, 48, &JpegOptions { quality: 100, ..JpegOptions::default() });
     let data = data.unwrap();

@@ -1,5 +1,5 @@
 //! Repair saves every intact record of a damaged file exactly, and lists the others.
-#![allow(clippy::single_range_in_vec_init)] // the rest may be a single range
+#![allow(clippy::single_range_in_vec_init)] // a list of ranges may hold only one
 
 mod common;
 
@@ -111,7 +111,7 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
         match place {
             Place::Block(_, _, first, end) => touched.extend(*first..=*end),
             Place::Payload(_, record) => drop(touched.insert(*record)),
-            // If the metadata is damaged, that of an older commit is used, which may lack a
+            // If the metadata is damaged, an older commit supplies it, which may lack a
             // dictionary.
             Place::Dictionary(_) | Place::Metadata => touched.extend(0..*records),
             _ => {}

@@ -119,7 +119,7 @@ fn every_part_that_a_reader_must_refuse_is_refused() {
         forge.directory[1] = entry(2, 0, VALUES, 8, [0, 512, at, 4096]);
         forge.build(|_| ())
     };
-    refused(&table(4096), "directory entry 1"); // the entries end at the footer, the check table behind its start
+    refused(&table(4096), "directory entry 1"); // the entries end at the footer, and the check table lies after its start
 }
 
 #[test]
