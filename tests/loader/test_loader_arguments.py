@@ -105,6 +105,15 @@ def test_images_grow_from_the_next_iteration_on(data: fr.FastRecordDataset) -> N
     assert pickle.loads(pickle.dumps(made)).image == made.image
 
 
+def test_a_transform_that_the_data_set_gets_later_is_refused_too(data: fr.FastRecordDataset) -> None:
+    loader = fr.FastRecordLoader(data, 4, shuffle=True, image=Resize(8))
+    data.transform = str
+    with pytest.raises(ValueError, match="the data set has a transform"):
+        iter(loader)
+    data.transform = None
+    assert len(list(loader)) == len(loader)
+
+
 def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) -> None:
     loader = fr.FastRecordLoader(data, 8, shuffle=False, image=Resize(16))
     arrays = fr.FastRecordLoader(data.select(["label"]), 8, shuffle=False)

@@ -176,10 +176,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if others:
             refuse_arguments(type(self).__name__, others, list(inspect.signature(FastRecordLoader).parameters)[:-1])
         self._dataset = dataset = _as_dataset(dataset)
-        if dataset.transform is not None:
-            raise ValueError(
-                "the data set has a transform, which runs in Python: say image= or batch_transform= instead"
-            )
+        _refuse_transform(dataset)
         self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
@@ -259,6 +256,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over an epoch, or over the rest of it after `load_state_dict`; see the class."""
+        _refuse_transform(self._dataset)  # the transform may have been set since
         if self._plan is None:
             self._plan = self._maker.plan()
         self._warn_of_runs()
@@ -479,6 +477,16 @@ def _as_dataset(dataset: Any) -> FastRecordDataset:
         return FastRecordDataset(dataset)
     way_out = ": say dataset.subset(indices) instead" if type(dataset).__name__ == "Subset" else ""
     raise TypeError(f"dataset is a FastRecordDataset or a path, not {type(dataset).__name__}{way_out}")
+
+
+def _refuse_transform(dataset: FastRecordDataset) -> None:
+    """Refuse a data set whose samples are changed in Python.
+
+    Raises:
+        ValueError: it has a transform.
+    """
+    if dataset.transform is not None:
+        raise ValueError("the data set has a transform, which runs in Python: say image= or batch_transform= instead")
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
