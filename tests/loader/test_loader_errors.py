@@ -326,7 +326,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ({"batch_size": None, "batch_sampler": [[0]], "seed": -1}, ValueError, "seed is from 0 to"),
         ({"shuffle": "block"}, (TypeError, ValueError), "shuffle is"),
-        ({"shuffle": None}, TypeError, "say shuffle=True to train .* or shuffle=False to evaluate"),
         ({"seed": -1}, ValueError, "seed is from 0 to"),
         ({"image": None}, ValueError, "one of image= .* and images="),
         ({"images": {"image": Resize(4)}}, ValueError, "one of image= .* and images="),

@@ -277,7 +277,7 @@ def test_a_hundred_million_records_take_no_memory() -> None:
         ({"batch_size": 0}, ValueError, "batch_size is at least 1, not 0"),
         ({"batch_size": 2.0}, TypeError, "batch_size is an int, not float: 2.0"),
         ({"batch_size": True}, TypeError, "batch_size is an int, not a bool"),
-        ({"shuffle": None}, TypeError, "say shuffle=True to train .* or shuffle=False to evaluate"),
+        ({"shuffle": None}, TypeError, "shuffle is True, False or 'blocks', not None"),
         ({"shuffle": 1}, TypeError, "shuffle is True, False or 'blocks', not 1"),
         ({"seed": -1}, ValueError, "seed is from 0 to 18446744073709551615, not -1"),
         ({"seed": 1 << 64}, ValueError, "seed is from 0 to"),

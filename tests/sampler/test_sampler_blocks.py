@@ -271,7 +271,7 @@ def test_states_of_version_1_are_read(shuffle: bool) -> None:
     ("options", "error", "message"),
     [
         ({"shuffle": "block"}, ValueError, "shuffle is True, False or 'blocks', not 'block'"),
-        ({"shuffle": None}, TypeError, "say shuffle=True to train"),
+        ({"shuffle": None}, TypeError, "shuffle is True, False or 'blocks', not None"),
         ({"block_records": 0}, ValueError, "block_records is from 1 to"),
         ({"window_blocks": 1 << 63}, ValueError, "window_blocks is from 1 to"),
         ({"window_blocks": 2.0}, TypeError, "window_blocks is an int, not float: 2.0"),
