@@ -183,8 +183,9 @@ fn an_interrupted_wait_may_be_repeated() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 40, false)]);
     let loader = start(&plan, 1);
+    // Seconds of work: a wait looks for an interrupt every 100 ms.
     let spares = Spares::new(0);
-    let loads: Vec<Load> = (0..100).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
+    let loads: Vec<Load> = (0..2000).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
     let last = loads.last().unwrap();
     let mut asked = 0;
     let outcome = last.wait(|| {
