@@ -21,6 +21,7 @@ from fastrecord._core import (
     __version__,
     decode_image,
 )
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.operations.add_field import add_field, drop_field
 from fastrecord.schema import (
     FieldType,
@@ -101,6 +102,7 @@ __all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
     "CorruptFileError",
     "Dataset",
     "DecodeError",
+    "Decoding",
     "FastRecordBatchSampler",
     "FastRecordDataset",
     "FastRecordError",

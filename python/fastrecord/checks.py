@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,14 @@ def flag(name: str, value: Any) -> bool:
     """Check a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """Check a word against the allowed words."""
+    if not isinstance(value, str) or value not in allowed:
+        *others, last = (f'"{word}"' for word in allowed)
+        raise ValueError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
     return value
 
 
