@@ -2,6 +2,7 @@
 # the system packages that scripts/need finds missing: as root it installs them, else it prints the
 # command.
 PYTHON ?= python3
+# PYTEST_ARGS="-n0" runs the Python tests in one process, one after the other.
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,7 +70,7 @@ test-rust: setup
 
 test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
-	$(BIN)/python -m pytest -m "$$marked" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$$marked" -n $(shell echo $$(($$(nproc) < 4 ? $$(nproc) : 4))) --dist worksteal $(PYTEST_ARGS)
 
 torture: setup ## break things for some hours, and write what came of it into docs/reliability.md
 	$(BIN)/python -m tests.torture --page docs/reliability.md
