@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 import fastrecord as fr
 from benches.conftest import note
-from benches.native import Gather
-from benches.pairs import Pairs, make_pairs
-from benches.peers import Data, arrays_ours
+from benches.peers import Data
+from benches.peers.arrays import ours
+from benches.support.native import Gather
+from benches.support.pairs import Pairs, make_pairs
 
 THREADS = min(2, len(os.sched_getaffinity(0)))
 FIELDS = {"lr": 32 * 32 * 3, "hr": 128 * 128 * 3}
@@ -52,7 +53,7 @@ def files(folder: Path) -> Files:
     """Made once, and shared with the benchmarks of the peers."""
     data = Data(folder / "arrays", 20_000)
     data.root.mkdir(exist_ok=True)
-    arrays_ours.prepare(data, "")
+    ours.prepare(data, "")
     return Files(data.root / "pairs-20000.frec", make_pairs(data.root))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from benches.contest import against, contest
-from benches.pairs import make_pairs
 from benches.peers import Data
+from benches.support.contest import against, contest
+from benches.support.pairs import make_pairs
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -30,24 +30,24 @@ MEMMAP = ".npy memmap, whole batches, no workers"
 # With a DataLoader that has as many worker processes as our loader has threads.
 BY_WORKERS = f"{THREADS} worker{'s' if THREADS > 1 else ''}"
 WORKERS = {
-    f"LMDB, lz4, {BY_WORKERS}": "arrays_lmdb:lz4",
-    f"LMDB, {BY_WORKERS}": "arrays_lmdb",
-    f"HDF5, {BY_WORKERS}": "arrays_hdf5",
-    f"HDF5, a chunk for each record, {BY_WORKERS}": "arrays_hdf5:chunked",
-    f"webdataset, {BY_WORKERS}": "arrays_webdataset",
-    f"webdataset, .npy members, {BY_WORKERS}": "arrays_webdataset:npy",
-    f".npy memmap, {BY_WORKERS}": "arrays_npy",
-    f".npy memmap, {BY_WORKERS}, new ones each epoch": "arrays_npy:fresh",
-    f".npy memmap, whole batches, {BY_WORKERS}": "arrays_npy:batches",
+    f"LMDB, lz4, {BY_WORKERS}": "arrays.lmdb:lz4",
+    f"LMDB, {BY_WORKERS}": "arrays.lmdb",
+    f"HDF5, {BY_WORKERS}": "arrays.hdf5",
+    f"HDF5, a chunk for each record, {BY_WORKERS}": "arrays.hdf5:chunked",
+    f"webdataset, {BY_WORKERS}": "arrays.webdataset",
+    f"webdataset, .npy members, {BY_WORKERS}": "arrays.webdataset:npy",
+    f".npy memmap, {BY_WORKERS}": "arrays.npy",
+    f".npy memmap, {BY_WORKERS}, new ones each epoch": "arrays.npy:fresh",
+    f".npy memmap, whole batches, {BY_WORKERS}": "arrays.npy:batches",
 }
 # In the training process, which waits during the reads.
 ALONE = {
-    MEMMAP: "arrays_npy:batches+no-workers",
-    ".npy memmap, no workers": "arrays_npy:no-workers",
-    "LMDB, no workers": "arrays_lmdb:no-workers",
-    "HDF5, no workers": "arrays_hdf5:no-workers",
+    MEMMAP: "arrays.npy:batches+no-workers",
+    ".npy memmap, no workers": "arrays.npy:no-workers",
+    "LMDB, no workers": "arrays.lmdb:no-workers",
+    "HDF5, no workers": "arrays.hdf5:no-workers",
 }
-CONTENDERS = {OURS: "arrays_ours", OURS_LZ4: "arrays_ours:lz4", **ALONE, **WORKERS}
+CONTENDERS = {OURS: "arrays.ours", OURS_LZ4: "arrays.ours:lz4", **ALONE, **WORKERS}
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import fastrecord as fr
 from benches.bench_read import BATCH, extents
 from benches.conftest import Data, make, note
-from benches.native import Gather
+from benches.support.native import Gather
 
 
 def drop(*paths: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from benches.contest import ROUNDS, against, contest
 from benches.peers import Data
-from benches.pictures import make_images
+from benches.support.contest import ROUNDS, against, contest
+from benches.support.pictures import make_images
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 import fastrecord as fr
 from benches.conftest import note
-from benches.pictures import jpegs, sources
+from benches.support.pictures import jpegs, sources
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import fastrecord as fr
 from benches.conftest import Data
-from benches.native import Gather
+from benches.support.native import Gather
 
 BATCH = 256
 THREADS = 2

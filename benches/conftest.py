@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from benches.native import Gather
+from benches.support.native import Gather
 
 _ROWS: list[tuple[str, str, float, float, float, str]] = []
 _LEFT_OUT: dict[str, str] = {}

@@ -111,7 +111,7 @@ def main() -> int:
         return 0
     print(json.dumps({"version": contender.version()}), file=answers, flush=True)
     # Arrays and images have different units and checks.
-    runs, checks = (arrays.run, arrays.check) if module.startswith("arrays_") else (run, check)
+    runs, checks = (arrays.run, arrays.check) if module.startswith("arrays.") else (run, check)
     epochs: Any = None
     without = 0
     for line in sys.stdin:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import fastrecord as fr
-from benches.native import Gather
 from benches.peers import SIZE, Batch, Data, Epochs, Options, ours
+from benches.support.native import Gather
 
 
 def version() -> str:

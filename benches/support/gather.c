@@ -1,5 +1,5 @@
 /* The C yardstick of read_batch_into: the cost of a batch if only the copying is left. Threads take
- * records one by one and copy memory by memcpy, or the file by pread. Compiled by benches/native.py. */
+ * records one by one and copy memory by memcpy, or the file by pread. Compiled by benches/support/native.py. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-"""Shared code of the modules `arrays_*`: loaders of patch pairs for bench_arrays_peers.py.
+"""Shared code of the modules of this folder: loaders of patch pairs for bench_arrays_peers.py.
 
 A module has `prepare(data, variant)`, which makes the loader's own files from the pairs if they do
 not exist, and `epochs(data, options)`, which returns a function. It maps the number of an epoch to
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from benches.pairs import Pairs, make_pairs
 from benches.peers import Data, Options
+from benches.support.pairs import Pairs, make_pairs
 
 FIELDS = {"lr": (32, 32, 3), "hr": (128, 128, 3)}
 LENGTHS = {name: int(np.prod(shape)) for name, shape in FIELDS.items()}

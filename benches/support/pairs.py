@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.pictures import photo
+from benches.support.pictures import photo
 
 SIDE = 128
 SCALE = 4

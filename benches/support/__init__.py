@@ -1,0 +1,1 @@
+"""Data, contests and native code that several benches share."""
