@@ -63,7 +63,7 @@ test: test-rust test-python ## every test: the core's, then the package's, the s
 
 test-rust: setup
 	if cargo nextest --version >/dev/null 2>&1; then \
-	  cargo nextest run -p fastrecord-core -p fastrecord-model && cargo test -q -p fastrecord-core --doc; \
+	  cargo nextest run -p fastrecord-core -p fastrecord-model && cargo test -q -p fastrecord-core -p fastrecord-model --doc; \
 	else \
 	  cargo test -p fastrecord-core -p fastrecord-model; \
 	fi
