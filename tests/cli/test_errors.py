@@ -7,8 +7,6 @@ import copy
 import json
 import pickle
 import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,27 +15,25 @@ from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.errors import codes_of, extended, plain, with_more
+from fastrecord.errors import Code, codes_of, extended, plain, with_more
+from scripts.error_codes import with_tables
 from tests.conftest import write_bytes, write_images
 from tests.support.commands import failed, run
 
 ROOT = Path(__file__).parents[2]
 NAMED = {name for name, kind in vars(_core).items() if isinstance(kind, type) and issubclass(kind, fr.FastRecordError)}
+MODULES = sorted((ROOT / "python" / "fastrecord").rglob("*.py"))
 BAD_PAYLOADS = [b"a" * 3000, b"b" * 3000]
 
 
-def documented() -> list[tuple[str, list[str]]]:
-    """Return each code of the page with its error classes."""
-    rows = re.findall(r"^\| (FR\d{3}) \| (.*?) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
-    return [(code, re.findall(r"`(\w+)`", classes)) for code, classes in rows]
-
-
-def raised() -> Iterator[tuple[str, str, str]]:
-    """Yield (place, class, message template) of each FastRecord error in the Python package."""
-    for path in sorted((ROOT / "python" / "fastrecord").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
-                yield f"{path.name}:{node.lineno}", node.func.id, ast.unparse(node.args[0])
+def codes_used() -> set[str]:
+    """Return the codes that the core, the binding and the package raise."""
+    rust = ROOT / "rust"
+    sources = [rust / "core" / "src" / "error" / "code.rs", *(rust / "python" / "src").rglob("*.rs")]
+    # Skip examples in comments and docstrings.
+    text = "\n".join(re.sub(r"//.*", "", path.read_text().split("#[cfg(test)]")[0]) for path in sources)
+    named = {name for path in MODULES for name in re.findall(r"\bCode\.([A-Z_0-9]+)", path.read_text())}
+    return set(re.findall(r"FR\d{3}", text)) | {Code[name] for name in named}
 
 
 def corrupt(path: Path) -> Path:
@@ -48,31 +44,21 @@ def corrupt(path: Path) -> Path:
     return path
 
 
-def test_every_code_is_documented_once_and_every_documented_one_is_used() -> None:
-    rust = ROOT / "rust"
-    sources = [rust / "core" / "src" / "error" / "code.rs", *(rust / "python" / "src").rglob("*.rs")]
-    # Skip examples in comments and docstrings.
-    text = "\n".join(re.sub(r"//.*", "", path.read_text().split("#[cfg(test)]")[0]) for path in sources)
-    used = set(re.findall(r"FR\d{3}", text)) | {code for _, _, message in raised() for code in codes_in(message)}
-    counts = Counter(code for code, _ in documented())
-    assert set(counts) == used
-    assert max(counts.values()) == 1
+def test_the_table_holds_every_code_that_is_raised_and_makes_the_page() -> None:
+    assert codes_used() == set(Code)
+    page = (ROOT / "docs" / "errors.md").read_text()
+    assert with_tables(page) == page, "run scripts/error_codes.py"
+    assert re.findall(r"^\| (FR\d{3})", page, re.MULTILINE) == list(Code)
 
 
-def codes_in(message: str) -> list[str]:
-    return re.findall(r"\[(FR\d{3})\]", message)
-
-
-def test_every_error_that_is_raised_ends_with_a_code_of_its_class() -> None:
-    classes = dict(documented())
-    found = list(raised())
-    assert len(found) > 70
-    for place, kind, message in found:
-        if message.startswith("extended("):
-            continue  # keeps its own code
-        assert re.search(r"\[FR\d{3}\]['\"]$", message), f"{place}: {kind} without a code: see docs/errors.md"
-        (code,) = codes_in(message)
-        assert kind in classes[code], f"{place}: the page does not say that {code} is a {kind}"
+def test_every_error_that_is_raised_takes_its_code_and_class_from_the_table() -> None:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
+                # extended() keeps the code of another error.
+                assert ast.unparse(node.args[0]).startswith("extended("), f"{path}:{node.lineno}"
+    assert isinstance(Code.NO_CLASSES.error("none"), fr.SchemaError)
+    assert str(Code.NO_CLASSES.error("none")) == "none [FR420]"
 
 
 def test_an_error_says_its_code_and_keeps_it_in_copies_and_pickles(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader, SchemaError
+from fastrecord._core import Reader
 from fastrecord.checks import digest
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import is_number
+from fastrecord.errors import Code
 
 Where = slice | NDArray[np.int64]
 
@@ -113,9 +114,9 @@ class Columns:
             raise ValueError(f"op is one of {', '.join(OPERATORS)}, not {op!r}")
         kind = self._kind(field)
         if kind not in ("number", "string"):
-            raise SchemaError(
+            raise Code.FIELD_TYPE.error(
                 f"field {field!r} holds {kind}, which {op} does not compare: give a callable that takes its column "
-                "and returns a mask, or filter by another field [FR408]"
+                "and returns a mask, or filter by another field"
             )
         if op not in ("==", "!=", *_MEMBER) and "complex" in (self._dtype(field), type(value).__name__):
             raise TypeError(f"field {field!r}, {op} {value!r}: complex numbers have no order")
@@ -136,7 +137,7 @@ class Columns:
         """
         kind = self._kind(field)
         if kind not in ("number", "string"):
-            raise SchemaError(f"field {field!r} holds {kind}, which can not be compared [FR408]")
+            raise Code.FIELD_TYPE.error(f"field {field!r} holds {kind}, which can not be compared")
 
     def mask(self, condition: Condition, where: Where) -> NDArray[np.bool_]:
         """Return which records meet a condition, bool (N,).
@@ -191,7 +192,7 @@ class Columns:
                 return self._labels.column(number, copy=copy)
             column = reader.column(field, copy=copy)
         except (KeyError, TypeError) as error:
-            raise SchemaError(f"{reader.path}: field {field!r} has no column: {error} [FR408]") from error
+            raise Code.FIELD_TYPE.error(f"{reader.path}: field {field!r} has no column: {error}") from error
         if field in reader.schema and reader.schema[field].dtype == "bfloat16":
             return (column.astype(np.uint32) << 16).view(np.float32)
         return column
@@ -223,7 +224,7 @@ class Columns:
             base, _, part = field.rpartition(".")
             if part in ("width", "height") and base in schema and schema[base].name == "image":
                 return "number"
-            raise SchemaError(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)} [FR407]")
+            raise Code.NO_FIELD.error(f"{self._shards.readers[0].path}: no field {field!r}: it has {', '.join(schema)}")
         return "number" if is_number(schema[field]) or self._is_label(field) else schema[field].name
 
 

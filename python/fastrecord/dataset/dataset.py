@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader
+from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.decode import decode_native, decode_pil, place
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.rows import All
@@ -18,7 +18,7 @@ from fastrecord.dataset.samples import check_selection, field_batch, field_sampl
 from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
 from fastrecord.dataset.values import as_tensors, owned, read_values
 from fastrecord.dataset.views import Views
-from fastrecord.errors import extended
+from fastrecord.errors import Code, extended
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels, key_suffix
 from fastrecord.schema.shard_sets import check_together
@@ -139,9 +139,9 @@ class FastRecordDataset(Views):
         readers = open_files(self.paths, access, snapshots, verify)
         for reader in readers:
             if not (reader.complete or allow_incomplete):
-                raise FastRecordError(
+                raise Code.INCOMPLETE.error(
                     f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
-                    "`fastrecord pack --resume`, or pass allow_incomplete=True [FR206]"
+                    "`fastrecord pack --resume`, or pass allow_incomplete=True"
                 )
         if not allow_incomplete:
             check_together(readers)
@@ -283,7 +283,7 @@ class FastRecordDataset(Views):
         if image is None:
             payload = extra.pop(0)
             if payload is None:
-                raise DecodeError(f"{place(reader, record, self.image_field)}: the record has no image [FR511]")
+                raise Code.NO_IMAGE.error(f"{place(reader, record, self.image_field)}: the record has no image")
             raw = self.decode is None
             sample = payload if raw else decode_pil(payload, reader, record, self.image_field)
         parts = [self._transformed(sample)]

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, decode_records
-from fastrecord.errors import extended
+from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import key_suffix
 
 # Exceptions that Pillow's plugins raise for broken images.
@@ -63,7 +63,7 @@ def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image
         reason = f"no known image type: {len(payload)} bytes that begin with {payload[:8]!r}"
     except PIL_ERRORS as error:
         reason = f"{type(error).__name__}: {error}"
-    raise DecodeError(f"{place(reader, record, field)}: {reason} [FR512]")
+    raise Code.PILLOW.error(f"{place(reader, record, field)}: {reason}")
 
 
 def as_stored(image: Image.Image) -> Image.Image:

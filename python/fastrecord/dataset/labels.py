@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, Reader, SchemaError
+from fastrecord._core import Reader
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
+from fastrecord.errors import Code
 from fastrecord.schema.classes import Table, class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 
@@ -48,8 +49,8 @@ class Labels:
         self._kind = None if field is None else shards.schema[field]
         numbered = self._kind is not None and holds_classes(self._kind)
         if classes is not None and not (numbered or self.are_names):
-            raise SchemaError(
-                f"{readers[0].path}: classes= numbers integer labels and names, and the file has no such field [FR408]"
+            raise Code.FIELD_TYPE.error(
+                f"{readers[0].path}: classes= numbers integer labels and names, and the file has no such field"
             )
         # Usually None, so that a pickled data set stays small.
         self._tables: list[Table | None] | None = None
@@ -168,10 +169,10 @@ class Labels:
         shape = () if self._kind is None else self._kind.shape or ()
         for reader, table in zip(self._shards.readers, tables, strict=True):
             if table is not None and len(table) in shape:
-                raise SchemaError(
+                raise Code.NO_CLASSES.error(
                     f"{reader.path}: its classes have other numbers than in {self._shards.readers[0].path}, and labels "
                     f"that are arrays, field {self.field!r}, are not renumbered: write the files with the same "
-                    "metadata 'classes' [FR420]"
+                    "metadata 'classes'"
                 )
 
     def _widened(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -187,9 +188,9 @@ class Labels:
             return values.astype(np.float64, copy=False)
         if values.dtype == np.uint64 and len(values) and values.max() > _MOST:
             at = int(np.argmax(values > _MOST))
-            raise SchemaError(
+            raise Code.LARGE_LABEL.error(
                 f"{self._place(reader, records[at])}: the label {values[at]} is above {_MOST}, the largest one: labels "
-                "are int64 [FR426]"
+                "are int64"
             )
         labels = values.astype(np.int64, copy=False)
         return labels if self._tables is None else map_labels(labels, self._tables[shard], reader.path)
@@ -202,10 +203,10 @@ class Labels:
             at = numbers.index(-1)
             place = self._place(reader, records[at])
             if names[at] is None:
-                raise FastRecordError(f"{place}: the record has no label [FR409]")
+                raise Code.NO_VALUE.error(f"{place}: the record has no label")
             where = "classes=" if self._given is not None else "the metadata"
-            raise SchemaError(
-                f"{place}: the class {names[at]!r} is not among the {len(known)} that {where} names [FR421]"
+            raise Code.UNKNOWN_CLASS.error(
+                f"{place}: the class {names[at]!r} is not among the {len(known)} that {where} names"
             )
         return np.array(numbers, np.int64)
 

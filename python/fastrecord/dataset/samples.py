@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import CorruptFileError, DecodeError, Reader
+from fastrecord._core import CorruptFileError, Reader
 from fastrecord.dataset.collate import FieldBatch
 from fastrecord.dataset.decode import decode_native, decode_pil, place
 from fastrecord.dataset.values import as_tensors, is_number, read_values, sample_value
-from fastrecord.errors import extended
+from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import key_suffix
 
 if TYPE_CHECKING:
@@ -113,5 +113,5 @@ def _picture(dataset: Views, reader: Reader, record: int, field: str) -> Any:
     except CorruptFileError as error:
         raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
     if payload is None:
-        raise DecodeError(f"{place(reader, record, field)}: the record has no image [FR511]")
+        raise Code.NO_IMAGE.error(f"{place(reader, record, field)}: the record has no image")
     return decode_pil(payload, reader, record, field)

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import DecodeError, FastRecordError, Reader, decode_image, default_threads
+from fastrecord._core import DecodeError, Reader, decode_image, default_threads
 from fastrecord.diagnose.image_head import has_restarts, image_format
 from fastrecord.diagnose.machine import this_machine
 from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
+from fastrecord.errors import Code
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
@@ -222,17 +223,17 @@ def _choose(reader: Reader, wanted: str | None) -> str:
     schema = reader.schema
     if wanted is not None:
         if wanted not in schema:
-            raise FastRecordError(f"{reader.path}: no field {wanted!r}: it has {', '.join(schema)} [FR407]")
+            raise Code.NO_FIELD.error(f"{reader.path}: no field {wanted!r}: it has {', '.join(schema)}")
         if schema[wanted].name not in _KINDS:
-            raise FastRecordError(
-                f"{reader.path}: field {wanted!r} holds {schema[wanted].name}: choose one of bytes [FR408]"
+            raise Code.FIELD_TYPE.error(
+                f"{reader.path}: field {wanted!r} holds {schema[wanted].name}: choose one of bytes"
             )
         return wanted
     names = [name for kind in _KINDS[:2] for name, of in schema.items() if of.name == kind]
     if "image" in names:
         return "image"
     if not names:
-        raise FastRecordError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)} [FR408]")
+        raise Code.FIELD_TYPE.error(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
     return names[0]
 
 
@@ -253,8 +254,8 @@ class _Sample:
         lengths = reader.lengths(report.field, drawn)
         present = np.flatnonzero(lengths > 0)
         if not len(present):
-            raise FastRecordError(
-                f"{reader.path}: no record has a value in field {report.field!r}: nothing to measure [FR409]"
+            raise Code.NO_VALUE.error(
+                f"{reader.path}: no record has a value in field {report.field!r}: nothing to measure"
             )
         chosen = rng.permutation(present)
         limit = min(_SAMPLE_BYTES, (report.memory or 4 * _SAMPLE_BYTES) // 4)
@@ -344,9 +345,9 @@ class _Sample:
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         done, size, tried = (sum(column) for column in zip(*results, strict=True))
         if not done:
-            raise FastRecordError(
+            raise Code.NONE_DECODED.error(
                 f"{self._reader.path}: none of {tried:,} values of field {self._report.field!r} that were tried can be "
-                "decoded; if it holds no images, choose another field [FR513]"
+                "decoded; if it holds no images, choose another field"
             )
         return Row("decode", threads, done, size, seconds, cpu)
 

@@ -18,15 +18,15 @@ from PIL import Image, ImageOps
 from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_limits, foreign_kind
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import PIL_ERRORS, as_stored
-from fastrecord.errors import extended
+from fastrecord.errors import Code, extended
 from fastrecord.loader.batch_source import Request
 from fastrecord.loader.stats import Clock
 
 SixteenBit = Literal["reject", "scale", "clip"]
 Failures = list[tuple[int, Exception]]
 
-# Error codes: not an image of a known type; a kind that the core does not decode.
-_NOT_DECODED = ("FR501", "FR504")
+# Errors of the core for images that Pillow may decode.
+_NOT_DECODED = (Code.UNKNOWN_IMAGE, Code.IMAGE_KIND)
 _PALETTES = ("P", "PA")
 _SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
@@ -130,7 +130,7 @@ class Foreign:
             if opened.width * opened.height > self._max_pixels:
                 size = f"{opened.width} x {opened.height} pixels"
                 limit = f"the limit of {self._max_pixels}: `max_pixels` of the loader sets another"
-                raise DecodeError(f"{size} are more than {limit} [FR505]")
+                raise Code.IMAGE_PIXELS.error(f"{size} are more than {limit}")
             if self._upright:
                 opened.load()  # applies the orientation of some formats
                 image = ImageOps.exif_transpose(opened)
@@ -154,9 +154,9 @@ class Foreign:
             values = np.asarray(image).astype(np.uint32)
             return Image.fromarray(((values + 128) // 257).astype(np.uint8))
         scale = 'sixteen_bit="scale" divides by 257, ' if bits == 16 else ""
-        raise DecodeError(
+        raise Code.SIXTEEN_BIT.error(
             f"a grey {name} of {bits} bits, where an image has 8: {scale}"
-            'sixteen_bit="clip" makes all above 255 white, as Pillow does [FR515]'
+            'sixteen_bit="clip" makes all above 255 white, as Pillow does'
         )
 
     def _make(

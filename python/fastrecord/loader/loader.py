@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from fastrecord import _core
-from fastrecord._core import SchemaError
 from fastrecord.checks import WORD, flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.shards import Paths
+from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
 from fastrecord.loader.answers import instead_of_transform, refuse_arguments
 from fastrecord.loader.array_batches import ArrayBatches
@@ -516,7 +516,7 @@ def _further_fields(
             raise ValueError("the data set is in fields mode, and says all fields: leave out fields")
         strays = [name for name in outputs if name not in dataset.fields]
         if strays:
-            raise SchemaError(f"images= names {strays[0]!r}, which is not among the data set's fields [FR407]")
+            raise Code.NO_FIELD.error(f"images= names {strays[0]!r}, which is not among the data set's fields")
         further = tuple(name for name in dataset.fields if name not in outputs)
     else:
         further = tuple(dataset.extra_fields if fields is None else fields)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError
 from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.errors import extended
+from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import read_key
 
 _log = logging.getLogger("fastrecord.loader")
@@ -180,12 +180,12 @@ class EpochSkips:
             self._count += 1
         allowed = self._skipper.allowed(max(self.seen, self._records))
         if self._count > allowed:
-            raise FastRecordError(f"{self._too_many(allowed)} [FR808]")
+            raise Code.TOO_MANY_SKIPPED.error(f"{self._too_many(allowed)}")
         if len(failures) == len(rows) and not self._may_fall_short:
-            raise FastRecordError(
+            raise Code.NONE_LOADED.error(
                 f"none of the {len(rows)} records of a batch could be loaded, and ranks that take equally many batches "
                 f"(tail 'pad' or 'drop') can not leave one out: use larger batches; the last one: "
-                f"{self._last[-1].reason} [FR807]"
+                f"{self._last[-1].reason}"
             )
         return np.delete(np.arange(len(rows)), [position for position, _ in failures])
 
@@ -196,9 +196,9 @@ class EpochSkips:
             FastRecordError: no record could be loaded.
         """
         if self._count and self._count == self.seen:
-            raise FastRecordError(
+            raise Code.NONE_LOADED.error(
                 f"none of the {self._count} records of an iteration could be loaded; the last one: "
-                f"{self._last[-1].reason} [FR807]"
+                f"{self._last[-1].reason}"
             )
 
     def _too_many(self, allowed: float) -> str:

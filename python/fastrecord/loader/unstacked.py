@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, SchemaError
+from fastrecord._core import FastRecordError
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import as_tensors
+from fastrecord.errors import Code
 
 Ragged: TypeAlias = Literal["list", "pad", "packed"]
 
@@ -52,16 +53,15 @@ class ListedFields:
             if way not in get_args(Ragged):
                 raise ValueError(f'ragged: {name!r} is "list", "pad" or "packed", not {way!r}')
             if name not in names or None not in (schema[name].shape or ()):
-                raise SchemaError(
-                    f"{reader.path}: ragged: field {name!r} is no array whose shape varies among the fields [FR408]"
+                raise Code.FIELD_TYPE.error(
+                    f"{reader.path}: ragged: field {name!r} is no array whose shape varies among the fields"
                 )
         self._kinds = {name: schema[name] for name in names if schema[name].nbytes is None or name == self._label}
         for name, kind in self._kinds.items():
             if kind.name == "image":
-                raise SchemaError(
+                raise Code.FIELD_TYPE.error(
                     f"{reader.path}: field {name!r} holds encoded images: say images={{{name!r}: "
-                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields "
-                    "[FR408]"
+                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields"
                 )
         self._merged = {name: way for name, way in self._ragged.items() if way != "list"}
 
@@ -137,8 +137,8 @@ class ListedFields:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rest = {values.shape[1:] for _, values, _ in parts if len(values)} or {parts[0][1].shape[1:]}
         if len(rest) > 1:
-            raise FastRecordError(
-                f"field {name!r}: arrays that differ beyond their first dimension can not be packed [FR411]"
+            raise Code.RAGGED.error(
+                f"field {name!r}: arrays that differ beyond their first dimension can not be packed"
             )
         whole = np.empty((int(offsets[-1]), *rest.pop()), parts[0][1].dtype)
         for places, values, own in parts:

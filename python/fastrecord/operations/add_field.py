@@ -7,7 +7,8 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import Any
 
-from fastrecord._core import SchemaError, Writer
+from fastrecord._core import Writer
+from fastrecord.errors import Code
 from fastrecord.schema import FieldType
 
 # Values written by one call: enough for its threads, few enough for memory and for progress.
@@ -51,7 +52,7 @@ def add_field(
     with Writer(path, mode="a") as writer, writer.add_field(name, type) as filler:
         records = len(writer)
         if isinstance(values, Sized) and len(values) != records:
-            raise SchemaError(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records [FR405]")
+            raise Code.VALUE_COUNT.error(f"{fspath(path)}: field {name!r}: {len(values)} values for {records} records")
         for batch in _batches(values):
             filler.extend(batch)
             if progress is not None:

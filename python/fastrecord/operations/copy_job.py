@@ -14,7 +14,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Copier, FastRecordError, Reader
+from fastrecord._core import Copier, Reader
+from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.schema.shard_sets import made_of
@@ -132,7 +133,7 @@ def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
     refuse_irregular(path)
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-            raise FastRecordError(f"{path}: is the file to read from: choose another name for what is written [FR742]")
+            raise Code.OUTPUT_IS_INPUT.error(f"{path}: is the file to read from: choose another path for the output")
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
 
@@ -146,9 +147,9 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
     reader = Reader(path)
     if not reader.complete and not allow_incomplete:
         reader.close()
-        raise FastRecordError(
+        raise Code.INCOMPLETE.error(
             f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
-            "`--allow-incomplete` (allow_incomplete=True) takes it as it is [FR206]"
+            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
         )
     return reader
 

@@ -16,7 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, Reader, SchemaError
+from fastrecord._core import Reader
+from fastrecord.errors import Code
 from fastrecord.names import as_name, name_some
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.temp_files import create, remove_leftovers, temporary_name
@@ -111,7 +112,8 @@ def extract_records(
                     except MemoryError as err:
                         if on_large is None:
                             raise
-                        on_large(f"{reader.path}: record {number}, field {payload}: {str(err) or 'no memory'} [FR107]")
+                        place = f"{reader.path}: record {number}, field {payload}"
+                        on_large(Code.VALUE_TOO_LARGE.text(f"{place}: {str(err) or 'no memory'}"))
                         continue
                     target.write(*names.name(done, ending), content)
                     written += 1
@@ -140,15 +142,15 @@ def _payload_field(reader: Reader, field: str | None) -> str:
     if field is not None:
         fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes", "string", "json", "array")]
         if field not in fields:
-            raise SchemaError(
+            raise Code.NO_FIELD.error(
                 f"{reader.path}: no field {field!r} of type image, bytes, string, json or array: the file has "
-                f"{fields or 'none'} [FR407]"
+                f"{fields or 'none'}"
             )
         return field
     fields = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
     if len(fields) != 1:
-        raise SchemaError(
-            f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'} [FR412]"
+        raise Code.SEVERAL_FIELDS.error(
+            f"{reader.path}: say which field to extract (`--field`): {', '.join(fields) or 'none holds bytes'}"
         )
     return fields[0]
 
@@ -168,12 +170,12 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
         return numbers
     known = class_names(reader)
     if known is None or "label" not in reader.schema:
-        raise SchemaError(f"{reader.path}: the file names no classes to choose from [FR420]")
+        raise Code.NO_CLASSES.error(f"{reader.path}: the file names no classes to choose from")
     for name in classes:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"near ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
-            raise SchemaError(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint} [FR421]")
+            raise Code.UNKNOWN_CLASS.error(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint}")
     if reader.schema["label"].name == "string":
         parts = [numbers[start : start + 4096] for start in range(0, len(numbers), 4096)]
         kept = [np.isin(reader.read_batch(part, ["label"])["label"], classes) for part in parts]
@@ -229,14 +231,14 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     for number, name in zip(numbers.tolist(), names, strict=True):
         wrong = _wrong(name)
         if wrong is not None:
-            raise FastRecordError(
+            raise Code.KEY_AS_NAME.error(
                 f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: name the files by number "
-                "(`--numbered`) [FR740]"
+                "(`--numbered`)"
             )
         if first.setdefault(name, number) != number:
-            raise FastRecordError(
+            raise Code.KEY_AS_NAME.error(
                 f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: name the "
-                "files by number (`--numbered`) [FR740]"
+                "files by number (`--numbered`)"
             )
         above = name.rpartition("/")[0]
         # Most keys are in the folder of the previous key: the walk up ends at the first known
@@ -245,9 +247,9 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
             folders[above] = number
             above = above.rpartition("/")[0]
     for folder in folders.keys() & first.keys():
-        raise FastRecordError(
+        raise Code.KEY_AS_NAME.error(
             f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in that of record "
-            f"{folders[folder]}: name the files by number (`--numbered`) [FR740]"
+            f"{folders[folder]}: name the files by number (`--numbered`)"
         )
     return names
 
@@ -308,9 +310,9 @@ class _Folder:
         before = _status(file_name, at)
         if before is not None and key in self.alike and (before.st_dev, before.st_ino) in self.written:
             other = self.written[before.st_dev, before.st_ino]
-            raise FastRecordError(
+            raise Code.KEY_AS_NAME.error(
                 f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
-                "(`--numbered`), or extract to another file system [FR740]"
+                "(`--numbered`), or extract to another file system"
             )
         if before is not None and not self.overwrite:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
@@ -351,8 +353,8 @@ class _Folder:
                     below = os.open(folder, _FOLDER_FLAGS, dir_fd=here)
                 except OSError as err:
                     full = os.path.join(self.path, *folders[: i + 1])
-                    raise FastRecordError(
-                        f"{full}: is a link or no folder, nothing is written through it [FR741]"
+                    raise Code.NOT_A_FOLDER.error(
+                        f"{full}: is a link or no folder, nothing is written through it"
                     ) from err
                 above, here = here, below
                 os.close(above)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from fastrecord._core import Reader, SchemaError, Writer
+from fastrecord._core import Reader, Writer
+from fastrecord.errors import Code
 from fastrecord.schema.classes import check_names
 
 
@@ -42,14 +43,14 @@ def _check_labels(reader: Reader, classes: int) -> None:
     if kind is None:
         return
     if kind.name != "bool" and not kind.name.startswith(("int", "uint")):
-        raise SchemaError(
-            f"{reader.path}: field 'label' is of type {kind}: classes name the numbers of an integer field [FR408]"
+        raise Code.FIELD_TYPE.error(
+            f"{reader.path}: field 'label' is of type {kind}: classes name the numbers of an integer field"
         )
     labels = reader.column("label")
     (beyond,) = (labels >= classes).nonzero()
     if len(beyond):
         at = int(beyond[0])
-        raise SchemaError(
+        raise Code.UNKNOWN_LABEL.error(
             f"{reader.path}: record {at} has the label {labels[at]}, and {classes:,} classes are given: "
-            f"{len(beyond):,} labels would have no class [FR424]"
+            f"{len(beyond):,} labels would have no class"
         )

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from fastrecord._core import FastRecordError
+from fastrecord.errors import Code
 
 
 def refuse_irregular(path: str) -> None:
@@ -23,4 +23,4 @@ def refuse_irregular(path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):
-        raise FastRecordError(f"{path}: is not a regular file: nothing is written: choose another path [FR744]")
+        raise Code.NOT_REGULAR.error(f"{path}: is not a regular file: nothing is written: choose another path")

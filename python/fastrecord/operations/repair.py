@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastrecord._core import CorruptFileError, FastRecordError, Reader, Salvage, __version__
+from fastrecord._core import Reader, Salvage, __version__
+from fastrecord.errors import Code
 from fastrecord.operations.copy_job import ROWS, Job, PathLike, Progress, check_target
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.roles import read_key
@@ -130,7 +131,7 @@ def repair(
     source, target = os.fspath(path), os.fspath(out)
     listing = f"{target}.lost.jsonl" if lost is None else os.fspath(lost)
     if os.path.abspath(listing) == os.path.abspath(target):
-        raise FastRecordError(f"{target}: can not be both the file to write and the list of what is lost [FR743]")
+        raise Code.SAME_OUTPUT.error(f"{target}: can not be both the file to write and the list of what is lost")
     for name in (target, listing):
         check_target(name, [source], overwrite=overwrite)
         _check_place(name)
@@ -144,8 +145,8 @@ def repair(
             summary.seconds = time.perf_counter() - started
             return summary
         if summary.saved == 0 and summary.records > 0:
-            raise CorruptFileError(
-                f"{source}: nothing can be saved: each of its {summary.records:,} records is damaged [FR310]"
+            raise Code.NOTHING_LEFT.error(
+                f"{source}: nothing can be saved: each of its {summary.records:,} records is damaged"
             )
 
         def report(done: int, total: int) -> None:

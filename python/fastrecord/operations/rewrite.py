@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, Reader, SchemaError, permute
+from fastrecord._core import Reader, permute
 from fastrecord.checks import check_count, check_seed
+from fastrecord.errors import Code
 from fastrecord.operations.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
 from fastrecord.operations.division import choose, ends_by_size, name_files, name_parts, sizes_of
 from fastrecord.operations.shard_names import as_set
@@ -159,8 +160,8 @@ def split(
             ends = np.cumsum(sizes_of(len(reader), fractions)).tolist()
         elif shards is not None:
             if shards > len(reader):
-                raise FastRecordError(
-                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards [FR720]"
+                raise Code.TOO_MANY_SHARDS.error(
+                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards"
                 )
             ends = [len(reader) * (i + 1) // shards for i in range(shards)]
         else:
@@ -282,12 +283,12 @@ def _check_fields(first: Reader, other: Reader) -> None:
     for one, two in ((first, other), (other, first)):
         for name in one.schema:
             if name not in two.schema:
-                raise SchemaError(f"{two.path}: no field {name!r}, which {one.path} has [FR410]")
+                raise Code.FIELDS_DIFFER.error(f"{two.path}: no field {name!r}, which {one.path} has")
     for name, kind in first.schema.items():
         # The compression of a field is stored with each value.
         if replace(other.schema[name], compression=None) != replace(kind, compression=None):
-            raise SchemaError(
-                f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path} [FR410]"
+            raise Code.FIELDS_DIFFER.error(
+                f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path}"
             )
 
 
@@ -321,9 +322,9 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
         if table is None:
             continue
         if not np.array_equal(table, np.arange(len(table))):
-            raise SchemaError(
+            raise Code.FIELD_TYPE.error(
                 f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
-                f"int64 can be renumbered, not {schema[_LABEL]!r} [FR408]"
+                f"int64 can be renumbered, not {schema[_LABEL]!r}"
             )
         if holds_classes(schema[_LABEL]):
             map_labels(reader.column(_LABEL).astype(np.int64), table, reader.path)

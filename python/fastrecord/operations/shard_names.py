@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fastrecord._core import FastRecordError, Reader
+from fastrecord.errors import Code
 from fastrecord.schema.shard_sets import Shard, new_set
 
 
@@ -52,9 +53,9 @@ def as_set_begun(parts: Sequence[Part]) -> list[Part]:
     name = None if first is None else first.set
     for shard, other in begun:
         if (None if shard is None else shard.set) != name:
-            raise FastRecordError(
+            raise Code.RECORDS_TWICE.error(
                 f"{other}: not of the same set of shards as {path}, so they can not be resumed together: begin anew "
-                "with `--overwrite` [FR209]"
+                "with `--overwrite`"
             )
     if name is None:  # written by a version without this entry
         return list(parts)
@@ -76,7 +77,7 @@ def refuse_strays(out: str, parts: Sequence[Part]) -> None:
         path for path in glob.glob(glob.escape(stem) + "-*-of-*.frec") if name.fullmatch(path) and path not in mine
     )
     if strays:
-        raise FastRecordError(
+        raise Code.OTHER_SHARDS.error(
             f"{strays[0]}: {len(strays):,} shard(s) of another number of shards than {len(parts):,}: remove them, or "
-            "choose another OUT [FR721]"
+            "choose another OUT"
         )

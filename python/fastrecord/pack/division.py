@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastrecord._core import FastRecordError
+from fastrecord.errors import Code
 from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
 from fastrecord.schema.shard_sets import shard_path
@@ -31,8 +31,8 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     total = len(listing)
     if shards is not None:
         if shards > total:
-            raise FastRecordError(
-                f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards [FR720]"
+            raise Code.TOO_MANY_SHARDS.error(
+                f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards"
             )
         ends = [total * (i + 1) // shards for i in range(shards)]
     elif shard_size is not None:

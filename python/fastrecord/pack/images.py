@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
+from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
@@ -165,7 +166,7 @@ class _ImagePacker(Packer):
             way_out = "see that it can be read, or leave out all that can not be with `--bad-files skip`"
         else:
             way_out = "remove the file, or leave out all that are no images with `--bad-files skip`"
-        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
+        return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")
 
     def count(self, writer: Writer) -> None:
         self.count_foreign(writer.foreign)
@@ -184,8 +185,8 @@ def _schema(*, labelled: bool) -> Schema:
 def _refuse_inside(out: str, listing: Listing) -> None:
     relative = os.path.relpath(os.path.realpath(out), os.path.realpath(listing.source)).split(os.sep)
     if len(relative) > 1 and relative[0] in map(as_name, listing.classes or ()):
-        raise FastRecordError(
-            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside [FR742]"
+        raise Code.OUTPUT_IS_INPUT.error(
+            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fastrecord._core import FastRecordError
+from fastrecord.errors import Code
 from fastrecord.names import as_name, as_text, name_some
 
 _INT64 = range(-(2**63), 2**63)
@@ -109,11 +110,11 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
             else:
                 beside += 1
     if not classes and not beside:
-        raise FastRecordError(f"{source}: the folder is empty [FR701]")
+        raise Code.NO_FILES.error(f"{source}: the folder is empty")
     if not classes:
-        raise FastRecordError(
+        raise Code.NO_FILES.error(
             f"{source}: no class folders, only {_count(beside, 'file')}: each class needs a folder of its own, or "
-            "name the files in a list, `--list CSV` (columns path and label, or just path) [FR701]"
+            "name the files in a list, `--list CSV` (columns path and label, or just path)"
         )
     classes.sort()
     keys: list[str] = []
@@ -127,12 +128,12 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
         if len(keys) == before:
             empty.append(name)
     if not keys:
-        raise FastRecordError(f"{source}: no file in any of its {_count(len(classes), 'class folder')} [FR701]")
+        raise Code.NO_FILES.error(f"{source}: no file in any of its {_count(len(classes), 'class folder')}")
     if empty and not allow_empty_classes:
         what = "class folder" if len(empty) == 1 else "class folders"
-        raise FastRecordError(
+        raise Code.EMPTY_CLASS.error(
             f"{source}: empty {what} {name_some(empty)}: remove what should be no class, or keep it as a class without "
-            "records with `--allow-empty-classes` [FR702]"
+            "records with `--allow-empty-classes`"
         )
     return Listing(source=source, keys=keys, labels=labels, classes=classes, bad=bad, ignored=beside)
 
@@ -155,7 +156,7 @@ def files_below(source: str, folder: str, bad: dict[str, str]) -> Iterator[str]:
         status = os.stat(path)
         here = (status.st_dev, status.st_ino)
         if here in above:
-            raise FastRecordError(f"{path}: the link leads back to a folder above it: remove the link [FR703]")
+            raise Code.LINK_LOOP.error(f"{path}: the link leads back to a folder above it: remove the link")
         names = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -209,9 +210,9 @@ def list_csv(source: str, list_path: str) -> Listing:
                     if row:
                         lister.add(rows.line_num, row)
             except csv.Error as err:
-                raise FastRecordError(f"{list_path}, line {rows.line_num}: not valid CSV: {err} [FR704]") from err
+                raise Code.BAD_LIST_FILE.error(f"{list_path}, line {rows.line_num}: not valid CSV: {err}") from err
     except UnicodeDecodeError as err:
-        raise FastRecordError(f"{list_path}: the list is not valid UTF-8: {err} [FR704]") from err
+        raise Code.BAD_LIST_FILE.error(f"{list_path}: the list is not valid UTF-8: {err}") from err
     return lister.finish()
 
 
@@ -304,11 +305,11 @@ class _CsvLister:
         self.names.append(text)
 
     def _error(self, line: int, what: str) -> FastRecordError:
-        return FastRecordError(f"{self.list_path}, line {line}: {what} [FR704]")
+        return Code.BAD_LIST_FILE.error(f"{self.list_path}, line {line}: {what}")
 
     def finish(self) -> Listing:
         if not self.first_line:
-            raise FastRecordError(f"{self.list_path}: the list is empty [FR704]")
+            raise Code.BAD_LIST_FILE.error(f"{self.list_path}: the list is empty")
         labels: array[int] | None = self.labels
         classes: list[str] | None = None
         if self.names:
@@ -353,6 +354,6 @@ def _utf8(name: str, folder: str) -> str:
         return as_text(name)
     except UnicodeDecodeError:
         raw = os.fsencode(os.path.join(folder, name))
-        raise FastRecordError(
-            f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it [FR705]"
+        raise Code.FILE_NAME.error(
+            f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it"
         ) from None

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import CorruptFileError, FastRecordError, LockedError, Reader, SchemaError, Writer, __version__
+from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
+from fastrecord.errors import Code
 from fastrecord.names import name_some
 from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
@@ -79,7 +80,7 @@ def class_table(path: str) -> list[str]:
     with Reader(path) as reader:
         names = class_names(reader)
     if names is None:
-        raise SchemaError(f"{path}: the file names no classes, so they can not be taken from it [FR420]")
+        raise Code.NO_CLASSES.error(f"{path}: the file names no classes, so they can not be taken from it")
     return names
 
 
@@ -102,8 +103,8 @@ def number_labels(
     """
     if listing.labels is None:
         if known is not None:
-            raise SchemaError(
-                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class` [FR425]"
+            raise Code.NO_LABELS.error(
+                f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class`"
             )
         return None, None
     labels: Labels = np.asarray(listing.labels)
@@ -113,18 +114,16 @@ def number_labels(
         outside = np.flatnonzero((labels < 0) | (labels >= len(known)))
         if len(outside):
             at = int(outside[0])
-            raise SchemaError(
-                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes "
-                "[FR424]"
+            raise Code.UNKNOWN_LABEL.error(
+                f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes"
             )
         return labels, known
     numbers = {name: number for number, name in enumerate(known)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown and not extend:
         what = "class" if len(unknown) == 1 else "classes"
-        raise SchemaError(
-            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where} "
-            "[FR421]"
+        raise Code.UNKNOWN_CLASS.error(
+            f"{listing.list_path or listing.source}: {what} {name_some(unknown)} not among the classes of {where}"
         )
     for name in unknown:
         numbers[name] = len(numbers)
@@ -186,16 +185,16 @@ def _removed_without_commit(path: str) -> bool:
     if os.path.getsize(path) > 0:
         try:
             Reader(path).close()
+        except NoCommitError:
+            pass
+        else:
             return False
-        except CorruptFileError as err:
-            if "holds no commit" not in str(err):
-                raise
     with open(path, "rb") as file:
         # Take the writer's lock: a running pack without a commit must not lose its file.
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:
-            raise LockedError(f"{path}: another pack is writing this file now [FR601]") from err
+            raise Code.LOCKED.error(f"{path}: another pack is writing this file now") from err
         os.unlink(path)
     return True
 
@@ -203,30 +202,29 @@ def _removed_without_commit(path: str) -> bool:
 def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, facts: Mapping[str, Any]) -> Target:
     with Reader(part.path) as reader:
         if not reader.complete:
-            raise FastRecordError(
-                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first [FR206]"
+            raise Code.INCOMPLETE.error(
+                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first"
             )
         _check_schema(reader, schema)
         names = class_names(reader)
         if names is None and listing.classes is not None and len(reader):
-            raise SchemaError(
-                f"{part.path}: its labels are numbers without class names: append with a list that has a column "
-                "`label` [FR420]"
+            raise Code.NO_CLASSES.error(
+                f"{part.path}: its labels are numbers without class names: append with a list that has a column `label`"
             )
         labels, classes = number_labels(listing, names, part.path, extend=True)
         new = set(listing.keys)
         for _, key, _ in _records(reader, 0):
             if key in new:
-                raise FastRecordError(
+                raise Code.KEY_TAKEN.error(
                     f"{part.path}: {key!r} is in the file already; to give other files of that name keys of their own, "
-                    f"{listing.other_keys()} [FR730]"
+                    f"{listing.other_keys()}"
                 )
         records, kept = len(reader), _with_facts(reader.metadata, facts)
         for name in ("skipped", "packs"):
             if not isinstance(kept.get(name, []), list):
-                raise FastRecordError(
+                raise Code.NOT_PACKED.error(
                     f"{part.path}: metadata {name!r} is not the list that `fastrecord pack` keeps there: give it "
-                    f"another name, or remove it with fastrecord.set_metadata(path, {name}=None) [FR733]"
+                    f"another name, or remove it with fastrecord.set_metadata(path, {name}=None)"
                 )
     target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
     target.writer = _reopen(part.path, records)
@@ -242,9 +240,9 @@ def _resume(
         this, skipped = _last_pack(part.path, kept)
         if this["settings"] != settings:
             found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
-            raise FastRecordError(
+            raise Code.OTHER_SETTINGS.error(
                 f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
-                "give the same, or begin anew with `--overwrite` [FR731]"
+                "give the same, or begin anew with `--overwrite`"
             )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: its class numbers are the file's
@@ -273,9 +271,7 @@ def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], lis
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
-        raise FastRecordError(
-            f"{path}: was not written by `fastrecord pack`, so it can not be resumed [FR733]"
-        ) from err
+        raise Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
     return {"first_record": first_record, "source": source, "settings": settings}, skipped
 
 
@@ -311,7 +307,7 @@ def _other_input(reader: Reader, what: str) -> FastRecordError:
     else:
         found = "can not be resumed, it was begun with another input"
         ways_out = "give that one, or begin anew with `--overwrite`"
-    return FastRecordError(f"{reader.path}: {found}: {what}: {ways_out} [FR732]")
+    return Code.OTHER_INPUT.error(f"{reader.path}: {found}: {what}: {ways_out}")
 
 
 def _differ(names: list[str] | None, classes: list[str] | None) -> str:
@@ -328,8 +324,8 @@ def _reopen(path: str, records: int) -> Writer:
     found = len(writer)
     if found != records:
         writer.abort()
-        raise FastRecordError(
-            f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish [FR734]"
+        raise Code.PACK_RUNNING.error(
+            f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish"
         )
     return writer
 
@@ -338,8 +334,8 @@ def _check_schema(reader: Reader, schema: Schema) -> None:
     found = reader.schema
     if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
         texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))
-        raise SchemaError(
-            f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)} [FR403]"
+        raise Code.SCHEMA_MISMATCH.error(
+            f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)}"
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastrecord._core import FastRecordError, Reader, Writer
+from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
@@ -284,8 +285,8 @@ class Packer(ABC):
 
     def _nothing(self, part: Part, target: Target) -> FastRecordError:
         key, reason = target.skipped[0]
-        return FastRecordError(
-            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason} [FR711]"
+        return Code.NO_IMAGES.error(
+            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason}"
         )
 
 
@@ -311,7 +312,7 @@ def foreign_text(kinds: Mapping[str, int]) -> str:
 
 def _explain(path: str, err: BaseException) -> None:
     """Add a note to an error about what it leaves behind."""
-    if isinstance(err, FastRecordError) and err.code == "FR607":
+    if isinstance(err, FastRecordError) and err.code == Code.NAME_LOST:
         return  # it names the location of the records, which the path does not lead to
     if isinstance(err, OSError):
         err.__notes__ = []  # the writer's own notes, which do not mention `--resume`

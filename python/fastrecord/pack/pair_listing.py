@@ -15,7 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, image_size
+from fastrecord._core import image_size
+from fastrecord.errors import Code
 from fastrecord.names import as_name, name_some
 from fastrecord.pack.listing import UNREADABLE, Listing, files_below
 
@@ -143,8 +144,8 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
             folder above it, or a name is not valid UTF-8.
     """
     if os.path.samefile(lr, hr):
-        raise FastRecordError(
-            f"{lr} and {hr} are one folder: name that of the smaller and that of the larger images [FR706]"
+        raise Code.SAME_FOLDER.error(
+            f"{lr} and {hr} are one folder: name that of the smaller and that of the larger images"
         )
     low_bad: dict[str, str] = {}
     high_bad: dict[str, str] = {}
@@ -162,9 +163,9 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
             bad[key] = f"hr: {high_bad[high]}"
     if len(unmatched) == len(keys):
         low_count, high_count = (sum(map(len, stems.values())) for stems in (small, large))
-        raise FastRecordError(
+        raise Code.NO_PARTNER.error(
             f"none of the {low_count:,} files in {lr} has a partner among the {high_count:,} in {hr}: partners have "
-            "the same path but for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name [FR712]"
+            "the same path but for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name"
         )
     return PairListing(
         source=hr,

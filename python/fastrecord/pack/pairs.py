@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
-from fastrecord.errors import plain
+from fastrecord.errors import Code, plain
 from fastrecord.names import name_some
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE
@@ -142,10 +142,10 @@ class _PairPacker(Packer):
             for key, reason in self.listing.unmatched.items():
                 by_reason.setdefault(reason, []).append(key)
             found = "; ".join(f"{reason}: {name_some(keys)}" for reason, keys in by_reason.items())
-            raise FastRecordError(
+            raise Code.NO_PARTNER.error(
                 f"{self.listing.lr_source} and {self.listing.source}: {len(self.listing.unmatched):,} of "
                 f"{len(self.listing):,} names have no partner: {found}: add what is missing, or leave these out with "
-                "`--bad-files skip` [FR712]"
+                "`--bad-files skip`"
             )
 
     def measure(self) -> None:
@@ -170,9 +170,9 @@ class _PairPacker(Packer):
             self.summary.scale = one if stored is None or stored.scale == one else None
             return
         if stored is not None and stored.scale != scale:
-            raise FastRecordError(
+            raise Code.OTHER_SCALE.error(
                 f"{stored.path}: its pairs have {_scale_text(stored.scale)}, those to append {_scale_text(scale)}: "
-                "`--any-scale` adds them all the same [FR713]"
+                "`--any-scale` adds them all the same"
             )
         for position in others.tolist():
             height, width, high, wide = self.listing.sizes[position].tolist()
@@ -180,9 +180,9 @@ class _PairPacker(Packer):
             swapped = ": are LR_DIR and HR_DIR in the wrong order?" if high < height else ""
             reason = f"hr is {high} x {wide}, which is {what} times lr, {height} x {width}{swapped}"
             if self.bad_files == "stop" or scale is None:
-                raise FastRecordError(
+                raise Code.OTHER_SCALE.error(
                     f"{self.listing.describe(position)}: {reason}: `--any-scale` takes pairs of any sizes, "
-                    "`--bad-files skip` leaves out those of another scale than most [FR713]"
+                    "`--bad-files skip` leaves out those of another scale than most"
                 )
             self.listing.bad[self.listing.keys[position]] = reason
         self.summary.scale = scale
@@ -208,7 +208,7 @@ class _PairPacker(Packer):
             way_out = "see that it can be read, or leave out all pairs that can not be with `--bad-files skip`"
         else:
             way_out = "remove the pair, or leave out all that are no pairs of images with `--bad-files skip`"
-        return FastRecordError(f"{self.listing.describe(position)}: {reason}: {way_out} [FR710]")
+        return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")
 
     def _load(self, positions: Sequence[int]) -> list[Pair | str]:
         """Return the stored form of each pair, or the reason for an error; on all threads."""
@@ -260,4 +260,4 @@ def _refuse_inside(out: str, listing: PairListing) -> None:
     place = os.path.realpath(out)
     for folder in (listing.lr_source, listing.source):
         if os.path.commonpath([place, os.path.realpath(folder)]) == os.path.realpath(folder):
-            raise FastRecordError(f"{out}: lies in {folder}, of which it is made: choose a place outside [FR742]")
+            raise Code.OUTPUT_IS_INPUT.error(f"{out}: lies in {folder}, of which it is made: choose a place outside")

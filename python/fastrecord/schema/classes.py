@@ -9,7 +9,8 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader, SchemaError
+from fastrecord._core import Reader
+from fastrecord.errors import Code
 
 Table = NDArray[np.int64]
 
@@ -24,10 +25,10 @@ def class_names(reader: Reader) -> list[str] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise SchemaError(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80} [FR422]")
+        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80}")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"{reader.path}: metadata 'classes' holds {twice!r} more than once [FR422]")
+        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' holds {twice!r} more than once")
     return names
 
 
@@ -73,9 +74,9 @@ def merge_classes(
     if without:
         having = [os.fspath(reader.path) for reader, names in named if names is not None]
         known = f"{_some(having)} name classes" if having else "classes= names them"
-        raise SchemaError(
+        raise Code.NO_CLASSES.error(
             f"labels can not be matched: {known}, {_some(without)} do not; "
-            "pack those again with `fastrecord pack --classes-from` [FR420]"
+            "pack those again with `fastrecord pack --classes-from`"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
     tables: list[Table] = []
@@ -91,9 +92,9 @@ def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) 
     unknown = [name for name in names if name not in numbers]
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise SchemaError(
+        raise Code.UNKNOWN_CLASS.error(
             f"{path}: of its classes, {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
-            "classes= names [FR421]"
+            "classes= names"
         )
 
 
@@ -109,8 +110,8 @@ def map_labels(labels: Table, table: Table | None, path: str) -> Table:
         return labels
     beyond = labels >= len(table)
     if beyond.any():
-        raise SchemaError(
-            f"{path}: label {labels[beyond][0]} has no class: the file names {len(table)} classes [FR424]"
+        raise Code.UNKNOWN_LABEL.error(
+            f"{path}: label {labels[beyond][0]} has no class: the file names {len(table)} classes"
         )
     if len(table) == 0:
         return labels

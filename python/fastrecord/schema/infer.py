@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastrecord._core import SchemaError, image_size
+from fastrecord._core import image_size
+from fastrecord.errors import Code
 from fastrecord.schema import FieldType, Schema, array, list_
 
 _PLAIN = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -28,7 +29,7 @@ def infer_schema(sample: Mapping[str, Any]) -> Schema:
         try:
             fields[name] = _infer(value)
         except (TypeError, ValueError) as err:
-            raise SchemaError(f"field {name!r}: {err}: give a schema [FR401]") from err
+            raise Code.SCHEMA.error(f"field {name!r}: {err}: give a schema") from err
     return Schema(fields)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fastrecord._core import FastRecordError, Reader, SchemaError
+from fastrecord._core import FastRecordError, Reader
+from fastrecord.errors import Code
 from fastrecord.schema import FieldType
 
 KEY = "key"
@@ -30,11 +31,11 @@ def find_image(reader: Reader) -> str:
         if len(names) == 1:
             return names[0]
         if names:
-            raise SchemaError(
+            raise Code.SEVERAL_FIELDS.error(
                 f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field=, "
-                "or read them as they are with fields= [FR412]"
+                "or read them as they are with fields="
             )
-    raise SchemaError(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)} [FR408]")
+    raise Code.FIELD_TYPE.error(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
 
 
 def holds_images(reader: Reader) -> bool:
@@ -68,17 +69,17 @@ def check_fields(readers: Sequence[Reader], image: str | None, label: str | None
         schema = reader.schema
         for name in (*filter(None, (image, label)), *extra):
             if name not in schema:
-                raise SchemaError(f"{reader.path}: no field {name!r}: it has {', '.join(schema)} [FR407]")
+                raise Code.NO_FIELD.error(f"{reader.path}: no field {name!r}: it has {', '.join(schema)}")
             if plain(schema[name]) != plain(first[name]):
                 kinds = f"{schema[name]} in {reader.path}, but {first[name]} in {readers[0].path}"
-                raise SchemaError(f"field {name!r} is {kinds} [FR410]")
+                raise Code.FIELDS_DIFFER.error(f"field {name!r} is {kinds}")
     if image and first[image].name not in ("image", "bytes"):
-        raise SchemaError(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images [FR408]")
+        raise Code.FIELD_TYPE.error(f"{readers[0].path}: field {image!r} holds {first[image].name}, not images")
     if label and not holds_labels(first[label]):
-        raise SchemaError(
+        raise Code.FIELD_TYPE.error(
             f"{readers[0].path}: field {label!r} holds {first[label]}, which cannot be a label: labels are numbers, "
             "strings (names of classes) or arrays of one shape; name another field with label_field=, or name the "
-            "fields that you want with fields=, which takes any [FR408]"
+            "fields that you want with fields=, which takes any"
         )
 
 

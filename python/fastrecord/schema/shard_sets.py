@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from fastrecord._core import FastRecordError, Reader
+from fastrecord._core import Reader
+from fastrecord.errors import Code
 
 # Metadata keys: docs/format.md, section 5.
 SHARD, MADE_OF = "shard", "made_of"
@@ -102,9 +103,9 @@ def _check_origins(about: Sequence[tuple[Reader, dict[str, Any]]], option: str) 
     for reader, metadata in about:
         for origin in _origins(metadata):
             if origin in by_id and origin != reader.file_id:
-                raise FastRecordError(
+                raise Code.RECORDS_TWICE.error(
                     f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: leave one "
-                    f"of them out, or move it to another folder; {option} takes both [FR209]"
+                    f"of them out, or move it to another folder; {option} takes both"
                 )
 
 
@@ -113,14 +114,14 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
     by_number: dict[int, str] = {}
     for shard, path in shards:
         if shard.count != first.count:
-            raise FastRecordError(
-                f"{path}: has {shard.count:,} shards in its set, where {where} has {first.count:,} [FR209]"
+            raise Code.RECORDS_TWICE.error(
+                f"{path}: has {shard.count:,} shards in its set, where {where} has {first.count:,}"
             )
         other = by_number.setdefault(shard.number, path)
         if os.path.realpath(other) != os.path.realpath(path):
-            raise FastRecordError(
+            raise Code.RECORDS_TWICE.error(
                 f"{path}: is the same shard as {other}, {shard.number} of {first.count:,}, counted from 0: remove one "
-                f"of them; {option} takes both [FR209]"
+                f"of them; {option} takes both"
             )
     lacking = first.count - len(by_number)
     if lacking == 0:
@@ -134,15 +135,15 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
     more = f" and {lacking - len(missing):,} more" if lacking > len(missing) else ""
     names = ", ".join(missing) + more
     if any(os.path.realpath(path) in paths for path in missing):
-        raise FastRecordError(
+        raise Code.RECORDS_TWICE.error(
             f"{names}: not of the same set as {where}: shards of two packs lie together, as after an `--overwrite` "
-            f"that was stopped: pack again with `--overwrite`; {option} takes them [FR209]"
+            f"that was stopped: pack again with `--overwrite`; {option} takes them"
         )
     verb = "is" if lacking == 1 else "are"
-    raise FastRecordError(
+    raise Code.MISSING_SHARDS.error(
         f"{names}: {verb} missing: {where} is one of {first.count:,} shards that are one data set: name all of them, "
         "or their folder; `fastrecord pack --resume` finishes a pack that was stopped; "
-        f"{option} takes what is there [FR208]"
+        f"{option} takes what is there"
     )
 
 

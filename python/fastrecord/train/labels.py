@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastrecord import FastRecordDataset
+from fastrecord.errors import Code
 from fastrecord.train.config import TrainError
 
 # Files without class names may have this many classes, however few records they hold.
@@ -23,10 +24,9 @@ def class_names(dataset: FastRecordDataset) -> list[str]:
         return dataset.classes
     largest = int(dataset.targets.max())
     if largest >= max(_UNNAMED, len(dataset)):
-        raise TrainError(
-            f"{dataset.root} names no classes, and has the label {largest} in {len(dataset)} records: number the "
-            "classes from 0, or name them by fr.set_metadata(path, classes=[...]) [FR420]"
-        )
+        found = f"{dataset.root} names no classes, and has the label {largest} in {len(dataset)} records"
+        way_out = "number the classes from 0, or name them by fr.set_metadata(path, classes=[...])"
+        raise TrainError(Code.NO_CLASSES.text(f"{found}: {way_out}"))
     return [str(label) for label in range(largest + 1)]
 
 
@@ -40,7 +40,7 @@ def check_labels(dataset: FastRecordDataset, classes: int, *, name: str) -> None
     outside = np.flatnonzero((targets < 0) | (targets >= classes))
     if outside.size:
         record = int(outside[0])
-        raise TrainError(
-            f"{name}: record {record} has label {int(targets[record])}, but the {classes} classes are numbered 0 to "
-            f"{classes - 1}; it is so with {outside.size} record(s) in all [FR424]"
-        )
+        found = f"{name}: record {record} has label {int(targets[record])}"
+        allowed = f"but the {classes} classes are numbered 0 to {classes - 1}"
+        count = f"{outside.size} record(s) in all have such labels"
+        raise TrainError(Code.UNKNOWN_LABEL.text(f"{found}, {allowed}; {count}"))

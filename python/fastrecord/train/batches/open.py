@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastrecord import FastRecordDataset, FastRecordError
+from fastrecord.errors import Code
 from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
 from fastrecord.train.batches.native import NativeBatches
@@ -33,10 +34,8 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     val = _open(config.val, config, training=False)
     if bool(train.classes) != bool(val.classes):
         named, other = (config.train, config.val) if train.classes else (config.val, config.train)
-        raise TrainError(
-            f"{_name(named)} names classes and {_name(other)} does not: pack the second with --classes-from, or name "
-            "them by fr.set_metadata(path, classes=[...]) [FR420]"
-        )
+        way_out = "pack the second with --classes-from, or name them by fr.set_metadata(path, classes=[...])"
+        raise TrainError(Code.NO_CLASSES.text(f"{_name(named)} names classes and {_name(other)} does not: {way_out}"))
     if not train.classes:
         check_labels(val, len(class_names(train)), name=_name(config.val))
         return train, val
@@ -144,6 +143,6 @@ def _open(
         raise TrainError(f"{_name(files)} has no field of images")
     if targets.ndim != 1 or targets.dtype.kind not in "iub":
         of = f"{targets.dtype}{'' if targets.ndim == 1 else ' arrays'}"
-        raise TrainError(f"{_name(files)}: its labels are {of}, not numbers of classes [FR424]")
+        raise TrainError(Code.UNKNOWN_LABEL.text(f"{_name(files)}: its labels are {of}, not numbers of classes"))
     check_labels(dataset, len(class_names(dataset)), name=_name(files))
     return dataset
