@@ -157,20 +157,6 @@ def test_what_pillow_opens_and_does_not_decode_is_refused_by_the_name_of_its_fil
         writer.append({"image": data})
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "L"}, {"restart_marker_blocks": 3}])
-def test_a_jpeg_that_is_cut_anywhere_within_its_scans_is_refused_whatever_part_is_asked_for(
-    options: dict[str, object],
-) -> None:
-    data = jpeg(64, 48, **options)  # type: ignore[arg-type]
-    first_scan = data.index(b"\xff\xda")
-    # A cut of one byte may remove only the padding of the last byte.
-    for end in [*range(first_scan + 12, len(data) - 4, 7), len(data) - 4]:
-        with pytest.raises(fr.DecodeError, match="the JPEG is truncated"):
-            fr.decode_image(data[:end])
-        with pytest.raises(fr.DecodeError, match="the JPEG is truncated"):
-            _core.crop_image(data[:end], (0, 0, 8, 8), (0, 0, 8, 8), (8, 8))
-
-
 def test_a_progressive_jpeg_that_lacks_whole_scans_is_refused_without_its_end_marker() -> None:
     data = jpeg(64, 48, progressive=True)
     at = 0

@@ -26,10 +26,8 @@ def stop_after(files: int) -> Any:
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {"short_side": 64},
     {"max_side": 96, "quality": 70},
     {"raw": True, "short_side": 64},
-    {"crop_ready": "icc,exif"},
     {"crop_ready": "none", "short_side": 64},
 ]
 
