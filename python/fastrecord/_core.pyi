@@ -101,7 +101,10 @@ def decode_records(
     field: str,
     *,
     verify: _Verify = ...,
+    truncated: str = "reject",
     sixteen_bit: str = "reject",
+    exif_orientation: bool = False,
+    max_pixels: int | None = None,
     threads: int | None = None,
 ) -> list[NDArray[np.uint8]]: ...
 def foreign_kind(data: Buffer) -> str | None: ...

@@ -74,17 +74,24 @@ pub(crate) fn decode_image<'py>(
 ///
 /// Uses at most `threads` threads; None means the reader's own number.
 #[pyfunction]
-#[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), sixteen_bit = "reject", threads = None))]
+#[pyo3(signature = (
+    reader, records, field, *, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
+    exif_orientation = false, max_pixels = None, threads = None,
+))]
+#[allow(clippy::too_many_arguments)] // keywords in Python
 pub(crate) fn decode_records<'py>(
     py: Python<'py>,
     reader: &Bound<'py, Reader>,
     records: &Bound<'py, PyAny>,
     field: &str,
     verify: Check,
+    truncated: &str,
     sixteen_bit: &str,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let options = options_from("reject", sixteen_bit, false, None)?;
+    let options = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
     let state = reader.get().state()?;
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;
