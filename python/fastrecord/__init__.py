@@ -54,8 +54,7 @@ from fastrecord.schema.limits import LIMITS
 if TYPE_CHECKING:
     from fastrecord import transforms
     from fastrecord.dataset.collate import collate
-    from fastrecord.dataset.dataset import FastRecordDataset
-    from fastrecord.dataset.views import concat
+    from fastrecord.dataset.dataset import FastRecordDataset, concat
     from fastrecord.loader.loader import FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader
     from fastrecord.loader.skip import SkippedRecord
@@ -80,7 +79,7 @@ _LAZY = {
     "class_weights": "fastrecord.sampler.draws",
     "collate": "fastrecord.dataset.collate",
     "compact": "fastrecord.operations.rewrite",
-    "concat": "fastrecord.dataset.views",
+    "concat": "fastrecord.dataset.dataset",
     "merge": "fastrecord.operations.rewrite",
     "repair": "fastrecord.operations.repair",
     "set_metadata": "fastrecord.operations.metadata",

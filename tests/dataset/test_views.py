@@ -308,7 +308,7 @@ def test_a_split_by_what_can_not_be_compared_is_refused(data: fr.FastRecordDatas
 def test_data_sets_that_are_put_together_are_the_data_set_of_their_files(numbered_halves: list[Path]) -> None:
     first, second = (fr.FastRecordDataset(half, decode=None) for half in numbered_halves)
     assert second.classes == ["cat", "ant", "bee"]
-    for whole in (first.concat(second), fr.concat(first, second), first + second):
+    for whole in (fr.concat(first, second), first + second):
         check(whole, list(range(COUNT)))
         assert whole.classes == CLASSES
         assert whole.paths == [str(half) for half in numbered_halves]
@@ -326,7 +326,7 @@ def test_views_of_several_files_go_together(numbered_halves: list[Path]) -> None
     ants = [number for number in range(25, COUNT) if LABELS[number] == 0]
     assert numbers(view) == [*ants, 3, 1, 25, 26, *range(25)]
     assert len(view.readers) == 2
-    again = first.concat(view.subset([0, -1]), view)
+    again = fr.concat(first, view.subset([0, -1]), view)
     check(again, [*range(25), ants[0], 24, *numbers(view)])
 
 
@@ -345,19 +345,18 @@ def test_only_like_goes_with_like(data: fr.FastRecordDataset, numbered: Path, tm
     with fr.Writer(plain, fr.Schema({"image": fr.image()})) as writer:
         writer.append({"image": encode(0)})
     with pytest.raises(fr.SchemaError, match=r"other\.frec do not"):
-        data.concat(fr.FastRecordDataset(other, decode=None))
+        fr.concat(data, fr.FastRecordDataset(other, decode=None))
     with pytest.raises(ValueError, match="differ in label_field: 'label' and None"):
-        data.concat(fr.FastRecordDataset(plain, decode=None))
+        fr.concat(data, fr.FastRecordDataset(plain, decode=None))
     with pytest.raises(ValueError, match="differ in decode: None and 'pil'"):
-        data.concat(fr.FastRecordDataset(numbered))
+        fr.concat(data, fr.FastRecordDataset(numbered))
     with pytest.raises(ValueError, match="differ in transform: None and <built-in function len>"):
-        data.concat(fr.FastRecordDataset(numbered, len, decode=None))
+        fr.concat(data, fr.FastRecordDataset(numbered, len, decode=None))
     with pytest.raises(ValueError, match="differ in fields: None and"):
-        data.concat(data.select(["label"]))
-    with pytest.raises(TypeError, match="concat takes data sets of fastrecord, not list"):
-        data.concat([1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="concat takes data sets of fastrecord, one after the other, not list"):
-        fr.concat([data])  # type: ignore[arg-type]
+        fr.concat(data, data.select(["label"]))
+    for wrong in ((data, [1]), ([data],)):
+        with pytest.raises(TypeError, match="concat takes data sets of fastrecord, one after the other, not list"):
+            fr.concat(*wrong)
 
 
 def test_other_data_sets_are_added_as_torch_does_it(data: fr.FastRecordDataset) -> None:

@@ -124,7 +124,7 @@ def test_recipes_tell_views_apart(data: fr.FastRecordDataset, numbered_halves: l
 def composed(data: fr.FastRecordDataset) -> fr.FastRecordDataset:
     train: fr.FastRecordDataset = fr.concat(*data.split(3, seed=4)[1:])
     kept = train.filter("label", "!=", "bee").subset(slice(None, None, -1))
-    return kept.concat(data.filter("key", "<", "005"))
+    return fr.concat(kept, data.filter("key", "<", "005"))
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)

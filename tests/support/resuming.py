@@ -107,7 +107,7 @@ class Files:
             case "split":
                 made = data.split([0.7, 0.3], seed=3)[0]
             case "concat":
-                made = data.subset(slice(None, None, 3)).concat(data.split([0.5, 0.5])[1])
+                made = data.subset(slice(None, None, 3)) + data.split([0.5, 0.5])[1]
         return made if len(made) else data
 
 

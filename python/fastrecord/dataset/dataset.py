@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import Dataset
 
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.decode import decode_native, decode_pil, place
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import check_selection, field_batch, field_sample
-from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
+from fastrecord.dataset.selection import MISSING, Selection
+from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, open_files
 from fastrecord.dataset.values import as_tensors, owned, read_values
-from fastrecord.dataset.views import Views
 from fastrecord.errors import Code, extended
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels, key_suffix
@@ -28,7 +30,7 @@ _CHUNK = 4096
 _WINDOW = 64
 
 
-class FastRecordDataset(Views):
+class FastRecordDataset(Dataset[Any]):
     """Serve packed images and labels by index, as torchvision's `ImageFolder` does.
 
     A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an
@@ -44,7 +46,7 @@ class FastRecordDataset(Views):
     classes number the labels. `fastrecord.collate` makes dicts of stacked tensors of the fields'
     own types. Without a `transform` it builds whole batches at once.
 
-    **Views.** `subset`, `filter`, `split`, `concat` (or `a + b`) and `select` return data sets over
+    **Views.** `subset`, `filter`, `split`, `select`, and `a + b` return data sets over
     the same open files, with the same settings. They store and pickle how the records were
     selected, not the records. docs/datasets.md has examples.
 
@@ -126,7 +128,7 @@ class FastRecordDataset(Views):
             )
         if isinstance(extra_fields, str):
             raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
-        self._given_classes = None if classes is None else check_names(classes)
+        names = None if classes is None else check_names(classes)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
@@ -147,28 +149,158 @@ class FastRecordDataset(Views):
             check_together(readers)
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
-        self._fields = None if fields is None else check_selection(fields)
-        if self._fields is not None and (image_field or extra_fields or target_transform):
+        selected = None if fields is None else check_selection(fields)
+        if selected is not None and (image_field or extra_fields or target_transform):
             raise ValueError(
                 "image_field, extra_fields and target_transform do not go with fields, of which a sample is a dict: "
                 "name all fields there, and change labels in transform"
             )
-        self._image_field = None if self._fields is not None else image_field or find_image(readers[0])
-        self._label_field = label_field or find_label(readers[0])
-        if self._fields is not None and label_field is None and self._label_field is not None:
+        if selected is None:
+            image_field = image_field or find_image(readers[0])
+        given, label_field = label_field, label_field or find_label(readers[0])
+        if selected is not None and given is None and label_field is not None:
             # In fields mode, a selected field called "label" may hold anything.
-            self._label_field = self._label_field if holds_labels(readers[0].schema[self._label_field]) else None
-        self._extra_fields = tuple(extra_fields)
-        self._check_files(readers)
-        self._shards = Shards(readers)
-        self._view = All(len(self._shards))
-        self._number_classes()
-        if self._labels.are_names and (self._fields is None or self._label_field in self._fields):
-            _ = self._labels.classes  # fails here, not in each worker process
+            label_field = label_field if holds_labels(readers[0].schema[label_field]) else None
+        shards = Shards(readers)
+        rows = All(len(shards))
+        self.selection = Selection.of(shards, rows, selected, image_field, label_field, tuple(extra_fields), names)
+        labels = self.selection.labels
+        if labels.are_names and (selected is None or label_field in selected):
+            _ = labels.classes  # fails here, not in each worker process
         self._targets: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_targets": None}
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return the numbers over all files of some records of this data set, int64 (N,).
+
+        Record 0 is the first record of the first file. In a view, these numbers differ from the
+        indices.
+
+        Args:
+            indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)).
+
+        Raises:
+            IndexError: one is out of range.
+            TypeError: not a 1-D sequence of integers.
+        """
+        return self.selection.take(indices)
+
+    def column(self, field: str) -> NDArray[Any]:
+        """Return a field's value of every record, (N,); labels have the data set's numbers.
+
+        Args:
+            field: A field of numbers, of arrays of at most 64 bytes, or of str. Or the size of
+                images, such as "image.width". str values are an array of objects, each read from
+                the file. bfloat16 becomes float32.
+
+        Returns:
+            The mapped column, read-only, for all records or a slice of one file; else a copy.
+
+        Raises:
+            SchemaError: no such field, or it has no column.
+            CorruptFileError: a checksum differs.
+        """
+        return self.selection.column(field)
+
+    def subset(self, numbers: slice | ArrayLike) -> Self:
+        """Return a view of some records, in the order given.
+
+        Args:
+            numbers: A slice or range, which takes no memory; a 1-D sequence or array of integers in
+                [-len(self), len(self)), stored as int64; or a mask, bool (len(self),).
+
+        Raises:
+            IndexError: a number is out of range, or a mask has another length.
+            TypeError: none of these.
+        """
+        return self._of(self.selection.subset(numbers))
+
+    def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any] = "", value: Any = MISSING) -> Self:
+        """Return a view of the records whose field meets a condition, in order.
+
+        A comparison is evaluated at first use, and again in each process that unpickles the view. A
+        callable is evaluated at once, and the view stores 8 bytes for each record found.
+
+        Args:
+            field: As for `column`. Labels have this data set's numbers; a class name also works as
+                the value.
+            op: "==", "!=", "<", "<=", ">", ">=", "in" or "not in"; or a callable that takes the
+                column (N,) and returns a mask, bool (N,).
+            value: The value to compare with; a collection for "in" and "not in". Not allowed with a
+                callable.
+
+        Raises:
+            SchemaError: no such field, or its type cannot be compared.
+            TypeError, ValueError: there is no such operator, the value's type does not match the
+                field, no class has this name, or a callable did not return a mask.
+        """
+        return self._of(self.selection.filter(field, op, value))
+
+    def split(self, parts: int | Sequence[float], seed: int = 0, *, stratify: str | None = None) -> list[Self]:
+        """Split the records into disjoint parts, which together hold all of them.
+
+        The result is a pure function of the number of records, the parts and the seed: the same on
+        every machine and in every process. Parts are in random order and take no memory. With
+        `stratify` they keep the order of this data set; they are computed at first use and take 8
+        bytes a record.
+
+        Args:
+            parts: Fractions whose sum is 1, such as [0.9, 0.1]; numbers of records; or a number of
+                equal parts, such as 5 for cross-validation. Sizes are exact; fractions are rounded
+                as in torch's `random_split`.
+            seed: In [0, 2**64).
+            stratify: A field, such as "label". Each part has its share of every value, within one
+                record (two for the third and later parts).
+
+        Raises:
+            TypeError, ValueError: `parts` is none of these, or the parts do not add up to the
+                whole.
+            SchemaError: no such field.
+        """
+        return [self._of(part) for part in self.selection.split(parts, seed, stratify)]
+
+    def __add__(self, other: Dataset[Any]) -> Any:
+        return concat(self, other) if isinstance(other, FastRecordDataset) else super().__add__(other)
+
+    def select(self, fields: Sequence[str]) -> Self:
+        """Return a view in fields mode: samples are dicts of some fields.
+
+        Args:
+            fields: Names, in the order wanted.
+
+        Raises:
+            SchemaError: no such field.
+            TypeError: not a sequence of names.
+            ValueError: a name comes twice, or a transform expects images.
+        """
+        names = check_selection(fields)
+        if self.fields is None and (self.transform or self.target_transform):
+            raise ValueError(
+                "the data set's transform takes an image, and a sample with selected fields is a dict: select first, "
+                "and give the view a transform of its own"
+            )
+        return self._of(self.selection.with_fields(names))
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The fields of a sample dict; None if a sample starts with an image."""
+        return self.selection.fields
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A digest of the view for sampler states; None for all records of the files in order."""
+        return self.selection.rows.fingerprint()
+
+    def _of(self, selection: Selection) -> Self:
+        """Return a data set of another selection, with the same settings."""
+        made = copy.copy(self)
+        made.selection = selection
+        return made
 
     def __getitem__(self, index: int) -> Any:
         """Return one sample.
@@ -182,7 +314,7 @@ class FastRecordDataset(Views):
             DecodeError: the image format is not supported.
         """
         shard, record = self.locate(index)
-        if self._fields is not None:
+        if self.selection.fields is not None:
             return self._transformed(field_sample(self, shard, record))
         records = np.array([record])
         return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
@@ -203,15 +335,15 @@ class FastRecordDataset(Views):
             DecodeError: the image format is not supported.
         """
         numbers = normalized(indices, len(self))
-        rows = self._view.take(numbers)
+        rows = self.selection.rows.take(numbers)
         changed = type(self).__getitem__ is not FastRecordDataset.__getitem__
-        if self._fields is not None and not changed:
+        if self.selection.fields is not None and not changed:
             batch = field_batch(self, rows)
             return batch if self.transform is None else [self.transform(sample) for sample in batch]
-        parts = list(self._shards.split(rows))
+        parts = list(self.selection.shards.split(rows))
         # The kernel reads the whole batch during the decoding of its first images.
-        for shard, _, records in parts if self._fields is None else ():
-            self._shards.readers[shard].prefetch(records, self.image_field)
+        for shard, _, records in parts if self.selection.fields is None else ():
+            self.selection.shards.readers[shard].prefetch(records, self.image_field)
         if changed:
             # Subclasses that override __getitem__, as is common with ImageFolder, expect batches to
             # use it.
@@ -237,7 +369,7 @@ class FastRecordDataset(Views):
             KeyError: no such field.
             CorruptFileError: a checksum differs.
         """
-        found = read_values(self._shards, rows, fields, verify=self.verify)
+        found = read_values(self.selection.shards, rows, fields, verify=self.verify)
         return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -256,23 +388,23 @@ class FastRecordDataset(Views):
             FastRecordError: a record has no label.
         """
         self._require_labels()
-        return self._labels.of(self._shards.rows(rows), verify=self.verify)
+        return self.selection.labels.of(self.selection.shards.rows(rows), verify=self.verify)
 
     def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
-        if self._label_field is None:
+        if self.selection.label_field is None:
             return [None] * len(records)
-        return listed_labels(self._labels.of_file(shard, records, verify=self.verify))
+        return listed_labels(self.selection.labels.of_file(shard, records, verify=self.verify))
 
     def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
         """Return the images of records of one file as the core decodes them, or a None for each."""
         if self.decode != "native":
             return [None] * len(records)
-        reader = self._shards.readers[shard]
+        reader = self.selection.shards.readers[shard]
         return decode_native(reader, records, self.image_field, verify=self.verify, sixteen_bit=self.sixteen_bit)
 
     def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
-        reader = self._shards.readers[shard]
-        names = self._extra_fields if image is not None else (self.image_field, *self._extra_fields)
+        reader = self.selection.shards.readers[shard]
+        names = self.selection.extra_fields if image is not None else (self.image_field, *self.selection.extra_fields)
         try:
             # Check each record right before it is decoded: its bytes stay in the CPU cache after
             # the CRC.
@@ -287,10 +419,13 @@ class FastRecordDataset(Views):
             raw = self.decode is None
             sample = payload if raw else decode_pil(payload, reader, record, self.image_field)
         parts = [self._transformed(sample)]
-        if self._label_field is not None:
+        if self.selection.label_field is not None:
             parts.append(label if self.target_transform is None else self.target_transform(label))
-        schema = self._shards.schema
-        parts += [as_tensors(owned(value), schema[name]) for name, value in zip(self._extra_fields, extra, strict=True)]
+        schema = self.selection.shards.schema
+        parts += [
+            as_tensors(owned(value), schema[name])
+            for name, value in zip(self.selection.extra_fields, extra, strict=True)
+        ]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     def _transformed(self, sample: Any) -> Any:
@@ -299,7 +434,7 @@ class FastRecordDataset(Views):
     @property
     def classes(self) -> list[str]:
         """Class names, position = label; empty if there are none."""
-        return self._labels.classes
+        return self.selection.labels.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -320,7 +455,7 @@ class FastRecordDataset(Views):
         """
         if self._targets is None:
             name = self._require_labels()
-            arrays = self._labels.are_arrays
+            arrays = self.selection.labels.are_arrays
             targets = self.labels(self.rows(np.arange(len(self)))) if arrays else self.column(name)
             targets.flags.writeable = False
             self._targets = targets
@@ -335,7 +470,7 @@ class FastRecordDataset(Views):
         starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
         places = starts[:, None] + np.arange(min(_WINDOW, len(self)))
         try:
-            if self._label_field is None or self._labels.are_arrays:
+            if self.selection.label_field is None or self.selection.labels.are_arrays:
                 return False
             labels = self.labels(self.rows(places.ravel()))
         except (FastRecordError, OSError):
@@ -357,7 +492,7 @@ class FastRecordDataset(Views):
             AttributeError: the files have no label field, or no field "key".
         """
         self._require_labels()
-        if not has_key(self._shards.readers[0]):
+        if not has_key(self.selection.shards.readers[0]):
             raise AttributeError(f"{self.paths[0]} has no string field {KEY!r}: its samples have no names")
         return Samples(self)
 
@@ -373,26 +508,28 @@ class FastRecordDataset(Views):
         Raises:
             AttributeError: in fields mode.
         """
-        if self._image_field is None:
-            raise AttributeError(f"samples are dicts of the fields {', '.join(self._fields or ())}: none is the image")
-        return self._image_field
+        if self.selection.image_field is None:
+            raise AttributeError(
+                f"samples are dicts of the fields {', '.join(self.selection.fields or ())}: none is the image"
+            )
+        return self.selection.image_field
 
     @property
     def has_labels(self) -> bool:
         """Whether samples end in a label; not in fields mode."""
-        return self._label_field is not None and self._fields is None
+        return self.selection.label_field is not None and self.selection.fields is None
 
     @property
     def extra_fields(self) -> tuple[str, ...]:
         """Names of the fields whose values follow in each sample."""
-        return self._extra_fields
+        return self.selection.extra_fields
 
     def _require_labels(self) -> str:
-        if self._label_field is None:
+        if self.selection.label_field is None:
             raise AttributeError(
                 f"{self.paths[0]} has no field 'label'; name the field that holds labels with label_field="
             )
-        return self._label_field
+        return self.selection.label_field
 
     def key(self, index: int) -> str:
         """Return a record's key: its path in the packed folder.
@@ -402,29 +539,28 @@ class FastRecordDataset(Views):
             SchemaError: the files have no field "key".
         """
         shard, record = self.locate(index)
-        return str(self._shards.readers[shard].get(record, KEY))
+        return str(self.selection.shards.readers[shard].get(record, KEY))
 
     @property
     def readers(self) -> tuple[Reader, ...]:
         """The reader of each file. Do not refresh them: the number of records must not change."""
-        return self._shards.readers
+        return self.selection.shards.readers
 
     @property
     def snapshots(self) -> list[dict[str, Any]]:
         """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
-        return self._shards.snapshots()
+        return self.selection.shards.snapshots()
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return a record's location: its file's position in `paths`, and its number there."""
-        number = np.array([normalized_one(index, len(self))])
-        return self._shards.locate(int(self._view.take(number)[0]))
+        return self.selection.locate(index)
 
     def close(self) -> None:
         """Close the files, also for all views.
 
         Values already returned stay valid; further reads raise.
         """
-        self._shards.close()
+        self.selection.shards.close()
 
     def __repr__(self) -> str:
         """Describe the data set in the style of torchvision's."""
@@ -435,11 +571,11 @@ class FastRecordDataset(Views):
         ]
         if len(self.paths) > 1:
             lines.append(f"    Number of files: {len(self.paths)}")
-        if self._fields is not None:
-            lines.append(f"    Fields: {', '.join(self._fields)}")
+        if self.selection.fields is not None:
+            lines.append(f"    Fields: {', '.join(self.selection.fields)}")
         else:
-            names = [self.image_field, *filter(None, [self._label_field]), *self._extra_fields]
-            kinds = self._shards.schema
+            names = [self.image_field, *filter(None, [self.selection.label_field]), *self.selection.extra_fields]
+            kinds = self.selection.shards.schema
             lines.append(f"    Sample: {', '.join(f'{name} ({kinds[name]})' for name in names)}")
         if self.classes:
             lines.append(f"    Number of classes: {len(self.classes)}")
@@ -476,8 +612,50 @@ class Samples(Sequence[tuple[str, Any]]):
 
     def _pairs(self, numbers: NDArray[np.int64]) -> list[tuple[str, Any]]:
         dataset = self._dataset
-        keys = read_values(dataset._shards, dataset.rows(numbers), [KEY], verify=False)[KEY]
+        keys = read_values(dataset.selection.shards, dataset.rows(numbers), [KEY], verify=False)[KEY]
         return list(zip(keys, dataset.targets[numbers].tolist(), strict=True))
 
     def __repr__(self) -> str:
         return f"<{len(self)} samples (key, label) of {self._dataset.root}>"
+
+
+def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
+    """Return the records of several data sets one after the other; `a + b` is `concat(a, b)`.
+
+    The result has the settings of the first. Files that several views share are opened once.
+    Classes are matched by name, as for several files: the classes of the first keep their numbers.
+
+    Args:
+        first: A data set.
+        others: Data sets of the same fields and decoding, without transforms of their own.
+
+    Raises:
+        TypeError: an argument is not a FastRecordDataset.
+        ValueError: one has other settings.
+        SchemaError: files have different fields, or their classes cannot be matched.
+    """
+    for one in (first, *others):
+        if not isinstance(one, FastRecordDataset):
+            raise TypeError(f"concat takes data sets of fastrecord, one after the other, not {type(one).__name__}")
+    for other in others:
+        ours, theirs = _settings(first), _settings(other)
+        for name, value in theirs.items():
+            if name in ("transform", "target_transform") and value is None:
+                continue
+            if ours[name] is not value and ours[name] != value:
+                raise ValueError(
+                    f"the data sets differ in {name}: {ours[name]!r} and {value!r}; their concatenation has one {name}"
+                )
+    made = first._of(first.selection.joined([other.selection for other in others]))
+    made.paths = [os.fspath(reader.path) for reader in made.readers]
+    return made
+
+
+def _settings(dataset: FastRecordDataset) -> dict[str, Any]:
+    """Return what must be equal in data sets that are concatenated."""
+    own = ("decode", "verify", "sixteen_bit", "transform", "target_transform")
+    selected = ("fields", "image_field", "label_field", "extra_fields")
+    return {
+        **{name: getattr(dataset.selection, name) for name in selected},
+        **{name: getattr(dataset, name) for name in own},
+    }

@@ -38,6 +38,10 @@ class Labels:
         field: The field that holds the labels, None without labels.
         classes: The names of all classes, position = label.
 
+    Attributes:
+        field: As given.
+        given: `classes`, as given.
+
     Raises:
         SchemaError: the classes of files cannot be matched, or `classes` is given without labels.
     """
@@ -45,7 +49,7 @@ class Labels:
     def __init__(self, shards: Shards, field: str | None, classes: list[str] | None) -> None:
         readers = shards.readers
         self.field = field
-        self._shards, self._given = shards, classes
+        self._shards, self.given = shards, classes
         self._kind = None if field is None else shards.schema[field]
         numbered = self._kind is not None and holds_classes(self._kind)
         if classes is not None and not (numbered or self.are_names):
@@ -92,9 +96,9 @@ class Labels:
         if self._classes is None:
             readers = self._shards.readers
             if not self.are_names:
-                self._classes, _ = merge_classes(readers, self._given)
-            elif self._given is not None:
-                self._classes = self._given
+                self._classes, _ = merge_classes(readers, self.given)
+            elif self.given is not None:
+                self._classes = self.given
             elif all(class_names(reader) is not None for reader in readers):
                 self._classes, _ = merge_classes(readers)
             else:
@@ -152,6 +156,25 @@ class Labels:
         stop = int(self._shards.ends[shard])
         return self._numbers[stop - len(reader) : stop]
 
+    def numbered(self, value: Any) -> Any:
+        """Replace class names in a comparison value by labels.
+
+        Raises:
+            ValueError: no class has this name.
+        """
+        if isinstance(value, str):
+            return self._label_of(value)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self._label_of(one) if isinstance(one, str) else one for one in value]
+        return value
+
+    def _label_of(self, name: str) -> int:
+        classes = self.classes
+        if name not in classes:
+            some = ", ".join(map(repr, classes[:5])) + (" ..." if len(classes) > 5 else "")
+            raise ValueError(f"no class is named {name!r}; the data set has {some or 'no class names'}")
+        return classes.index(name)
+
     def recipe(self) -> Any:
         """Return what changes labels besides the files themselves, ready for JSON."""
         if self.are_names:
@@ -204,7 +227,7 @@ class Labels:
             place = self._place(reader, records[at])
             if names[at] is None:
                 raise Code.NO_VALUE.error(f"{place}: the record has no label")
-            where = "classes=" if self._given is not None else "the metadata"
+            where = "classes=" if self.given is not None else "the metadata"
             raise Code.UNKNOWN_CLASS.error(
                 f"{place}: the class {names[at]!r} is not among the {len(known)} that {where} names"
             )

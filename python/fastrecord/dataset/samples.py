@@ -1,6 +1,6 @@
 """Samples and batches of selected fields: a dict field -> value.
 
-Reads through `Views`; it opens no files itself.
+Opens no files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import key_suffix
 
 if TYPE_CHECKING:
-    from fastrecord.dataset.views import Views
+    from fastrecord.dataset.dataset import FastRecordDataset
 
 
 def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
+def field_sample(dataset: FastRecordDataset, shard: int, record: int) -> dict[str, Any]:
     """Return one sample.
 
     Raises:
@@ -49,14 +49,14 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
         DecodeError: the image format is not supported.
         SchemaError: a label has no class.
     """
-    reader, schema = dataset._shards.readers[shard], dataset._shards.schema
+    reader, schema = dataset.selection.shards.readers[shard], dataset.selection.shards.schema
     sample: dict[str, Any] = {}
-    for name in dataset._fields or ():
+    for name in dataset.selection.fields or ():
         if schema[name].name == "image" and dataset.decode is not None:
             sample[name] = _images(dataset, reader, np.array([record]), name)[0]
             continue
-        if name == dataset._mapped_label:
-            sample[name] = dataset._labels.of_file(shard, np.array([record]), verify=dataset.verify)[0].item()
+        if name == dataset.selection.mapped_label:
+            sample[name] = dataset.selection.labels.of_file(shard, np.array([record]), verify=dataset.verify)[0].item()
             continue
         try:
             sample[name] = sample_value(reader, record, name, schema[name], verify=dataset.verify)
@@ -65,7 +65,7 @@ def field_sample(dataset: Views, shard: int, record: int) -> dict[str, Any]:
     return sample
 
 
-def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
+def field_batch(dataset: FastRecordDataset, rows: NDArray[np.int64]) -> FieldBatch:
     """Return the samples of a batch.
 
     Args:
@@ -77,15 +77,15 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
         DecodeError: the image format is not supported.
         SchemaError: a label has no class.
     """
-    names = dataset._fields or ()
-    shards = dataset._shards
+    names = dataset.selection.fields or ()
+    shards = dataset.selection.shards
     schema = shards.schema
     images = [name for name in names if schema[name].name == "image" and dataset.decode is not None]
-    label = dataset._mapped_label
+    label = dataset.selection.mapped_label
     plain = [name for name in names if name not in images and name != label]
     values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}
     if label is not None:
-        values[label] = dataset._labels.of(rows, verify=dataset.verify)
+        values[label] = dataset.selection.labels.of(rows, verify=dataset.verify)
     for name in images:
         values[name] = [None] * len(rows)
         for shard, positions, records in shards.split(rows):
@@ -97,7 +97,7 @@ def field_batch(dataset: Views, rows: NDArray[np.int64]) -> FieldBatch:
     return FieldBatch(columns, numbers, len(rows))
 
 
-def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:
+def _images(dataset: FastRecordDataset, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:
     """Return images of one file: PIL images, or tensors (3, H, W)."""
     if dataset.decode == "native":
         found: list[torch.Tensor] = decode_native(
@@ -107,7 +107,7 @@ def _images(dataset: Views, reader: Reader, records: NDArray[np.int64], field: s
     return [_picture(dataset, reader, record, field) for record in records.tolist()]
 
 
-def _picture(dataset: Views, reader: Reader, record: int, field: str) -> Any:
+def _picture(dataset: FastRecordDataset, reader: Reader, record: int, field: str) -> Any:
     try:
         payload = reader.get(record, field, verify=dataset.verify, copy=True)
     except CorruptFileError as error:

@@ -276,7 +276,7 @@ def make_requests(
     if batch_size is not None:
         order = True if shuffle is None else shuffle
         sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=order, seed=seed or 0, drop_last=drop_last)
-        return OwnRequests(sampler, dataset._view)
+        return OwnRequests(sampler, dataset.selection.rows)
     if shuffle or drop_last:
         raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
@@ -292,7 +292,7 @@ def make_requests(
                 "the batch sampler is for other records of the files than the data set has: make it of this data set, "
                 "or of a view made by the same steps"
             )
-        return OwnRequests(batch_sampler, dataset._view)
+        return OwnRequests(batch_sampler, dataset.selection.rows)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")

@@ -78,7 +78,7 @@ class Foreign:
             if not (isinstance(failure, DecodeError) and failure.code in _NOT_DECODED):
                 left.append((place, failure))
                 continue
-            shard, record = self._dataset._shards.locate(int(request.rows[place]))
+            shard, record = self._dataset.selection.shards.locate(int(request.rows[place]))
             reader = self._dataset.readers[shard]
             try:
                 pictures, kind = self._pictures(reader, record, failure)

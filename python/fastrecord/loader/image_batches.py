@@ -154,7 +154,7 @@ class ImageBatches:
     def _values(self, rows: NDArray[np.int64]) -> list[Any]:
         if not self._fields:
             return []
-        schema, label = self._dataset.readers[0].schema, self._dataset._mapped_label
+        schema, label = self._dataset.readers[0].schema, self._dataset.selection.mapped_label
         values = dict(zip(self._fields, self._dataset.values(rows, self._fields), strict=True))
         if label in values:
             values[label] = self._dataset.labels(rows)
@@ -173,4 +173,4 @@ def _main(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> int | 
     names = list(outputs)
     if len(names) == 1:
         return None
-    return names.index(dataset._image_field) if dataset._image_field in names else 0
+    return names.index(dataset.selection.image_field) if dataset.selection.image_field in names else 0

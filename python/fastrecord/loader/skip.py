@@ -138,7 +138,7 @@ class Skipper:
         return record
 
     def _describe(self, row: int, failure: Exception) -> tuple[Exception, SkippedRecord]:
-        shard, number = self._dataset._shards.locate(row)
+        shard, number = self._dataset.selection.shards.locate(row)
         reader = self._dataset.readers[shard]
         key = read_key(reader, number)
         named = "" if key is None else f", key {key!r}"

@@ -45,7 +45,7 @@ class ListedFields:
             raise TypeError(f'ragged has a way for each field, such as {{"tokens": "pad"}}, not {ragged!r}')
         self._dataset = dataset
         self._ragged = dict(ragged or {})
-        self._label = dataset._mapped_label
+        self._label = dataset.selection.mapped_label
         reader = dataset.readers[0]
         schema = reader.schema
         names = dataset.fields or ()
@@ -112,7 +112,7 @@ class ListedFields:
         dataset = self._dataset
         return [
             (places, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify, copy=True)[name])
-            for shard, places, records in dataset._shards.split(rows)
+            for shard, places, records in dataset.selection.shards.split(rows)
         ]
 
     def _pad(self, name: str, rows: NDArray[np.int64]) -> Any:

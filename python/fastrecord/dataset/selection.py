@@ -1,0 +1,180 @@
+"""`Selection`: the records and fields that a data set reads, and the files they come from.
+
+Does not decode images or build samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastrecord._core import Reader
+from fastrecord.checks import WORD, integer
+from fastrecord.dataset.columns import Columns
+from fastrecord.dataset.labels import Labels
+from fastrecord.dataset.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
+from fastrecord.dataset.shards import Shards, normalized, normalized_one
+from fastrecord.dataset.split import part_sizes
+from fastrecord.schema.roles import check_fields
+
+MISSING = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Which records and fields of which files. Immutable; views share the open files.
+
+    Attributes:
+        shards: The files.
+        rows: The records, in order.
+        labels: The labels of all records of the files.
+        fields: The fields of a sample dict; None if a sample starts with an image.
+        image_field: The field of that image; None in fields mode.
+        extra_fields: The fields whose values follow the image and the label.
+    """
+
+    shards: Shards
+    rows: Rows
+    labels: Labels
+    fields: tuple[str, ...] | None
+    image_field: str | None
+    extra_fields: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        shards: Shards,
+        rows: Rows,
+        fields: tuple[str, ...] | None,
+        image_field: str | None,
+        label_field: str | None,
+        extra_fields: tuple[str, ...],
+        classes: list[str] | None,
+    ) -> Selection:
+        """Check that all files have the fields, and number their labels.
+
+        Raises:
+            SchemaError: a field is missing or of another type; or classes cannot be matched.
+        """
+        check_fields(shards.readers, image_field, label_field, fields or extra_fields)
+        return cls(shards, rows, Labels(shards, label_field, classes), fields, image_field, extra_fields)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """The reader of each file."""
+        return self.shards.readers
+
+    @property
+    def label_field(self) -> str | None:
+        """The field of the labels."""
+        return self.labels.field
+
+    @property
+    def mapped_label(self) -> str | None:
+        """The selected field whose labels differ from the stored values."""
+        return self.label_field if self.labels.are_mapped and self.label_field in (self.fields or ()) else None
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of all files; labels have the data set's numbers."""
+        return Columns(self.shards, self.labels)
+
+    def take(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return the rows of indices, int64 (N,); each index is in [-len(self), len(self))."""
+        return self.rows.take(normalized(indices, len(self)))
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return the file of an index, and the record number in it."""
+        number = np.array([normalized_one(index, len(self))])
+        return self.shards.locate(int(self.rows.take(number)[0]))
+
+    def column(self, field: str) -> NDArray[Any]:
+        """Return a field's value of every record, (N,)."""
+        return self.columns.values(field, self.rows.whole())
+
+    def subset(self, numbers: slice | ArrayLike) -> Selection:
+        """Return some records; see `FastRecordDataset.subset`."""
+        total = len(self)
+        if isinstance(numbers, slice):
+            return replace(self, rows=span(self.rows, range(total)[numbers]))
+        if isinstance(numbers, range) and (not numbers or min(numbers[0], numbers[-1]) >= 0):
+            if numbers and max(numbers[0], numbers[-1]) >= total:
+                raise IndexError(f"record {max(numbers[0], numbers[-1])} is out of range: the data set has {total}")
+            return replace(self, rows=span(self.rows, numbers))
+        array = np.asarray(numbers)
+        if array.dtype == np.bool_:
+            if array.shape != (total,):
+                raise IndexError(f"a mask has a value for each of the {total} records, not shape {array.shape}")
+            array = np.flatnonzero(array)
+        return replace(self, rows=Numbers(self.take(array).copy()))
+
+    def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any], value: Any) -> Selection:
+        """Return the records whose field meets a condition; see `FastRecordDataset.filter`."""
+        if callable(field) or (op == "" and value is MISSING):
+            raise TypeError(
+                "filter takes a field and a comparison, filter('label', '==', 3), or a field and a callable that takes "
+                "the whole column and returns a mask, filter('score', lambda column: column > 0.5)"
+            )
+        if callable(op):
+            if value is not MISSING:
+                raise TypeError("a callable takes the column and nothing else: leave value out")
+            mask = np.asarray(op(self.column(field)))
+            if not len(self) and mask.size == 0:
+                return self
+            if mask.dtype != np.bool_ or mask.shape != (len(self),):
+                raise ValueError(
+                    f"the callable returns a mask, bool ({len(self)},), not {mask.dtype} of shape {mask.shape}"
+                )
+            return self.subset(mask)
+        if value is MISSING:
+            raise TypeError(f"filter({field!r}, {op!r}, ...) wants a value to compare with")
+        if field == self.label_field:
+            value = self.labels.numbered(value)
+        return replace(self, rows=Filtered(self.rows, self.columns, self.columns.condition(field, op, value)))
+
+    def split(self, parts: int | Sequence[float], seed: int, stratify: str | None) -> list[Selection]:
+        """Split the records into disjoint parts; see `FastRecordDataset.split`."""
+        seed = integer("seed", seed, 0, WORD)
+        sizes = part_sizes(len(self), parts)
+        if stratify is not None:
+            self.columns.check(stratify)
+            strata = Strata(self.rows, self.columns, stratify, sizes, seed)
+            return [replace(self, rows=Stratum(strata, part)) for part in range(len(sizes))]
+        mixed = Permuted(self.rows, seed)
+        ends = np.cumsum([0, *sizes]).tolist()
+        return [replace(self, rows=span(mixed, range(start, end))) for start, end in pairwise(ends)]
+
+    def joined(self, others: Sequence[Selection]) -> Selection:
+        """Return these records followed by the records of others.
+
+        Files that several selections share come once. The fields are this selection's.
+        """
+        members = (self, *others)
+        shards, offsets = Shards.joined([member.shards for member in members])
+        rows = joined([(offset, member.rows) for offset, member in zip(offsets, members, strict=True)])
+        return self._changed(shards=shards, rows=rows)
+
+    def with_fields(self, fields: tuple[str, ...]) -> Selection:
+        """Return the same records in fields mode."""
+        return self._changed(fields=fields, image_field=None, extra_fields=())
+
+    def _changed(self, **changes: Any) -> Selection:
+        parts = {
+            "shards": self.shards,
+            "rows": self.rows,
+            "fields": self.fields,
+            "image_field": self.image_field,
+            "label_field": self.label_field,
+            "extra_fields": self.extra_fields,
+            "classes": self.labels.given,
+        }
+        return Selection.of(**{**parts, **changes})
