@@ -13,7 +13,7 @@ import pytest
 import fastrecord as fr
 from tests.support.child import run_child
 from tests.torture import known
-from tests.torture.leaks import Samples, slope
+from tests.torture.loaders.leaks import Samples, slope
 from tests.torture.processes import descendants, identity, still_there
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PLANTED = """
 import ctypes
 sys.path.insert(0, {root!r})
-from tests.torture.leaks import watch
+from tests.torture.loaders.leaks import watch
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 kept = []

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from tests.torture import (
-    corruption,
-    crashes,
-    endings,
-    fuzz,
-    leaks,
-    leftovers,
-    mapping,
-    readers,
-    resume,
-    resume_order,
-    sanitizers,
-    sigkill,
-    soak,
-    threads,
-)
+from tests.torture.core import corruption, crashes, fuzz, sanitizers, threads
 from tests.torture.experiment import Experiment
+from tests.torture.files import mapping, sigkill
+from tests.torture.loaders import endings, leaks
+from tests.torture.readers import readers
+from tests.torture.training import leftovers, resume, resume_order, soak
 
 EXPERIMENTS: list[Experiment] = [
     crashes.CRASH_STATES,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastrecord.train.checkpoint import save_checkpoint
-from tests.torture.resume import GLOBAL_BATCH, STEPS, Run, compare
+from tests.torture.training.resume import GLOBAL_BATCH, STEPS, Run, compare
 
 
 def written(folder: Path, *, steps: range = range(STEPS)) -> Run:

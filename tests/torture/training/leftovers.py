@@ -1,4 +1,4 @@
-"""Kills training jobs and checks their leftovers: `python -m tests.torture.leftovers JOBS`."""
+"""Kills training jobs and checks their leftovers: `python -m tests.torture.training.leftovers JOBS`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 import fastrecord as fr
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.jobs import appender, said, signal_all, start_job, steps_of, write_data
-from tests.torture.leaks import shared_memory
+from tests.torture.loaders.leaks import shared_memory
 from tests.torture.processes import apart, children, command_line, descendants, identity, still_there
+from tests.torture.training.jobs import appender, said, signal_all, start_job, steps_of, write_data
 
 _PATIENCE = 600
 # Files that killed torch and Python processes leave; docs/reliability.md names them.
@@ -159,14 +159,14 @@ def run_here(count: int) -> Outcome:
 
 def run(count: int) -> Outcome:
     """See the module docstring; runs in a child process."""
-    return apart("leftovers", count)
+    return apart("training.leftovers", count)
 
 
 EXPERIMENT = Experiment(
     "leftovers",
     7,
     "training jobs killed",
-    "tests/torture/leftovers.py, tests/torture/jobs.py",
+    "tests/torture/training/leftovers.py, tests/torture/training/jobs.py",
     2,
     50,
     run,

@@ -35,7 +35,7 @@ def _endings(count: int) -> Outcome:
     failures: list[str] = []
     seen: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.torture.ending_host", folder, str(_HANGS)]
+        command = [sys.executable, "-m", "tests.torture.loaders.ending_host", folder, str(_HANGS)]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
             if host.stdin is None or host.stdout is None:
                 raise RuntimeError("pipes were asked for")
@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     "endings",
     8,
     "processes that ended amid an epoch",
-    "tests/torture/endings.py, tests/torture/ending_host.py",
+    "tests/torture/loaders/endings.py, tests/torture/loaders/ending_host.py",
     18,
     2_000,
     _endings,

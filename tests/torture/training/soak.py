@@ -1,4 +1,4 @@
-"""Trains for a long time beside a writer that appends: `python -m tests.torture.soak SECONDS`."""
+"""Trains for a long time beside a writer that appends: `python -m tests.torture.training.soak SECONDS`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 import fastrecord as fr
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.jobs import appender, said, signal_all, start_job, steps_of, write_data
-from tests.torture.leaks import slope
+from tests.torture.loaders.leaks import slope
 from tests.torture.processes import Use, apart, cpu_seconds, descendants, identity, still_there, use
+from tests.torture.training.jobs import appender, said, signal_all, start_job, steps_of, write_data
 
 # Share of a core for all processes of a job in long runs: it is stopped and continued.
 _SHARE = 0.35
@@ -136,14 +136,14 @@ def run_here(seconds: int) -> Outcome:
 
 def run(seconds: int) -> Outcome:
     """See the module docstring; runs in a child process."""
-    return apart("soak", seconds)
+    return apart("training.soak", seconds)
 
 
 EXPERIMENT = Experiment(
     "soak",
     7,
     "seconds of training beside a writer",
-    "tests/torture/soak.py, tests/torture/jobs.py",
+    "tests/torture/training/soak.py, tests/torture/training/jobs.py",
     10,
     3600,
     run,

@@ -1,6 +1,6 @@
-"""Many readers beside a writer, all killed at times: `python -m tests.torture.readers SECONDS`.
+"""Many readers beside a writer, all killed at times: `python -m tests.torture.readers.readers SECONDS`.
 
-The writer is tests/torture/appending.py, a reader tests/torture/reading.py. This process starts and
+The writer is tests/torture/readers/appending.py, a reader tests/torture/readers/reading.py. This process starts and
 kills them. It is also the second writer that is refused, and the first after a killed one.
 """
 
@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 import fastrecord as fr
 from tests.torture import known
-from tests.torture.appending import Appender, committed
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import Process, apart, command_line, descendants, environment, still_there, use
-from tests.torture.reading import KINDS
+from tests.torture.readers.appending import Appender, committed
+from tests.torture.readers.reading import KINDS
 
 # File size in bytes at which a new file replaces it.
 _LIMIT = 200 << 20
@@ -82,7 +82,7 @@ class Run:
         module = ["appending", str(self.folder), str(_LIMIT if self.paced else 1 << 20)]
         if kind != "writer":
             module = ["reading", kind, str(self.folder)]
-        module[0] = f"tests.torture.{module[0]}"
+        module[0] = f"tests.torture.readers.{module[0]}"
         with (self.folder / "said").open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", *module, str(share)], stdout=said, stderr=said, env=environment()
@@ -241,14 +241,14 @@ def run_here(seconds: int) -> Outcome:
 
 def run(seconds: int) -> Outcome:
     """See the module docstring; runs in a child process, which forks."""
-    return apart("readers", seconds)
+    return apart("readers.readers", seconds)
 
 
 EXPERIMENT = Experiment(
     "readers",
     5,
     "seconds of readers beside a writer",
-    "tests/torture/readers.py, tests/torture/reading.py, tests/torture/appending.py",
+    "tests/torture/readers/readers.py, tests/torture/readers/reading.py, tests/torture/readers/appending.py",
     5,
     3600,
     run,

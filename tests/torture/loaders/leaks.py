@@ -1,4 +1,4 @@
-"""Ends loaders in every way and measures leaks: `python -m tests.torture.leaks COUNT`."""
+"""Ends loaders in every way and measures leaks: `python -m tests.torture.loaders.leaks COUNT`."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
 
 def run_here(count: int) -> Outcome:
     """Do everything in this process."""
-    from tests.torture import ways
+    from tests.torture.loaders import ways
 
     folder = Path(tempfile.mkdtemp(prefix="leaks-"))
     seed = Random().randrange(1 << 32)
@@ -159,14 +159,14 @@ def run_here(count: int) -> Outcome:
 
 def run(count: int) -> Outcome:
     """See the module docstring; runs in a child process."""
-    return apart("leaks", count)
+    return apart("loaders.leaks", count)
 
 
 EXPERIMENT = Experiment(
     "leaks",
     7,
     "loaders made and ended in every way",
-    "tests/torture/leaks.py, tests/torture/ways.py",
+    "tests/torture/loaders/leaks.py, tests/torture/loaders/ways.py",
     60,
     10_000,
     run,

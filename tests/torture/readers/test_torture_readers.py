@@ -10,10 +10,10 @@ import pytest
 
 import fastrecord as fr
 from tests.torture import known
-from tests.torture.appending import Appender, committed
 from tests.torture.known import WrongDataError
-from tests.torture.readers import Run
-from tests.torture.reading import KINDS, Looker, Snapshot
+from tests.torture.readers.appending import Appender, committed
+from tests.torture.readers.readers import Run
+from tests.torture.readers.reading import KINDS, Looker, Snapshot
 
 
 def write(path: Path, count: int, *, of: int | None = None) -> fr.Reader:

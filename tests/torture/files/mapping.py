@@ -1,6 +1,6 @@
 """A file is truncated, replaced, deleted or overwritten at a random moment while it is read.
 
-`python -m tests.torture.mapping` is the reader: one process takes many files, so that thousands
+`python -m tests.torture.files.mapping` is the reader: one process takes many files, so that thousands
 can be broken. It compares everything it reads and reports how it ended. The other process breaks
 the file. No signal may end the reader, and no read may return wrong data.
 """
@@ -221,7 +221,7 @@ class Child:
     """The reader's process."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.torture.mapping"]
+        command = [sys.executable, "-m", "tests.torture.files.mapping"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, task: dict[str, Any], between: Callable[[], None]) -> str:
@@ -334,7 +334,7 @@ EXPERIMENT = Experiment(
     name="truncation",
     promise=6,
     what="files cut short, replaced, deleted or written over while they are read",
-    where="tests/torture/mapping.py",
+    where="tests/torture/files/mapping.py",
     short=20,
     long=5000,
     run=run,

@@ -1,6 +1,6 @@
 """The trainer's command, which logs its input and is killed at a planned place.
 
-`python -m tests.torture.recorded_run SEEN PLAN ARGUMENTS...`: SEEN is the prefix of the log files,
+`python -m tests.torture.training.recorded_run SEEN PLAN ARGUMENTS...`: SEEN is the prefix of the log files,
 one per rank. They get a line before each optimizer step: its number, and the record number and
 pixel checksum of each image. PLAN is JSON: `rank` (-1: all), first `step`, and `where` to kill.
 """

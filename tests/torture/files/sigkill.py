@@ -20,7 +20,7 @@ from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
 from tests.support.packing import records, write
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.killing import Killer, Story, verify
+from tests.torture.files.killing import Killer, Story, verify
 
 _SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
 _ROWS = 1500
@@ -360,7 +360,7 @@ SIGKILL = Experiment(
     name="sigkill",
     promise=1,
     what="SIGKILLs",
-    where="tests/torture/sigkill.py",
+    where="tests/torture/files/sigkill.py",
     short=9,
     long=500,
     run=run,

@@ -1,4 +1,4 @@
-"""A reader of `readers`: `python -m tests.torture.reading KIND FOLDER SHARE` until it is killed.
+"""A reader of `readers`: `python -m tests.torture.readers.reading KIND FOLDER SHARE` until it is killed.
 
 It reads FOLDER/x.frec beside a writer and checks all visible records. Failures go to
 FOLDER/failures, one JSON text per line. FOLDER/use-<pid> has its resources when it holds no file.
@@ -21,9 +21,9 @@ import numpy as np
 
 import fastrecord as fr
 from tests.torture import known
-from tests.torture.appending import committed
 from tests.torture.known import WrongDataError
 from tests.torture.processes import Pace, use
+from tests.torture.readers.appending import committed
 
 # Snapshots that are kept and read again while the file grows.
 _KEPT = 3

@@ -1,4 +1,4 @@
-"""The writer of `readers`: `python -m tests.torture.appending FOLDER LIMIT SHARE` until killed.
+"""The writer of `readers`: `python -m tests.torture.readers.appending FOLDER LIMIT SHARE` until killed.
 
 It appends records of tests/torture/known.py to FOLDER/x.frec in every supported way. It begins a
 new generation of the file beyond LIMIT bytes. After each commit it adds a line to FOLDER/committed.

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.torture.core.fuzz import nightly_host
 from tests.torture.experiment import ROOT, Experiment, Outcome
-from tests.torture.fuzz import nightly_host
 
 _PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
 # Modules with `unsafe` whose tests need no file or C library, and the threads that borrow memory.
@@ -75,6 +75,6 @@ def tsan(_count: int) -> Outcome:
     return _run([*command, "--lib", *tests], env, "no data race")
 
 
-MIRI = Experiment("miri", 4, "tests", "tests/torture/sanitizers.py", 1, 1, miri, in_tests=False)
-VALGRIND = Experiment("valgrind", 4, "tests", "tests/torture/sanitizers.py", 1, 1, valgrind, in_tests=False)
-TSAN = Experiment("tsan", 8, "tests", "tests/torture/sanitizers.py", 1, 1, tsan, in_tests=False)
+MIRI = Experiment("miri", 4, "tests", "tests/torture/core/sanitizers.py", 1, 1, miri, in_tests=False)
+VALGRIND = Experiment("valgrind", 4, "tests", "tests/torture/core/sanitizers.py", 1, 1, valgrind, in_tests=False)
+TSAN = Experiment("tsan", 8, "tests", "tests/torture/core/sanitizers.py", 1, 1, tsan, in_tests=False)

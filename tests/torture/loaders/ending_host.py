@@ -1,4 +1,4 @@
-"""The process that forks the cases of tests/torture/endings.py, so that each need not import torch.
+"""The process that forks the cases of tests/torture/loaders/endings.py, so that each need not import torch.
 
 It uses no loader itself. Cases and answers are lines of JSON.
 """

@@ -74,7 +74,7 @@ def steps_of(files: Path) -> int:
 @contextmanager
 def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Let a process append to folder/train.frec, and kill it at the end."""
-    command = [sys.executable, "-m", "tests.torture.jobs", str(folder / "train.frec")]
+    command = [sys.executable, "-m", "tests.torture.training.jobs", str(folder / "train.frec")]
     with (
         (folder / "said").open("ab") as out,
         subprocess.Popen(command, stdout=out, stderr=out, env=environment(), preexec_fn=end_with_parent) as it,

@@ -20,7 +20,7 @@ from fastrecord.train.checkpoint import load_checkpoint
 from fastrecord.train.meters import read_metrics
 from tests.support.training import running, write_marked
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.recorded_run import PLACES
+from tests.torture.training.recorded_run import PLACES
 
 RECORDS, GLOBAL_BATCH, EPOCHS = 52, 12, 3
 STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)
@@ -70,7 +70,7 @@ class Run:
         command: list[str | Path] = [
             *(launcher if world_size > 1 else []),
             "-m",
-            "tests.torture.recorded_run",
+            "tests.torture.training.recorded_run",
             seen,
             json.dumps(plan),
         ]
@@ -184,7 +184,7 @@ EXPERIMENT = Experiment(
     name="resume",
     promise=9,
     what="kills of a training run",
-    where="tests/torture/resume.py, tests/torture/recorded_run.py",
+    where="tests/torture/training/resume.py, tests/torture/training/recorded_run.py",
     short=2,
     long=100,
     run=run,
