@@ -191,14 +191,14 @@ def write(path: Path, rng: Generator) -> Iterator[tuple[dict[str, fr.FieldType],
         yield {name: replace(kind, compression=None) for name, (kind, _) in fields.items()}, rows
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_any_records_come_back_however_they_were_written(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for schema, rows in write(tmp_path / "x.frec", rng):
         assert_holds(tmp_path / "x.frec", schema, rows, rng)
 
 
-@pytest.mark.parametrize("seed", range(40, 60))
+@pytest.mark.parametrize("seed", range(40, 48))
 def test_any_two_files_of_a_schema_make_one_and_a_copy_without_dead_bytes_holds_the_same(
     tmp_path: Path, seed: int
 ) -> None:
@@ -209,39 +209,3 @@ def test_any_two_files_of_a_schema_make_one_and_a_copy_without_dead_bytes_holds_
     assert_holds(tmp_path / "compact.frec", schema, rows, rng)
     fr.merge([path, tmp_path / "compact.frec"], tmp_path / "merged.frec", allow_incomplete=True)
     assert_holds(tmp_path / "merged.frec", schema, rows + rows, rng)
-
-
-def by_record(path: Path) -> list[dict[str, Any]]:
-    with fr.Reader(path) as reader:
-        return [{name: normal(value) for name, value in record.items()} for record in reader]
-
-
-def by_batch(path: Path) -> dict[str, list[Any]]:
-    with fr.Reader(path) as reader:
-        batch = reader.read_batch(range(len(reader)))
-        return {name: [normal(value) for value in batch[name]] for name in batch}
-
-
-@pytest.mark.parametrize("everything", [by_record, by_batch])
-@pytest.mark.parametrize("seed", range(60, 80))
-def test_a_flipped_bit_is_an_error_that_names_the_file_or_changes_nothing(
-    tmp_path: Path, seed: int, everything: Callable[[Path], Any]
-) -> None:
-    rng = np.random.default_rng(seed)
-    path = tmp_path / "x.frec"
-    for _ in write(path, rng):
-        pass
-    good = path.read_bytes()
-    rows = repr(everything(path))
-    refused = 0
-    for _ in range(40):
-        at, bit = int(rng.integers(len(good))), int(rng.integers(8))
-        path.write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :])
-        try:
-            found = everything(path)
-        except fr.FastRecordError as damage:
-            refused += str(path) in str(damage)
-        else:
-            assert repr(found) == rows, f"byte {at}, bit {bit}"
-            refused += 1
-    assert refused == 40

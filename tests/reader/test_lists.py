@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import fastrecord as fr
 from tests.conftest import encode
@@ -69,38 +68,6 @@ def test_lists_of_texts_bytes_images_and_json_come_back(tmp_path: Path, access: 
     assert batch["blobs"][2] == ITEMS["blobs"][1]
 
 
-def same(found: Any, wanted: NDArray[Any]) -> bool:
-    return bool((found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes()))
-
-
-@pytest.mark.parametrize("access", ACCESS)
-def test_lists_of_arrays_come_back_as_read_only_views(tmp_path: Path, access: str) -> None:
-    rng = np.random.default_rng(0)
-    schema = {
-        "boxes": fr.list_(fr.array("float32", (None, 4))),
-        "points": fr.list_(fr.array("int16", (2,))),
-        "masks": fr.list_(fr.array("bool", (None, None))),
-        "nothing": fr.list_(fr.array("uint8", (0, 3))),
-    }
-    records: list[dict[str, list[NDArray[Any]]]] = [
-        {
-            "boxes": [rng.random((k, 4), np.float32) for k in range(n)],
-            "points": list(rng.integers(-9, 9, (n, 2)).astype(np.int16)),
-            "masks": [rng.integers(0, 2, (k, n)).astype(bool) for k in range(n)],
-            "nothing": [np.zeros((0, 3), np.uint8)] * n,
-        }
-        for n in (3, 0, 5)
-    ]
-    write(tmp_path / "a.frec", schema, *records)
-    reader = fr.Reader(tmp_path / "a.frec", access)
-    batch = reader.read_batch([2, 0, 1])
-    for name in schema:
-        for number, found in [*enumerate(record[name] for record in reader), *zip((2, 0, 1), batch[name], strict=True)]:
-            assert len(found) == len(records[number][name])
-            assert all(same(one, other) for one, other in zip(found, records[number][name], strict=True))
-            assert not any(one.flags.writeable for one in found)
-
-
 def test_lists_are_taken_from_lists_tuples_arrays_and_tensors(tmp_path: Path) -> None:
     schema = {"n": fr.list_(fr.int32()), "rows": fr.list_(fr.array("float32", (2,)))}
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -155,24 +122,6 @@ def test_a_list_of_lists_is_refused() -> None:
         fr.list_(fr.string(compression="zstd"))
     with pytest.raises(TypeError, match=r"of fastrecord\.int64\(\) or another type, not 'int8'"):
         fr.list_("int8")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("access", ACCESS)
-def test_a_damaged_list_is_named_however_it_is_read(tmp_path: Path, access: str) -> None:
-    path = tmp_path / "a.frec"
-    texts = [f"text {i} of a list" for i in range(5)]
-    write(path, {"x": fr.list_(fr.string()), "n": fr.int64()}, *({"x": texts, "n": i} for i in range(3)))
-    data = bytearray(path.read_bytes())
-    at = data.find(b"text 3", data.find(b"text 3") + 1)
-    data[at] ^= 1
-    path.write_bytes(data)
-    reader = fr.Reader(path, access)
-    for call in (lambda: reader[1], lambda: reader.get(1, "x"), lambda: reader.read_batch([0, 1])["x"]):
-        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 1, field x: stored CRC"):
-            call()
-    assert reader[2]["x"] == texts
-    report = reader.verify()
-    assert [("record 1, field x" in error) for error in report["errors"]] == [True]
 
 
 def test_lists_go_through_extend_and_append_files(tmp_path: Path) -> None:

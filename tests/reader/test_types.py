@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import fastrecord as fr
 from tests.support.arrays import ACCESS, COMPLEX, FLOATS, NUMPY, arrays_of, same, scalar, write
@@ -131,12 +128,14 @@ def test_scalars_come_back_alone_in_batches_and_as_columns(tmp_path: Path, name:
     assert found == column[7].item()
 
 
-def test_bfloat16_is_rounded_to_the_nearest_and_numpy_sees_its_bits(tmp_path: Path) -> None:
-    values = torch.cat([torch.randn(500) * 2.0**k for k in (-130, -20, 0, 20, 120)] + [torch.tensor([0.0, -0.0, 1.5])])
-    reader = write(tmp_path / "a.frec", {"x": fr.bfloat16()}, *({"x": value} for value in values.tolist()))
-    wanted = values.to(torch.bfloat16)
-    assert reader.column("x").dtype == np.uint16
-    assert torch.equal(torch.from_numpy(reader.column("x").copy()).view(torch.bfloat16), wanted)
+@pytest.mark.parametrize(("dtype", "powers"), [("float16", (-16, 0, 12)), ("bfloat16", (-130, -20, 0, 20, 120))])
+def test_short_floats_are_rounded_as_numpy_and_torch_do(tmp_path: Path, dtype: str, powers: tuple[int, ...]) -> None:
+    values = torch.cat([torch.randn(500) * 2.0**power for power in powers] + [torch.tensor([0.0, -0.0, 1.5])])
+    reader = write(tmp_path / "a.frec", {"x": scalar(dtype)}, *({"x": value} for value in values.tolist()))
+    wanted = values.to(getattr(torch, dtype))
+    # numpy has no bfloat16: a column has its bits.
+    assert reader.column("x").dtype == {"float16": np.float16, "bfloat16": np.uint16}[dtype]
+    assert torch.equal(torch.from_numpy(reader.column("x").copy()).view(wanted.dtype), wanted)
     assert [reader[i]["x"] for i in range(100)] == wanted[:100].tolist()
 
 
@@ -150,16 +149,6 @@ def test_a_number_beside_the_middle_of_two_is_rounded_to_the_nearer_one(
     wanted = [math.copysign(1 + step if abs(value) > middle else 1.0, value) for value in values]
     reader = write(tmp_path / "a.frec", {"x": kind}, *({"x": value} for value in values))
     assert [reader[i]["x"] for i in range(len(values))] == wanted
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(allow_nan=False, min_value=-65519, max_value=65519), min_size=1, max_size=200))
-def test_float16_is_rounded_as_numpy_does(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
-    path = tmp_path_factory.mktemp("f16") / "a.frec"
-    reader = write(path, {"x": fr.float16()}, *({"x": value} for value in values))
-    wanted = np.array(values, np.float64).astype(np.float16)
-    assert reader.column("x").view(np.uint16).tolist() == wanted.view(np.uint16).tolist()
-    assert [reader[i]["x"] for i in range(len(values))] == wanted.tolist()
 
 
 def test_nan_and_infinities_come_back(tmp_path: Path) -> None:
@@ -254,20 +243,6 @@ def test_a_large_array_is_a_view_of_the_mapping_at_a_multiple_of_64(tmp_path: Pa
             view[0] = 1
 
 
-def test_a_batch_that_is_kept_is_not_written_over_by_later_ones(tmp_path: Path) -> None:
-    values = arrays_of("uint8", (48, 1024), 64)
-    reader = write(tmp_path / "a.frec", {"x": fr.array("uint8", (48, 1024))}, *({"x": v} for v in values))
-    kept = [reader.read_batch(range(i, i + 32))["x"] for i in range(8)]
-    views = [batch[1:3] for batch in kept]
-    del kept
-    for _ in range(5):
-        reader.read_batch(range(32, 64))
-    for i, view in enumerate(views):
-        assert same(view, values[i + 1 : i + 3])
-    reader.close()
-    assert same(views[0], values[1:3])
-
-
 def test_arrays_are_taken_in_any_byte_order_and_layout(tmp_path: Path) -> None:
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     given = [
@@ -358,29 +333,16 @@ def test_a_buffer_that_does_not_fit_a_batch_of_arrays_is_refused(tmp_path: Path)
     assert np.frombuffer(flat, np.float32)[::120].tolist() == [0, 1, 2, 3]
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.data())
-def test_any_array_comes_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    dtype = np.dtype(data.draw(st.sampled_from(NUMPY))).newbyteorder(data.draw(st.sampled_from("<>")))
-    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
-    values = data.draw(st.lists(hnp.arrays(dtype, shape), min_size=1, max_size=8))
-    path = tmp_path_factory.mktemp("any") / "a.frec"
-    reader = write(path, {"x": fr.array(dtype, shape)}, *({"x": value} for value in values))
-    for number, value in enumerate(values):
-        assert same(reader[number]["x"], value.astype(dtype.newbyteorder("=")))
-    assert same(reader.read_batch(range(len(values)))["x"], np.stack(values).astype(dtype.newbyteorder("=")))
-
-
 # --- extremes ---
 
 
-def test_a_million_records_of_empty_arrays_are_written_and_read(tmp_path: Path) -> None:
+def test_many_records_of_empty_arrays_are_written_and_read(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "a.frec", {"x": fr.array("float32", (0, 3)), "s": fr.string()}) as writer:
-        writer.extend({"x": np.zeros((1_000_000, 0, 3), np.float32), "s": [""] * 1_000_000})
+        writer.extend({"x": np.zeros((100_000, 0, 3), np.float32), "s": [""] * 100_000})
     reader = fr.Reader(tmp_path / "a.frec")
-    assert len(reader) == 1_000_000
-    assert reader[999_999]["x"].shape == (0, 3)
-    assert reader.read_batch(np.arange(0, 1_000_000, 1000))["x"].shape == (1000, 0, 3)
+    assert len(reader) == 100_000
+    assert reader[99_999]["x"].shape == (0, 3)
+    assert reader.read_batch(np.arange(0, 100_000, 1000))["x"].shape == (100, 0, 3)
     assert reader.verify()["ok"]
 
 
@@ -397,44 +359,13 @@ def test_field_names_may_be_very_long_and_of_any_script(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
-    schema = {"x": fr.array("uint8", (1 << 26,)), "y": fr.array("uint8", (None, None))}
+    schema = {"x": fr.array("uint8", (1 << 24,)), "y": fr.array("uint8", (None, None))}
     wide, high = np.zeros((1, 1 << 20), np.uint8), np.zeros((1 << 20, 1), np.uint8)
-    x = np.zeros(1 << 26, np.uint8)
+    x = np.zeros(1 << 24, np.uint8)
     reader = write(tmp_path / "a.frec", schema, {"x": x, "y": wide}, {"x": x, "y": high})
-    arrays = reader.read_batch([0, 1] * 100_000, ["y"])["y"]
+    arrays = reader.read_batch([0, 1] * 200, ["y"])["y"]
     with pytest.raises(MemoryError):
         arrays.padded()
     # Needs more than 47 bits of addresses.
     with pytest.raises(MemoryError, match="no memory for a batch of"):
-        reader.read_batch(np.zeros(1 << 21, np.int64), ["x"])
-
-
-def test_a_batch_reads_the_same_in_many_threads_and_in_one(tmp_path: Path) -> None:
-    values = arrays_of("uint8", (64, 1024), 200)
-    write(tmp_path / "a.frec", {"x": fr.array("uint8", (64, 1024))}, *({"x": v} for v in values))
-    numbers = np.random.default_rng(1).integers(0, 200, 500)
-    for threads in (1, 2, None):
-        for verify in (False, True):
-            batch = fr.Reader(tmp_path / "a.frec", threads=threads).read_batch(numbers, verify=verify)["x"]
-            assert same(batch, values[numbers])
-
-
-@pytest.mark.parametrize("access", ACCESS)
-def test_an_array_of_a_damaged_payload_is_named_where_it_is_checked(tmp_path: Path, access: str) -> None:
-    path = tmp_path / "a.frec"
-    values = arrays_of("float32", (50,), 5)
-    write(path, {"x": fr.array("float32", (50,))}, *({"x": v} for v in values))
-    data = bytearray(path.read_bytes())
-    at = data.find(values[3].tobytes())
-    data[at + 7] ^= 4
-    path.write_bytes(data)
-    reader = fr.Reader(path, access)
-    out = np.zeros((5, 50), np.float32)
-    for call in (
-        lambda: reader.read_batch(range(5), ["x"], verify=True),
-        lambda: reader.read_batch_into(range(5), "x", out),
-        lambda: reader.get(3, "x", verify=True),
-    ):
-        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 3, field x: stored CRC"):
-            call()
-    assert [("record 3, field x" in error) for error in reader.verify()["errors"]] == [True]
+        reader.read_batch(np.zeros(1 << 23, np.int64), ["x"])

@@ -152,14 +152,6 @@ def test_threads_that_read_the_same_records_all_see_the_damage_or_the_data(path:
         assert list(pool.map(read, range(0, COUNT, COUNT // 4))) == [1] * 4
 
 
-def test_a_missing_value_and_an_empty_one_need_no_check(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", {"data": fr.bytes_()}) as writer:
-        writer.extend({"data": [b"", b"a", b""]})
-    reader = fr.Reader(tmp_path / "a.frec")
-    for _ in range(2):
-        assert [bytes(view) for view in reader.read_batch([0, 1, 2, 0])["data"]] == [b"", b"a", b"", b""]
-
-
 @pytest.mark.parametrize("word", ["twice", "", None, 1, b"once"])
 def test_any_other_word_is_refused_with_those_that_there_are(path: Path, word: Any) -> None:
     wanted = pytest.raises((TypeError, ValueError), match='verify is "once", True or False, not ')
