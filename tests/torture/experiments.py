@@ -7,7 +7,7 @@ from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
-from tests.torture.training import leftovers, resume, resume_order, soak
+from tests.torture.training import leftovers, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
     crashes.CRASH_STATES,
@@ -22,7 +22,6 @@ EXPERIMENTS: list[Experiment] = [
     readers.EXPERIMENT,
     mapping.EXPERIMENT,
     leaks.EXPERIMENT,
-    soak.EXPERIMENT,
     leftovers.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,

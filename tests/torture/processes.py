@@ -158,10 +158,3 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU time of the processes that still run."""
-    ticks = 0
-    for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,7 @@ from tests.torture.experiment import ROOT, Experiment, Outcome
 
 _PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
 # Modules with `unsafe` whose tests need no file or C library, and the threads that borrow memory.
-_INTERPRETED = ["filling::", "image::row::", "pool::"]
+_INTERPRETED = ["image::row::", "parallel::"]
 # Tests that read mappings, call the C libraries, or fill one buffer from several threads.
 _WATCHED = ["compression", "image", "roundtrip", "side_bytes", "stacking", "types"]
 # Tests of threads that share memory, work and files; includes the library's own tests.

@@ -56,25 +56,6 @@ def test_a_part_of_a_commit_and_a_lost_one_are_seen(tmp_path: Path) -> None:
         Snapshot(reader, (2, 1))
 
 
-def test_what_is_written_down_is_committed_and_nothing_else(tmp_path: Path) -> None:
-    appender = Appender(tmp_path, 300_000, Random(3))
-    assert committed(tmp_path) == (0, 0)
-    generations = set()
-    for _ in range(12):
-        for _ in appender.session():
-            pass
-        generation, count = committed(tmp_path)
-        generations.add(generation)
-        with fr.Reader(tmp_path / "x.frec") as reader:
-            assert (reader.metadata["generation"], len(reader)) == (generation, count)
-            assert reader.verify()["ok"]
-        assert known.Commits(generation).is_end(count)
-    assert len(generations) > 1
-    for kind in KINDS.values():
-        looker = Looker(tmp_path)
-        looker.draw = Random(4)
-        kind(looker)
-    assert not (tmp_path / "failures").exists()
 
 
 def test_a_reader_that_grows_is_reported(tmp_path: Path) -> None:
