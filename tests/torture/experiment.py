@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import subprocess
 import time
 from collections.abc import Callable
@@ -102,12 +101,3 @@ def cargo_test(
         return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}: {said}"])
     details = dict.fromkeys(report.get("detail", "") for report in found)
     return Outcome(sum(report["count"] for report in found), detail="; ".join(filter(None, details)))
-
-
-def seeded_test(target: str, name: str) -> Callable[[int], Outcome]:
-    """Return a function that runs a core test by `cargo_test`, with a fresh seed each time."""
-
-    def run(count: int) -> Outcome:
-        return cargo_test(target, name, count, env={"FASTRECORD_SEED": str(secrets.randbelow(1 << 32))})
-
-    return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.torture.core import corruption, crashes, fuzz, sanitizers, threads
+from tests.torture.core import fuzz, sanitizers, seeded, threads
 from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
@@ -10,12 +10,12 @@ from tests.torture.readers import readers
 from tests.torture.training import leftovers, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
-    crashes.CRASH_STATES,
+    seeded.CRASH_STATES,
     sigkill.SIGKILL,
-    crashes.FAULTS,
-    corruption.BITS,
-    corruption.PAGES,
-    corruption.REPAIRS,
+    seeded.FAULTS,
+    seeded.BITS,
+    seeded.PAGES,
+    seeded.REPAIRS,
     *fuzz.EXPERIMENTS,
     sanitizers.MIRI,
     sanitizers.VALGRIND,

@@ -69,7 +69,7 @@ EXPERIMENT = Experiment(
     8,
     "processes that ended amid an epoch",
     "tests/torture/loaders/endings.py, tests/torture/loaders/ending_host.py",
-    18,
+    9,
     2_000,
     _endings,
 )

@@ -31,7 +31,7 @@ from tests.torture.readers.reading import KINDS
 _LIMIT = 200 << 20
 _MOST_FAILURES = 30
 # The least that each kind of reader does, however slow the machine.
-_LEAST_ROUNDS = 3
+_LEAST_ROUNDS = 2
 # Allowed growth of a reader after its first rounds: private memory, descriptors, threads.
 _ROOM = (48 << 20, 8, 4)
 # Share of a core. In long runs all together take half a core; else readers with torch need a turn.
@@ -249,7 +249,7 @@ EXPERIMENT = Experiment(
     5,
     "seconds of readers beside a writer",
     "tests/torture/readers/readers.py, tests/torture/readers/reading.py, tests/torture/readers/appending.py",
-    5,
+    3,
     3600,
     run,
 )

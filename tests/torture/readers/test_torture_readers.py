@@ -11,9 +11,8 @@ import pytest
 import fastrecord as fr
 from tests.torture import known
 from tests.torture.known import WrongDataError
-from tests.torture.readers.appending import Appender, committed
 from tests.torture.readers.readers import Run
-from tests.torture.readers.reading import KINDS, Looker, Snapshot
+from tests.torture.readers.reading import Snapshot
 
 
 def write(path: Path, count: int, *, of: int | None = None) -> fr.Reader:
@@ -54,8 +53,6 @@ def test_a_part_of_a_commit_and_a_lost_one_are_seen(tmp_path: Path) -> None:
         Snapshot(reader, (1, end + 1))
     with pytest.raises(WrongDataError, match="were committed"):
         Snapshot(reader, (2, 1))
-
-
 
 
 def test_a_reader_that_grows_is_reported(tmp_path: Path) -> None:

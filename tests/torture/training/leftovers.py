@@ -167,7 +167,7 @@ EXPERIMENT = Experiment(
     7,
     "training jobs killed",
     "tests/torture/training/leftovers.py, tests/torture/training/jobs.py",
-    2,
+    1,
     50,
     run,
 )

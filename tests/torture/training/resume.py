@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
     promise=9,
     what="kills of a training run",
     where="tests/torture/training/resume.py, tests/torture/training/recorded_run.py",
-    short=2,
+    short=1,
     long=100,
     run=run,
 )

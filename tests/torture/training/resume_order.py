@@ -41,7 +41,8 @@ EXPERIMENT = Experiment(
     promise=9,
     what="interrupted epochs",
     where="tests/torture/training/resume_order.py, tests/support/resuming.py",
-    short=300,
+    short=100,
     long=200_000,
     run=run,
+    in_tests=False,  # tests/sampler/test_resume_order.py draws cases of its own
 )
