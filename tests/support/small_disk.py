@@ -20,7 +20,7 @@ import fastrecord as fr
 from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
 from tests.support.packing import metadata, records, write
-from tests.support.pictures import png, save
+from tests.support.pictures import png
 from tests.support.rewriting import rows, write_rows
 
 FULL = os.strerror(errno.ENOSPC)
@@ -107,26 +107,6 @@ def pack_with_commits(disk: Path, work: Path) -> None:
 
 
 @scenario
-def pack_recoding(disk: Path, work: Path) -> None:
-    src, out = work / "src", disk / "out.frec"
-    write(src, {f"a/{i:02d}.jpg": _jpeg(i) for i in range(24)})
-    options = ("--short-side", 200, "--quality", 95)
-    good("pack", *options, src, work / "out.frec")
-    ballast = Ballast(disk)
-    assert FULL in failed("pack", *options, src, out)
-    assert ballast.others() == []
-    ballast.remove()
-    good("pack", "--resume", *options, src, out)
-    assert_same(out, work / "out.frec")
-
-
-def _jpeg(seed: int) -> bytes:
-    from PIL import Image
-
-    return save(Image.fromarray(noise(220, seed)), "JPEG", quality=95)
-
-
-@scenario
 def pack_append(disk: Path, work: Path) -> None:
     src, out, first = images(work / "src"), disk / "out.frec", write(work / "first", {"b/first.png": png(noise(9, 1))})
     for path in (out, work / "out.frec"):
@@ -194,7 +174,7 @@ def add_field(disk: Path, _work: Path) -> None:
 
 def rewriting(command: str, disk: Path, work: Path, sources: int, outs: list[str]) -> None:
     paths = [write_rows(work / f"{i}.frec", 500, largest=4_000, seed=i) for i in range(sources)]
-    options = ["--shards", len(outs)] if command == "split" else ["--seed", 7] if command == "shuffle" else []
+    options = ["--shards", len(outs)] if command == "split" else []
     expected, found = (
         [folder / name for name in outs] if command != "split" else [folder / "out.frec"] for folder in (work, disk)
     )
@@ -224,11 +204,6 @@ def merge(disk: Path, work: Path) -> None:
 
 
 @scenario
-def shuffle(disk: Path, work: Path) -> None:
-    rewriting("shuffle", disk, work, 1, ["out.frec"])
-
-
-@scenario
 def split(disk: Path, work: Path) -> None:
     rewriting("split", disk, work, 1, ["out-00000-of-00002.frec", "out-00001-of-00002.frec"])
 
@@ -239,14 +214,6 @@ def split_at_the_last_page(disk: Path, work: Path) -> None:
     names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
     fr.split(source, work / "out.frec", shards=3)
     at_each_size(disk, names, work, rows, lambda: fr.split(source, disk / "out.frec", shards=3, overwrite=True))
-
-
-@scenario
-def pack_shards_at_the_last_page(disk: Path, work: Path) -> None:
-    src = images(work / "src", 6)
-    names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
-    pack_folder(src, work / "out.frec", shards=3)
-    at_each_size(disk, names, work, records, lambda: pack_folder(src, disk / "out.frec", shards=3, mode="w"))
 
 
 def at_each_size(
