@@ -217,7 +217,7 @@ def test_pack_stops_at_a_bad_file_and_says_how_to_go_on(tmp_path: Path) -> None:
 def test_pack_modes_do_what_their_options_say(image_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     assert "12 records" in good("pack", image_folder, out, "--resume")
-    assert "exists already: choose --resume" in failed("pack", image_folder, out)
+    assert "exists already: `--resume`" in failed("pack", image_folder, out)
     assert good("pack", image_folder, out, "--resume") == f"{out}: complete already, 12 records in 3 classes\n"
     assert "is in the file already" in failed("pack", image_folder, out, "--append")
     (tmp_path / "more" / "fox").mkdir(parents=True)

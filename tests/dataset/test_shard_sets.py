@@ -77,7 +77,7 @@ def was_compacted(folder: Path) -> list[str]:
 def was_appended_to(folder: Path) -> list[str]:
     paths = packed(folder)
     more = write(folder / "more", {"c/more.jpg": encode(50)})
-    pack_folder(more, paths[2], mode="a")
+    pack_folder(more, paths[2], append=True)
     return paths
 
 
@@ -140,8 +140,8 @@ def test_shards_of_two_packs_under_the_names_of_one_are_refused(tmp_path: Path, 
         fr.FastRecordDataset(f"{tmp_path}/*.frec")
     assert caught.value.code == "FR209"
     with pytest.raises(fr.FastRecordError, match=r"not of the same set.*begin anew with `--overwrite`"):
-        pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, mode="resume")
-    pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, mode="w")
+        pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, resume=True)
+    pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, overwrite=True)
     assert len(fr.FastRecordDataset(tmp_path)) == 12
 
 
@@ -204,7 +204,7 @@ def test_ctrl_c_in_an_overwrite_leaves_the_old_shards(images: Path, tmp_path: Pa
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        pack_folder(images, tmp_path / "train.frec", shards=4, mode="w", progress=interrupt)
+        pack_folder(images, tmp_path / "train.frec", shards=4, overwrite=True, progress=interrupt)
     assert [Path(path).read_bytes() for path in paths] == before
     assert sorted(map(str, tmp_path.glob("*.frec*"))) == paths
 
@@ -216,7 +216,7 @@ def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_be
     seen: list[int] = []
     with fr.Writer(paths[3], mode="a"), pytest.raises(fr.LockedError, match=r"00003-of-00004"):
         pack_folder(
-            images, tmp_path / "train.frec", shards=4, mode="w", progress=lambda state: seen.append(state.files)
+            images, tmp_path / "train.frec", shards=4, overwrite=True, progress=lambda state: seen.append(state.files)
         )
     assert seen == []
     assert len(list(tmp_path.glob("*.frec*"))) == 4
@@ -228,7 +228,7 @@ def test_shards_that_say_nothing_of_a_set_are_resumed_and_read_as_before(images:
         with fr.Writer(path, mode="a") as writer:
             writer.metadata = {key: value for key, value in writer.metadata.items() if key != "shard"}
     os.unlink(paths[2])
-    pack_folder(images, tmp_path / "train.frec", shards=3, mode="resume")
+    pack_folder(images, tmp_path / "train.frec", shards=3, resume=True)
     assert [shard_of(path) for path in paths] == [None] * 3
     assert len(fr.FastRecordDataset(tmp_path)) == 12
 
@@ -351,6 +351,6 @@ def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(t
 
 
 def test_records_of_a_pack_in_shards_are_those_of_one_file(images: Path, tmp_path: Path) -> None:
-    paths = pack_folder(images, tmp_path / "train.frec", shards=4, mode="w").paths
-    whole = pack_folder(images, tmp_path / "all", mode="w").paths[0]
+    paths = pack_folder(images, tmp_path / "train.frec", shards=4, overwrite=True).paths
+    whole = pack_folder(images, tmp_path / "all", overwrite=True).paths[0]
     assert [row for path in paths for row in records(Path(path))] == records(Path(whole))

@@ -189,18 +189,19 @@ def test_an_output_inside_of_a_class_folder_is_refused(small: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "r"},
+        {"append": "yes"},
+        {"append": True, "overwrite": True},
         {"bad_files": "ignore"},
         {"shards": 2, "shard_size": 100},
         {"shards": 0},
         {"commit_bytes": 0},
-        {"mode": "a", "shards": 2},
-        {"mode": "a", "classes_from": "x.frec"},
+        {"append": True, "shards": 2},
+        {"append": True, "classes_from": "x.frec"},
         {"list_path": "x.csv", "allow_empty_classes": True},
     ],
 )
 def test_options_that_contradict_each_other_are_refused(small: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"is |leave|not both|without"):
+    with pytest.raises((TypeError, ValueError), match=r"is |leave|not both|without|one of"):
         pack_folder(small, tmp_path / "out.frec", **options)
     assert not (tmp_path / "out.frec").exists()
 
@@ -220,7 +221,7 @@ def test_overwriting_replaces_the_file_under_its_readers(small: Path, image_fold
     out = tmp_path / "out.frec"
     pack_folder(image_folder, out)
     with fr.Reader(out) as before:
-        pack_folder(small, out, mode="w")
+        pack_folder(small, out, overwrite=True)
         assert len(before) == 12
         assert len(bytes(before[11]["image"])) > 0
     assert len(keys(out)) == 5
@@ -232,7 +233,7 @@ def test_an_overwrite_that_fails_leaves_the_old_file(small: Path, packed: Path, 
     out.write_bytes(packed.read_bytes())
     write(small, {"bee/1.txt": b"hello"})
     with pytest.raises(fr.FastRecordError) as caught:
-        pack_folder(small, out, mode="w")
+        pack_folder(small, out, overwrite=True)
     assert out.read_bytes() == packed.read_bytes()
     assert caught.value.__notes__ == [f"{out}: the file is as it was before, with 12 records"]
     assert set(os.listdir(tmp_path)) == {"out.frec", "small"}
@@ -243,7 +244,7 @@ def test_appending_keeps_class_numbers_and_adds_new_classes_at_the_end(small: Pa
     pack_folder(small, out)
     before = records(out)
     more = write(tmp_path / "more", {"aaa/1.jpg": encode(1), "bee/7.jpg": encode(2), "cow/1.txt": b"moo"})
-    summary = pack_folder(more, out, mode="a", bad_files="skip")
+    summary = pack_folder(more, out, append=True, bad_files="skip")
     assert metadata(out)["classes"] == ["ant", "bee", "aaa", "cow"]
     assert records(out)[:5] == before
     assert records(out)[5:] == [(encode(1), 2, "aaa/1.jpg"), (encode(2), 1, "bee/7.jpg")]
@@ -260,7 +261,7 @@ def test_appending_what_is_in_the_file_already_is_refused(small: Path, tmp_path:
     pack_folder(small, tmp_path / "out.frec")
     before = (tmp_path / "out.frec").read_bytes()
     with pytest.raises(fr.FastRecordError, match=r"'ant/0\.jpg' is in the file already"):
-        pack_folder(small, tmp_path / "out.frec", mode="a")
+        pack_folder(small, tmp_path / "out.frec", append=True)
     assert (tmp_path / "out.frec").read_bytes() == before
 
 
@@ -269,12 +270,12 @@ def test_appending_to_a_file_with_other_fields_is_refused(small: Path, tmp_path:
     with fr.Writer(tmp_path / "out.frec", schema) as writer:
         writer.append({"image": encode(1), "score": 0.5})
     with pytest.raises(fr.SchemaError, match=r"fields image \(image\), score \(float64\); this input gives image"):
-        pack_folder(small, tmp_path / "out.frec", mode="a")
+        pack_folder(small, tmp_path / "out.frec", append=True)
 
 
 def test_appending_to_an_absent_file_is_an_error(small: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"out\.frec"):
-        pack_folder(small, tmp_path / "out.frec", mode="a")
+        pack_folder(small, tmp_path / "out.frec", append=True)
 
 
 def test_a_failed_append_leaves_the_file_as_it_was(small: Path, tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ def test_a_failed_append_leaves_the_file_as_it_was(small: Path, tmp_path: Path) 
     before = records(tmp_path / "out.frec")
     more = write(tmp_path / "more", {"bee/7.jpg": encode(2), "bee/8.txt": b"no"})
     with pytest.raises(fr.FastRecordError) as caught:
-        pack_folder(more, tmp_path / "out.frec", mode="a")
+        pack_folder(more, tmp_path / "out.frec", append=True)
     assert caught.value.__notes__ == [f"{tmp_path / 'out.frec'}: the file is as it was before, with 5 records"]
     assert records(tmp_path / "out.frec") == before
     assert is_complete(tmp_path / "out.frec")
@@ -293,10 +294,10 @@ def test_a_file_that_is_being_written_is_locked_for_append_and_resume(small: Pat
     pack_folder(small, out)
     more = write(tmp_path / "more", {"bee/7.jpg": encode(2)})
     with fr.Writer(out, None, "a"), pytest.raises(fr.LockedError, match=r"out\.frec"):
-        pack_folder(more, out, mode="a")
+        pack_folder(more, out, append=True)
     schema = fr.Schema({"image": fr.image()})
     with fr.Writer(tmp_path / "new.frec", schema), pytest.raises(fr.LockedError, match=r"new\.frec: another pack"):
-        pack_folder(small, tmp_path / "new.frec", mode="resume")
+        pack_folder(small, tmp_path / "new.frec", resume=True)
 
 
 # The classes of another file

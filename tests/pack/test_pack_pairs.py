@@ -158,7 +158,7 @@ def test_a_bad_file_is_named_and_may_be_left_out(pairs: tuple[Path, Path], tmp_p
     assert pack_pairs(*pairs, out, bad_files="skip").skipped == expected
     assert keys(out) == ["0000"]
     assert metadata(out)["skipped"] == [{"key": key, "reason": reason} for key, reason in expected]
-    again = pack_pairs(*pairs, out, bad_files="skip", mode="resume")
+    again = pack_pairs(*pairs, out, bad_files="skip", resume=True)
     assert (again.packed, again.skipped) == (0, expected)
 
 

@@ -57,11 +57,11 @@ def test_compressed_pixels_are_the_same_and_a_pack_of_them_is_resumed(
         assert row["key"] == expected["key"]
         assert np.array_equal(row["lr"], expected["lr"])
         assert np.array_equal(row["hr"], expected["hr"])
-    assert pack_pairs(*pairs, out, decode=True, compression=compression, mode="resume").packed == 0
+    assert pack_pairs(*pairs, out, decode=True, compression=compression, resume=True).packed == 0
     with pytest.raises(
         fr.FastRecordError, match=f"with other settings: --pairs --decode --compression {compression}, "
     ):
-        pack_pairs(*pairs, out, decode=True, mode="resume")
+        pack_pairs(*pairs, out, decode=True, resume=True)
     if compression != "auto":
         with fr.Reader(out) as reader:
             assert repr(reader.schema["hr"].compression).startswith(f'Compression("{compression}"')

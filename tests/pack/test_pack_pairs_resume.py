@@ -26,47 +26,47 @@ def test_an_append_adds_pairs_and_keeps_the_scale_only_if_it_is_theirs_too(
     out = tmp_path / "out.frec"
     pack_pairs(*pairs, out)
     more = folders(tmp_path / "more", {"m.png": small(7)}, {"m.png": large(7)})
-    assert pack_pairs(*more, out, mode="a").packed == 1
+    assert pack_pairs(*more, out, append=True).packed == 1
     assert keys(out)[-2:] == ["0004", "m"]
     assert metadata(out)["scale"] == SCALE
     with pytest.raises(fr.FastRecordError, match=r"'m' is in the file already.* name folders further up as LR_DIR"):
-        pack_pairs(*more, out, mode="a")
+        pack_pairs(*more, out, append=True)
     other = folders(tmp_path / "other", {"o.png": small(8)}, {"o.png": large(8, scale=2)})
     with pytest.raises(fr.FastRecordError, match="its pairs have the scale 4, those to append the scale 2: `--any-"):
-        pack_pairs(*other, out, mode="a")
-    pack_pairs(*other, out, mode="a", any_scale=True)
+        pack_pairs(*other, out, append=True)
+    pack_pairs(*other, out, append=True, any_scale=True)
     assert "scale" not in metadata(out)
     assert len(keys(out)) == 7
     with pytest.raises(FileNotFoundError, match=r"none\.frec"):
-        pack_pairs(*other, tmp_path / "none.frec", mode="a")
+        pack_pairs(*other, tmp_path / "none.frec", append=True)
 
 
 def test_an_append_of_pixels_needs_a_shape_that_the_file_holds(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     more = folders(tmp_path / "more", {"m.png": small(7, 14)}, {"m.png": large(7, 14)})
     pack_pairs(*pairs, tmp_path / "fixed.frec", decode=True)
     with pytest.raises(fr.SchemaError, match=r"\(10, 12, 3\).* this input gives lr \(array\(uint8, \(10, 14, 3\)\)\)"):
-        pack_pairs(*more, tmp_path / "fixed.frec", mode="a", decode=True)
+        pack_pairs(*more, tmp_path / "fixed.frec", append=True, decode=True)
     both = folders(
         tmp_path / "both", {"a.png": small(1), "b.png": small(2, 13)}, {"a.png": large(1), "b.png": large(2, 13)}
     )
     pack_pairs(*both, tmp_path / "open.frec", decode=True)
-    pack_pairs(*more, tmp_path / "open.frec", mode="a", decode=True)
+    pack_pairs(*more, tmp_path / "open.frec", append=True, decode=True)
     assert rows(tmp_path / "open.frec")[2]["hr"].shape == (40, 56, 3)
-    assert pack_pairs(*more, tmp_path / "open.frec", mode="resume", decode=True).packed == 0
+    assert pack_pairs(*more, tmp_path / "open.frec", resume=True, decode=True).packed == 0
     with pytest.raises(fr.SchemaError, match=r"lr \(image\)"):
-        pack_pairs(*more, tmp_path / "open.frec", mode="a")
+        pack_pairs(*more, tmp_path / "open.frec", append=True)
 
 
 def test_a_pack_is_not_resumed_with_other_settings_or_another_input(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     pack_pairs(*pairs, out)
-    assert pack_pairs(*pairs, out, mode="resume").packed == 0
+    assert pack_pairs(*pairs, out, resume=True).packed == 0
     (pairs[0] / "0003x4.png").unlink()
     (pairs[1] / "0003.png").unlink()
     with pytest.raises(
         fr.FastRecordError, match="packed from another input: record 3 is '0003', where the input has '0004'"
     ):
-        pack_pairs(*pairs, out, mode="resume")
+        pack_pairs(*pairs, out, resume=True)
 
 
 # Shards, kills, Ctrl-C
@@ -110,8 +110,8 @@ def test_a_pack_continues_after_a_kill(tmp_path: Path) -> None:
     before = len(keys(out))
     assert 0 < before < 60
     with pytest.raises(fr.FastRecordError, match="not complete: `--resume` goes on with that one first"):
-        pack_pairs(*pairs, out, mode="a", decode=True)
-    summary = pack_pairs(*pairs, out, mode="resume", decode=True)
+        pack_pairs(*pairs, out, append=True, decode=True)
+    summary = pack_pairs(*pairs, out, resume=True, decode=True)
     assert (summary.packed, summary.records) == (60 - before, 60)
     assert is_complete(out)
     assert metadata(out) == metadata(tmp_path / "undisturbed.frec")

@@ -50,23 +50,23 @@ def test_ctrl_c_and_resume_give_the_file_of_an_undisturbed_pack(
     assert not is_complete(out)
     for others in ({}, *(o for o in SETTINGS if o != options)):
         with pytest.raises(fr.FastRecordError, match=r"was begun with other settings: --.*, where this pack has"):
-            pack_folder(more, out, mode="resume", **others)
-    summary = pack_folder(more, out, mode="resume", **options)
+            pack_folder(more, out, resume=True, **others)
+    summary = pack_folder(more, out, resume=True, **options)
     assert summary.packed == 38
     assert summary.recoded is not None
     assert summary.recoded["images"] == 38
     assert records(out) == records(expected)
     assert sizes(out) == sizes(expected)
     assert metadata(out) == metadata(expected)
-    assert pack_folder(more, out, mode="resume", **options).packed == 0
+    assert pack_folder(more, out, resume=True, **options).packed == 0
     with pytest.raises(fr.FastRecordError, match="is complete, and was packed with other settings"):
-        pack_folder(more, out, mode="resume")
+        pack_folder(more, out, resume=True)
 
 
 def test_a_plain_pack_is_not_resumed_with_settings(more: Path, tmp_path: Path) -> None:
     pack_folder(more, tmp_path / "out.frec")
     with pytest.raises(fr.FastRecordError, match="other settings: no change to the images, where this pack has --raw"):
-        pack_folder(more, tmp_path / "out.frec", mode="resume", raw=True)
+        pack_folder(more, tmp_path / "out.frec", resume=True, raw=True)
 
 
 def test_each_append_has_settings_of_its_own(more: Path, recode_source: Path, tmp_path: Path) -> None:

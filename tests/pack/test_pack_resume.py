@@ -80,9 +80,9 @@ def test_more_shards_than_files_are_refused(small: Path, tmp_path: Path) -> None
 
 def test_shards_of_another_division_are_refused_by_name(small: Path, tmp_path: Path) -> None:
     pack_folder(small, tmp_path / "out.frec", shards=2)
-    for mode in ("x", "w", "resume"):
+    for options in ({}, {"overwrite": True}, {"resume": True}):
         with pytest.raises(fr.FastRecordError, match=r"out-00000-of-00002\.frec: 2 shard"):
-            pack_folder(small, tmp_path / "out.frec", shards=3, mode=mode)
+            pack_folder(small, tmp_path / "out.frec", shards=3, **options)
     with pytest.raises(FileExistsError, match=r"out-00000-of-00002\.frec: exists"):
         pack_folder(small, tmp_path / "out.frec", shards=2)
 
@@ -100,12 +100,14 @@ def end(progress):
         os.kill(os.getpid(), getattr(signal, how))
 
 options = {} if shards == "0" else {"shards": int(shards)}
-pack_folder(src, out, mode=mode, bad_files="skip", commit_bytes=int(commit_bytes), progress=end, **options)
+if mode:
+    options[mode] = True
+pack_folder(src, out, bad_files="skip", commit_bytes=int(commit_bytes), progress=end, **options)
 """
 
 
 def killed(
-    src: Path, out: Path, *, at: int, commit_bytes: int = 1, how: str = "SIGKILL", mode: str = "x", shards: int = 0
+    src: Path, out: Path, *, at: int, commit_bytes: int = 1, how: str = "SIGKILL", mode: str = "", shards: int = 0
 ) -> subprocess.CompletedProcess[str]:
     arguments = [str(src), str(out), str(at), str(commit_bytes), how, mode, str(shards)]
     return subprocess.run(
@@ -114,7 +116,7 @@ def killed(
 
 
 def resume(src: Path, out: Path, **options: Any) -> PackSummary:
-    return pack_folder(src, out, mode="resume", bad_files="skip", **options)
+    return pack_folder(src, out, resume=True, bad_files="skip", **options)
 
 
 def assert_same(out: Path, expected: Path) -> None:
@@ -176,11 +178,11 @@ def test_a_killed_append_resumes(many: Path, small: Path, tmp_path: Path) -> Non
     out, expected = tmp_path / "out.frec", tmp_path / "expected.frec"
     for path in (out, expected):
         pack_folder(small, path)
-    pack_folder(many, expected, mode="a", bad_files="skip")
-    assert killed(many, out, at=64, mode="a").returncode == -signal.SIGKILL
+    pack_folder(many, expected, append=True, bad_files="skip")
+    assert killed(many, out, at=64, mode="append").returncode == -signal.SIGKILL
     assert len(keys(out)) == 5 + 63
     with pytest.raises(fr.FastRecordError, match="not complete: `--resume` goes on with that one first"):
-        pack_folder(many, out, mode="a")
+        pack_folder(many, out, append=True)
     assert resume(many, out).packed == FILES - 2 - 63
     assert_same(out, expected)
 
@@ -293,7 +295,7 @@ def test_ctrl_c_while_overwriting_leaves_the_old_file(many: Path, packed: Path, 
     out = tmp_path / "out.frec"
     out.write_bytes(packed.read_bytes())
     with pytest.raises(KeyboardInterrupt) as caught:
-        pack_folder(many, out, mode="w", bad_files="skip", progress=interrupting(1))
+        pack_folder(many, out, overwrite=True, bad_files="skip", progress=interrupting(1))
     assert caught.value.__notes__ == [f"{out}: the file is as it was before, with 12 records"]
     assert out.read_bytes() == packed.read_bytes()
     assert os.listdir(tmp_path) == ["out.frec"]

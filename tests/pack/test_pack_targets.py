@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack.images import Mode, pack_folder
+from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
 from tests.support.commands import failed
 from tests.writer.test_writer_name import irregular
@@ -23,11 +24,11 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "src"
 
 
-@pytest.mark.parametrize("mode", ["x", "a", "w", "resume"])
+@pytest.mark.parametrize("options", [{}, {"append": True}, {"overwrite": True}, {"resume": True}])
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_pack_refuses_an_output_that_is_not_a_regular_file_and_leaves_it(
-    source: Path, tmp_path: Path, kind: str, mode: Mode, linked: bool
+    source: Path, tmp_path: Path, kind: str, options: dict[str, Any], linked: bool
 ) -> None:
     node = irregular(tmp_path / "node", kind)
     out = node
@@ -36,7 +37,7 @@ def test_a_pack_refuses_an_output_that_is_not_a_regular_file_and_leaves_it(
         out.symlink_to(node)
     before = os.lstat(node)
     with pytest.raises(IsADirectoryError if kind == "folder" else fr.FastRecordError, match=out.name):
-        pack_folder(source, out, mode=mode)
+        pack_folder(source, out, **options)
     assert os.path.samestat(os.lstat(node), before)
     assert out.is_symlink() == linked
 
@@ -55,7 +56,7 @@ def test_resuming_through_a_link_writes_its_target(source: Path, tmp_path: Path,
         begun.abort()
         target.write_bytes(link_bytes)
     for _ in range(2):
-        assert pack_folder(source, link, mode="resume").records == 2
+        assert pack_folder(source, link, resume=True).records == 2
         assert link.is_symlink()
         assert not target.is_symlink()
         assert len(fr.Reader(target)) == 2
@@ -86,6 +87,6 @@ def test_appending_to_a_file_with_foreign_metadata_is_an_error_with_the_way_out(
         pass
     (name,) = metadata
     with pytest.raises(fr.FastRecordError, match=rf"out\.frec: metadata '{name}' is not the list .*\[FR733\]"):
-        pack_folder(source, out, mode="a")
+        pack_folder(source, out, append=True)
     fr.set_metadata(out, **{name: None})
-    assert pack_folder(source, out, mode="a").records == 2
+    assert pack_folder(source, out, append=True).records == 2

@@ -223,7 +223,8 @@ def test_a_label_without_a_class_is_refused_with_its_record(colours: Path, tmp_p
         for label in (0, 1, 2, -1):
             writer.append({"image": image, "label": label, "key": ""})
     with pytest.raises(
-        TrainError, match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all have such labels \[FR424\]$"
+        TrainError,
+        match=r"bad\.frec: record 2 has label 2, but the 2 classes .* 2 record\(s\) in all have such labels \[FR424\]$",
     ):
         train(small_config(path, tmp_path / "out"))
 

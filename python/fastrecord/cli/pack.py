@@ -13,7 +13,7 @@ from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say
 
 if TYPE_CHECKING:
-    from fastrecord.pack.images import Mode, PackProgress, PackSummary
+    from fastrecord.pack.images import PackProgress, PackSummary
 
 _SHOWN = 20
 _STAGES = {"sizes": "looking up sizes", "pack": ""}
@@ -177,8 +177,7 @@ def pack(
                 bar.set_postfix_str(f"{bytes_text(state.bytes / seconds)}/s", refresh=False)
             bar.update(state.files - bar.n)
 
-        mode: Mode = "a" if append else "resume" if resume else "w" if overwrite else "x"
-        summary = run(mode=mode, progress=show)
+        summary = run(append=append, resume=resume, overwrite=overwrite, progress=show)
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:

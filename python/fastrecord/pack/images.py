@@ -17,19 +17,21 @@ from fastrecord.names import as_name
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.output import Target, class_table, number_labels, open_target
-from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
 
-__all__ = ["BadFiles", "Mode", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
+__all__ = ["BadFiles", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
 
 
 def pack_folder(
     src: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    mode: Mode = "x",
+    append: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
     list_path: str | os.PathLike[str] | None = None,
     classes_from: str | os.PathLike[str] | None = None,
     bad_files: BadFiles = "stop",
@@ -55,10 +57,10 @@ def pack_folder(
         src: Folder with one sub-folder per class, or any folder that holds the files of the list.
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
             on.
-        mode: "x": `out` must not exist. "a": add records to it; its classes keep their numbers, and
-            new classes get the next ones. "w": replace it, or all its shards, once packing has
-            succeeded. "resume": continue a killed or interrupted pack of the same input, or begin
-            if there is nothing yet.
+        append: Add records to `out`. Its classes keep their numbers; new classes get the next ones.
+        resume: Continue a killed or interrupted pack, or append, of the same input; begin if there
+            is nothing yet.
+        overwrite: Replace `out`, or all its shards, once packing has succeeded.
         list_path: CSV list of the files and their labels; see `fastrecord.pack.listing.list_csv`.
         classes_from: .frec file whose classes define the label numbers; unknown classes are an
             error.
@@ -86,20 +88,20 @@ def pack_folder(
 
     Raises:
         ValueError: options contradict each other.
-        FileExistsError: `out` exists and `mode` is "x".
-        FileNotFoundError: it does not exist and `mode` is "a".
+        FileExistsError: `out` exists, without `append`, `resume` or `overwrite`.
+        FileNotFoundError: it does not exist, and `append` is given.
         LockedError: another process writes to `out`.
         FastRecordError: the input or `out` is not valid for this pack; the message has the name and
             the way out.
         OSError: reading a folder or writing failed. A file without any commit is removed; else it
             stays at its last commit.
         KeyboardInterrupt: Ctrl-C. The packed records are committed (or dropped, if they were to
-            replace a file), and "resume" continues after them. A second Ctrl-C does not wait for
+            replace a file), and `resume` continues after them. A second Ctrl-C does not wait for
             the commit: the file stays at its previous commit.
     """
     started = time.perf_counter()
-    check_options(mode, bad_files, shards, shard_size, commit_bytes)
-    if mode == "a" and classes_from is not None:
+    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
+    if append and classes_from is not None:
         raise ValueError("a file that is appended to keeps its own classes: leave classes_from out")
     if list_path is not None and allow_empty_classes:
         raise ValueError("a list has no class folders that could be empty: leave allow_empty_classes out")

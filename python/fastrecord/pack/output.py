@@ -145,7 +145,7 @@ def open_target(
 
     Args:
         part: The file and its run of the input.
-        mode: As in `fastrecord.pack.images.pack_folder`.
+        mode: What to do with an existing file.
         listing: The input.
         schema: Schema of its records.
         labels: Its labels for a new file, int64 (N,), or None.
@@ -157,7 +157,7 @@ def open_target(
         FastRecordError: the file does not fit the input, or its state does not allow this mode.
         LockedError: it has a writer.
     """
-    if mode == "a":
+    if mode == "append":
         return _append(part, listing, schema, settings, facts or {})
     path = part.path
     if mode == "resume":
@@ -166,7 +166,7 @@ def open_target(
             return _resume(part, listing, schema, labels, classes, settings)
     kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
     target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
-    create = "w" if mode == "w" else "x"
+    create = "w" if mode == "overwrite" else "x"
     target.writer = Writer(path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
     return target
 

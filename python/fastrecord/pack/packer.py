@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastrecord._core import FastRecordError, Reader, Writer
+from fastrecord.checks import check_count, flag
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
@@ -25,7 +26,7 @@ from fastrecord.pack.output import Target
 
 _log = logging.getLogger("fastrecord.pack")
 
-Mode = Literal["x", "a", "w", "resume"]
+Mode = Literal["create", "append", "resume", "overwrite"]
 BadFiles = Literal["stop", "skip"]
 
 # One call into the core reads about this much, so that progress and Ctrl-C work a few times a
@@ -161,23 +162,23 @@ class Packer(ABC):
         Args:
             parts: The files to write.
             out: The caller's name for them.
-            mode: As in `fastrecord.pack.images.pack_folder`.
+            mode: What to do with existing files.
             opened: Opens the file of a part.
         """
         refuse_strays(out, parts)
         for part in parts:
             refuse_irregular(part.path)
-        if mode == "x":
+        if mode == "create":
             for part in parts:
                 if os.path.lexists(part.path):
                     raise FileExistsError(
-                        f"{part.path}: exists already: choose --resume (go on with a killed pack), --append (add to "
-                        'it) or --overwrite (replace it); in Python mode="resume", "a" or "w"'
+                        f"{part.path}: exists already: `--resume` (resume=True) continues a killed pack, `--append` "
+                        "(append=True) adds records, `--overwrite` (overwrite=True) replaces it"
                     )
         if parts[0].path != out:
             parts = as_set_begun(parts) if mode == "resume" else as_set(parts)
         with HeldInterrupt() as interrupt:
-            if mode == "w":
+            if mode == "overwrite":
                 self._replace(parts, opened, interrupt)
             else:
                 for part in parts:
@@ -332,20 +333,31 @@ def _explain(path: str, err: BaseException) -> None:
         err.add_note(f"{kept}: {room}`--resume` goes on from there")
 
 
-def check_options(mode: str, bad_files: str, shards: int | None, shard_size: int | None, commit_bytes: int) -> None:
-    """Refuse options that are invalid for any pack.
+def check_options(
+    append: bool,
+    resume: bool,
+    overwrite: bool,
+    bad_files: str,
+    shards: int | None,
+    shard_size: int | None,
+    commit_bytes: int,
+) -> Mode:
+    """Refuse options that are invalid for any pack; return what the pack does with its output.
 
     Raises:
         ValueError: the message names the option.
     """
-    if mode not in ("x", "a", "w", "resume"):
-        raise ValueError(f'mode is "x", "a", "w" or "resume", not {mode!r}')
+    modes: dict[Mode, bool] = {"append": append, "resume": resume, "overwrite": overwrite}
+    given = [mode for mode, value in modes.items() if flag(mode, value)]
+    if len(given) > 1:
+        raise ValueError("give one of append, resume and overwrite: resume also continues a killed append")
     if bad_files not in ("stop", "skip"):
         raise ValueError(f'bad_files is "stop" or "skip", not {bad_files!r}')
     if shards is not None and shard_size is not None:
         raise ValueError("give shards or shard_size, not both")
     for name, value in (("shards", shards), ("shard_size", shard_size), ("commit_bytes", commit_bytes)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is at least 1, not {value}")
-    if mode == "a" and (shards is not None or shard_size is not None):
+        if value is not None:
+            check_count(name, value)
+    if append and (shards is not None or shard_size is not None):
         raise ValueError("records are appended to one file: name it, without shards or shard_size")
+    return given[0] if given else "create"

@@ -19,7 +19,7 @@ from fastrecord.names import name_some
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE
 from fastrecord.pack.output import Target, open_target
-from fastrecord.pack.packer import BadFiles, Mode, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.schema import FieldType, Schema, array, image, string
 
@@ -41,7 +41,9 @@ def pack_pairs(
     hr: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    mode: Mode = "x",
+    append: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
     decode: bool = False,
     compression: str | None = None,
     any_scale: bool = False,
@@ -68,7 +70,9 @@ def pack_pairs(
         hr: Folder of the larger ones.
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
             on.
-        mode: As in `fastrecord.pack.images.pack_folder`.
+        append: As in `fastrecord.pack_folder`.
+        resume: Likewise.
+        overwrite: Likewise.
         decode: Store pixels.
         compression: Compress them: "lz4", "zstd", or "auto", which measures on the first ones and
             may choose none.
@@ -88,10 +92,10 @@ def pack_pairs(
             the pack.
 
     Raises:
-        As `fastrecord.pack.images.pack_folder` does.
+        As `fastrecord.pack_folder` does.
     """
     started = time.perf_counter()
-    check_options(mode, bad_files, shards, shard_size, commit_bytes)
+    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
     if compression is not None and not decode:
         raise ValueError("images are compressed already: compression is for decode")
     if sixteen_bit is not None and not decode:
@@ -107,7 +111,7 @@ def pack_pairs(
         packer.refuse_unmatched()
         packer.measure()
         packer.refuse_bad()
-        packer.check_scale(_stored(target) if mode == "a" else None, any_scale=any_scale)
+        packer.check_scale(_stored(target) if append else None, any_scale=any_scale)
         schema = _schema(listing, pairing)
         facts = {"scale": packer.summary.scale}
         parts = plan(listing, target, shards=shards, shard_size=shard_size)

@@ -42,5 +42,5 @@ def check_labels(dataset: FastRecordDataset, classes: int, *, name: str) -> None
         record = int(outside[0])
         found = f"{name}: record {record} has label {int(targets[record])}"
         allowed = f"but the {classes} classes are numbered 0 to {classes - 1}"
-        count = f"{outside.size} record(s) in all have such labels"
+        count = f"{outside.size} record(s) in all"
         raise TrainError(Code.UNKNOWN_LABEL.text(f"{found}, {allowed}; {count}"))

@@ -29,9 +29,9 @@ _MOST_FAILURES = 20
 # Victims. Each reports when it begins, so that no kill falls into Python's startup.
 
 
-def _go_on_with_pack(conn: Connection, src: str, out: str, mode: Any, options: dict[str, Any]) -> None:
+def _go_on_with_pack(conn: Connection, src: str, out: str, options: dict[str, Any]) -> None:
     conn.send(None)
-    pack_folder(src, out, mode=mode, **options)
+    pack_folder(src, out, **options)
 
 
 def _command(conn: Connection, *arguments: str) -> None:
@@ -102,7 +102,7 @@ class _Pack(Story):
         return self.folder / "src"
 
     def victim(self, here: Path) -> tuple[Any, ...]:
-        return _go_on_with_pack, str(self.src), str(here / "out.frec"), "resume", self.options
+        return _go_on_with_pack, str(self.src), str(here / "out.frec"), self.options | {"resume": True}
 
     def look(self, here: Path) -> str:
         out = here / "out.frec"
@@ -153,7 +153,7 @@ class _PackAppend(_Pack):
         out = here / "out.frec"
         with fr.Reader(out) as reader:
             begun = not reader.complete or len(reader) > 5
-        return _go_on_with_pack, str(self.src), str(out), "resume" if begun else "a", self.options
+        return _go_on_with_pack, str(self.src), str(out), self.options | {"resume" if begun else "append": True}
 
     def look(self, here: Path) -> str:
         phase = super().look(here)
