@@ -1,176 +1,130 @@
 """Pack training records into one append-only file and train from it at hardware speed."""
 
-from __future__ import annotations
+import importlib
+import types
+import typing
 
-from typing import TYPE_CHECKING, Any
-
+# `X as X` marks a public name.
+# isort: off
 from fastrecord import logs as _logs  # noqa: F401  the package's handler, and the core's events
 from fastrecord._core import (
-    Arrays,
-    Batch,
-    CorruptFileError,
-    DecodeError,
-    FastRecordError,
-    Filler,
-    LockedError,
-    NoCommitError,
-    Reader,
-    SchemaError,
-    UnsupportedVersionError,
-    Writer,
-    __version__,
-    decode_image,
+    Arrays as Arrays,
+    Batch as Batch,
+    CorruptFileError as CorruptFileError,
+    DecodeError as DecodeError,
+    FastRecordError as FastRecordError,
+    Filler as Filler,
+    LockedError as LockedError,
+    NoCommitError as NoCommitError,
+    Reader as Reader,
+    SchemaError as SchemaError,
+    UnsupportedVersionError as UnsupportedVersionError,
+    Writer as Writer,
+    __version__ as __version__,
+    decode_image as decode_image,
 )
-from fastrecord.dataset.decoding import Decoding
-from fastrecord.operations.add_field import add_field, drop_field
+from fastrecord.dataset.decoding import Decoding as Decoding
+from fastrecord.operations.add_field import add_field as add_field
+from fastrecord.operations.add_field import drop_field as drop_field
 from fastrecord.schema import (
-    FieldType,
-    Schema,
-    array,
-    bfloat16,
-    bool_,
-    bytes_,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    image,
-    int8,
-    int16,
-    int32,
-    int64,
-    json,
-    list_,
-    string,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
+    FieldType as FieldType,
+    Schema as Schema,
+    array as array,
+    bfloat16 as bfloat16,
+    bool_ as bool_,
+    bytes_ as bytes_,
+    complex64 as complex64,
+    complex128 as complex128,
+    float16 as float16,
+    float32 as float32,
+    float64 as float64,
+    image as image,
+    int8 as int8,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    json as json,
+    list_ as list_,
+    string as string,
+    uint8 as uint8,
+    uint16 as uint16,
+    uint32 as uint32,
+    uint64 as uint64,
 )
-from fastrecord.schema.compression import Compression
-from fastrecord.schema.limits import LIMITS
+from fastrecord.schema.compression import Compression as Compression
+from fastrecord.schema.limits import LIMITS as LIMITS
 
-if TYPE_CHECKING:
-    from fastrecord import transforms
-    from fastrecord.dataset.collate import collate
-    from fastrecord.dataset.dataset import FastRecordDataset, concat
-    from fastrecord.loader.loader import FastRecordLoader
-    from fastrecord.loader.resumable import ResumableLoader
-    from fastrecord.loader.skip import SkippedRecord
-    from fastrecord.loader.stats import LoaderStats
-    from fastrecord.operations.metadata import set_metadata
-    from fastrecord.operations.repair import repair
-    from fastrecord.operations.rewrite import compact, merge, shuffle, split
-    from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-    from fastrecord.sampler.draws import class_weights
+# isort: on
+
+if typing.TYPE_CHECKING:
+    from fastrecord import transforms as transforms
+    from fastrecord.dataset.collate import collate as collate
+    from fastrecord.dataset.dataset import FastRecordDataset as FastRecordDataset
+    from fastrecord.dataset.dataset import concat as concat
+    from fastrecord.diagnose.bench import bench_file as bench_file
+    from fastrecord.diagnose.doctor import examine as examine
+    from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
+    from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
+    from fastrecord.loader.skip import SkippedRecord as SkippedRecord
+    from fastrecord.loader.stats import LoaderStats as LoaderStats
+    from fastrecord.operations.extract import extract_records as extract_records
+    from fastrecord.operations.metadata import set_metadata as set_metadata
+    from fastrecord.operations.repair import repair as repair
+    from fastrecord.operations.rewrite import compact as compact
+    from fastrecord.operations.rewrite import merge as merge
+    from fastrecord.operations.rewrite import shuffle as shuffle
+    from fastrecord.operations.rewrite import split as split
+    from fastrecord.pack.images import pack_folder as pack_folder
+    from fastrecord.pack.pairs import pack_pairs as pack_pairs
+    from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
+    from fastrecord.sampler.draws import class_weights as class_weights
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
 
-# Names that need torch are imported at first use, so `import fastrecord` and the command line start
-# fast (PEP 562).
+# Names that are imported at first use, so that `import fastrecord` and the command line start fast
+# (PEP 562): the module in this package, and the name there if it is another one.
 _LAZY = {
-    "FastRecordBatchSampler": "fastrecord.sampler.batch_sampler",
-    "FastRecordDataset": "fastrecord.dataset.dataset",
-    "FastRecordLoader": "fastrecord.loader.loader",
-    "LoaderStats": "fastrecord.loader.stats",
-    "ResumableLoader": "fastrecord.loader.resumable",
-    "SkippedRecord": "fastrecord.loader.skip",
-    "class_weights": "fastrecord.sampler.draws",
-    "collate": "fastrecord.dataset.collate",
-    "compact": "fastrecord.operations.rewrite",
-    "concat": "fastrecord.dataset.dataset",
-    "merge": "fastrecord.operations.rewrite",
-    "repair": "fastrecord.operations.repair",
-    "set_metadata": "fastrecord.operations.metadata",
-    "shuffle": "fastrecord.operations.rewrite",
-    "split": "fastrecord.operations.rewrite",
+    "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
+    "Dataset": "dataset.dataset:FastRecordDataset",
+    "FastRecordBatchSampler": "sampler.batch_sampler",
+    "FastRecordDataset": "dataset.dataset",
+    "FastRecordLoader": "loader.loader",
+    "Loader": "loader.loader:FastRecordLoader",
+    "LoaderStats": "loader.stats",
+    "ResumableLoader": "loader.resumable",
+    "SkippedRecord": "loader.skip",
+    "bench_file": "diagnose.bench",
+    "class_weights": "sampler.draws",
+    "collate": "dataset.collate",
+    "compact": "operations.rewrite",
+    "concat": "dataset.dataset",
+    "examine": "diagnose.doctor",
+    "extract_records": "operations.extract",
+    "merge": "operations.rewrite",
+    "pack_folder": "pack.images",
+    "pack_pairs": "pack.pairs",
+    "repair": "operations.repair",
+    "set_metadata": "operations.metadata",
+    "shuffle": "operations.rewrite",
+    "split": "operations.rewrite",
+    "transforms": "transforms",
 }
-# Short names of the same classes.
-_SHORT = {
-    "BatchSampler": "FastRecordBatchSampler",
-    "Dataset": "FastRecordDataset",
-    "Loader": "FastRecordLoader",
-}
 
-__all__ = [  # noqa: RUF022  plainly sorted, which a test makes sure of
-    "Arrays",
-    "Batch",
-    "BatchSampler",
-    "Compression",
-    "CorruptFileError",
-    "Dataset",
-    "DecodeError",
-    "Decoding",
-    "FastRecordBatchSampler",
-    "FastRecordDataset",
-    "FastRecordError",
-    "FastRecordLoader",
-    "FieldType",
-    "Filler",
-    "LIMITS",
-    "Loader",
-    "LoaderStats",
-    "LockedError",
-    "NoCommitError",
-    "Reader",
-    "ResumableLoader",
-    "Schema",
-    "SchemaError",
-    "SkippedRecord",
-    "UnsupportedVersionError",
-    "Writer",
-    "__version__",
-    "add_field",
-    "array",
-    "bfloat16",
-    "bool_",
-    "bytes_",
-    "class_weights",
-    "collate",
-    "compact",
-    "complex128",
-    "complex64",
-    "concat",
-    "decode_image",
-    "drop_field",
-    "float16",
-    "float32",
-    "float64",
-    "image",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "json",
-    "list_",
-    "merge",
-    "repair",
-    "set_metadata",
-    "shuffle",
-    "split",
-    "string",
-    "transforms",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-]
+__all__ = sorted(
+    [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, types.ModuleType)]
+    + [*_LAZY, "__version__"]
+)
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name == "transforms":
-        return importlib.import_module("fastrecord.transforms")
-    if name in _SHORT:
-        return getattr(importlib.import_module("fastrecord"), _SHORT[name])
-    if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'fastrecord' has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fastrecord' has no attribute {name!r}")
+    module, _, attribute = _LAZY[name].partition(":")
+    found = importlib.import_module(f"fastrecord.{module}")
+    value = found if module == name else getattr(found, attribute or name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*globals(), *__all__})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WORD = 1 << 64
 
@@ -18,7 +18,7 @@ MOST = 1 << 63
 
 def digest(array: NDArray[Any]) -> str:
     """Return a short digest of an array's values."""
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
+    return hashlib.sha256(array.tobytes()).hexdigest()[:32]
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
