@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = {
     "rust/core/src": """
         error order
-        limits memory
+        control limits memory
         sys parallel
         codec image
         format

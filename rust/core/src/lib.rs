@@ -15,7 +15,7 @@
 //!
 //! let reader = Reader::open(&path, Access::Mmap, None)?;
 //! let records = reader.resolve(&[1, 0])?;
-//! let (bytes, offsets) = reader.read_batch_copy(reader.field("data")?, &records, true, || false)?;
+//! let (bytes, offsets) = reader.read_batch_copy(reader.field("data")?, &records, true, &|| false)?;
 //! assert_eq!((&bytes[..], &offsets[..]), (&b"secondfirst"[..], &[0, 6, 11][..]));
 //! # Ok(())
 //! # }
@@ -26,6 +26,7 @@ compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file 
 
 mod build_info;
 mod codec;
+mod control;
 mod copy;
 mod error;
 mod file;
@@ -45,6 +46,7 @@ mod write;
 pub use build_info::{instructions, libraries};
 pub use codec::Codec;
 pub use codec::choose::DEFAULT_LEVEL;
+pub use control::Control;
 pub use copy::copier::{Copier, Renumber};
 pub use error::code::code_of;
 pub use error::recovery::{Obstacle, Safe};

@@ -72,7 +72,7 @@ fn fields_of_every_type_are_added_one_after_the_other_and_records_appended_betwe
     }
     let reader = open(&path);
     assert_eq!(reader.schema().fields().iter().map(|f| f.id).collect::<Vec<_>>(), ids);
-    assert!(reader.verify(|_| false).unwrap().errors.is_empty());
+    assert!(reader.verify(&|| false).unwrap().errors.is_empty());
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn view(reader: &Reader, field: usize, record: u64) -> Result<Datum> {
 fn batch(reader: &Reader, field: usize, definition: &Field) -> Result<Vec<Datum>> {
     let (records, kind): (Vec<u64>, _) = ((0..reader.len()).collect(), &definition.kind);
     let viewed = kind.has_payloads() && !kind.holds_text() && !matches!(kind, FieldType::List(_));
-    let ranges = if viewed { reader.view_batch(field, &records, Verify::default(), never)? } else { None };
+    let ranges = if viewed { reader.view_batch(field, &records, Verify::default(), &never)? } else { None };
     let Some(ranges) = ranges else { return records.iter().map(|&record| view(reader, field, record)).collect() };
     let mapped = reader.random_mapping().unwrap().bytes();
     let bytes = |(at, length): (u64, u64)| mapped[at as usize..(at + length) as usize].to_vec();
@@ -114,7 +114,7 @@ impl Bench<'_> {
     fn look(&self, place: Option<&Place>, access: Access) -> std::result::Result<(), String> {
         let Some(place) = place else {
             let (reader, found) = read_all(&self.path, access).map_err(|error| format!("padding, but {error}"))?;
-            let report = reader.verify(|_| false).map_err(|error| format!("padding, but {error}"))?;
+            let report = reader.verify(&|| false).map_err(|error| format!("padding, but {error}"))?;
             let same = found == *self.expected && report.errors.is_empty();
             return if same { Ok(()) } else { Err(format!("padding, but wrong data: {:?}", report.errors)) };
         };
@@ -129,7 +129,7 @@ impl Bench<'_> {
             Err(error) if place.is_structure() && place.is_named_by(&error) => Ok(()),
             Err(error) => Err(format!("in {place:?}, but opening says {error}")),
             Ok(reader) => {
-                let errors = reader.verify(|_| false).map_err(|error| error.to_string())?.errors;
+                let errors = reader.verify(&|| false).map_err(|error| error.to_string())?.errors;
                 match &errors[..] {
                     [error] if place.is_in(error) => Ok(()),
                     other => Err(format!("in {place:?}, but verify says {other:?}")),
@@ -150,7 +150,7 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
     let reader = Reader::open(&path, Access::Mmap, Some(1)).unwrap();
     let compressed = reader.schema().fields().iter().filter_map(|field| field.compression.as_ref());
     assert!(compressed.map(|how| how.dictionaries().len()).sum::<usize>() > 0, "no dictionary was made");
-    let report = reader.verify_deep(|_| false).unwrap();
+    let report = reader.verify_deep(&|| false).unwrap();
     assert!(report.errors.is_empty() && report.decoded > 100, "{report:?}");
     let (_, expected) = read_all(&path, Access::Pread).unwrap();
     assert!(expected.fields.iter().any(|(_, values, _)| values.contains(&None)), "nothing is missing");
@@ -269,7 +269,7 @@ fn judge(
         };
     }
     let reader = opened.map_err(|error| format!("only {hit:?} is damaged, but {error}"))?;
-    let errors = reader.verify(|_| false).map_err(|error| error.to_string())?.errors;
+    let errors = reader.verify(&|| false).map_err(|error| error.to_string())?.errors;
     // A reader cannot find the values that a damaged index points to.
     let blocks: Vec<(&str, u64, u64)> = hit
         .iter()

@@ -56,8 +56,8 @@ fn assert_holds(path: &Path, rows: &[(Vec<u8>, String)]) {
         let records: Vec<u64> = (0..rows.len() as u64).rev().collect();
         assert_eq!(reader.len(), rows.len() as u64);
         let texts = reader.strings(1, &records).unwrap();
-        let (all, starts) = reader.read_batch_copy(0, &records, true, never).unwrap();
-        let (owned, ranges) = reader.read_batch_owned(0, &records, false, never).unwrap();
+        let (all, starts) = reader.read_batch_copy(0, &records, true, &never).unwrap();
+        let (owned, ranges) = reader.read_batch_owned(0, &records, false, &never).unwrap();
         let lengths = reader.lengths(0, &records).unwrap();
         assert_eq!(all, owned);
         for (i, &record) in records.iter().enumerate() {
@@ -72,7 +72,7 @@ fn assert_holds(path: &Path, rows: &[(Vec<u8>, String)]) {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(reader.verify(|_| false).unwrap().errors, [""; 0]);
+        assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
     }
 }
 
@@ -139,8 +139,8 @@ fn values_are_stored_smaller_or_as_they_are() {
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     assert!(matches!(reader.datum(0, 0, true).unwrap(), Datum::Payload(_, 50_000)));
     assert!(matches!(reader.datum(0, 1, true).unwrap(), Datum::Decompressed(found) if found == zeros));
-    assert!(reader.view_batch(0, &[0, 2], false, never).unwrap().is_some());
-    assert!(reader.view_batch(0, &[0, 1], false, never).unwrap().is_none());
+    assert!(reader.view_batch(0, &[0, 2], false, &never).unwrap().is_some());
+    assert!(reader.view_batch(0, &[0, 1], false, &never).unwrap().is_none());
     // An uncompressed payload has the alignment that views need.
     assert!(matches!(reader.datum(0, 2, true).unwrap(), Datum::Payload(at, 0) if at % 8 == 0));
 }
@@ -243,7 +243,7 @@ fn a_dictionary_is_trained_once_and_used_by_later_writers() {
     let named = |error: Error| assert!(error.to_string().contains("dictionary "), "{error}");
     named(Reader::open(&path, Access::Mmap, None).unwrap().strings(1, &[0]).unwrap_err());
     named(Writer::open(&path, None, None, &options(Mode::Append)).unwrap_err());
-    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().verify(|_| false).unwrap().errors.len(), 1);
+    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().verify(&|| false).unwrap().errors.len(), 1);
 }
 
 #[test]
@@ -297,13 +297,13 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
             let access = if bit % 2 == 0 { Access::Mmap } else { Access::Pread };
             let reader = Reader::open(&path, access, None).unwrap();
             let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
-            damaged(reader.read_batch_copy(0, &[0], false, never).unwrap_err());
-            damaged(reader.read_batch_owned(0, &[0], false, never).unwrap_err());
+            damaged(reader.read_batch_copy(0, &[0], false, &never).unwrap_err());
+            damaged(reader.read_batch_owned(0, &[0], false, &never).unwrap_err());
             damaged(reader.payload(0, 0, false).unwrap_err());
             if access == Access::Mmap {
                 damaged(reader.datum(0, 0, false).unwrap_err());
             }
-            assert_eq!(reader.verify(|_| false).unwrap().errors.len(), 1);
+            assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
         }
     }
 }
@@ -355,7 +355,7 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
         let reader = made_by_hand(&path, "bytes", codec, stored, raw);
         let read = [
             reader.payload(0, 0, true).unwrap_err(),
-            reader.read_batch_copy(0, &[0], true, never).unwrap_err(),
+            reader.read_batch_copy(0, &[0], true, &never).unwrap_err(),
             reader.datum(0, 0, false).unwrap_err(),
         ];
         for error in read {
@@ -456,8 +456,8 @@ fn copies_of_files_take_the_dictionaries_of_all_of_them_along() {
         let path = folder.path().join(format!("{first}.frec"));
         let mut copier = Copier::create(&path, &readers[first], Mode::Create, 6000, true).unwrap();
         for reader in &readers {
-            copier.copy_run(reader, 0..1000, &[], &mut |_| false).unwrap();
-            copier.copy_rows(reader, &(1000..2000).collect::<Vec<_>>(), &[], &mut |_| false).unwrap();
+            copier.copy_run(reader, 0..1000, &[], &|| false).unwrap();
+            copier.copy_rows(reader, &(1000..2000).collect::<Vec<_>>(), &[], &|| false).unwrap();
         }
         copier.finish(serde_json::Map::new(), true).unwrap();
         let rows: Vec<_> = all.iter().map(|line| (line.clone().into_bytes(), line.clone())).collect();

@@ -274,9 +274,9 @@ fn a_forked_child_reads_batches_with_threads_of_its_own() {
     writer.close().unwrap();
     let reader = open(&path);
     let records: Vec<u64> = (0..16).collect();
-    let read = || reader.read_batch_copy(0, &records, true, never).unwrap();
+    let read = || reader.read_batch_copy(0, &records, true, &never).unwrap();
     let expected = read(); // the parent's threads are running now
-    let child = fork(|| read() == expected && reader.verify(|_| false).unwrap().errors.is_empty());
+    let child = fork(|| read() == expected && reader.verify(&|| false).unwrap().errors.is_empty());
     wait(child);
     assert!(read() == expected);
 }

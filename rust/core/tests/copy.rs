@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{
-    ALL_TYPES, EXTENTS, Forge, Rng, Row, VALUES, all_types, append, append_with_side, assert_holds, folder, open,
-    options, random_row, u64_at, value,
+    ALL_TYPES, EXTENTS, Forge, Rng, Row, VALUES, all_types, append, append_with_side, assert_holds, folder, never,
+    open, options, random_row, u64_at, value,
 };
 use fastrecord_core::{
     Access, ArrayType, Copier, DType, Datum, Error, FieldType, Mode, Obstacle, Reader, Renumber, Result, Safe, Schema,
@@ -20,10 +21,6 @@ use fastrecord_core::{
 };
 use proptest::prelude::*;
 use serde_json::Map;
-
-fn go_on(_: u64) -> bool {
-    false
-}
 
 fn write(path: &Path, count: usize, most: u64, commit_bytes: u64, seed: u64) -> Vec<Row> {
     let (schema, mut rng) = (all_types(), Rng(seed));
@@ -39,7 +36,7 @@ fn write(path: &Path, count: usize, most: u64, commit_bytes: u64, seed: u64) -> 
 
 fn copy_all(source: &Reader, to: &Path, verify: bool) -> Result<()> {
     let mut copier = Copier::create(to, source, Mode::Create, source.len(), verify)?;
-    copier.copy_run(source, 0..source.len(), &[], &mut go_on)?;
+    copier.copy_run(source, 0..source.len(), &[], &never)?;
     copier.finish(Map::new(), true)
 }
 
@@ -73,11 +70,11 @@ proptest! {
         let expected: Vec<Row> =
             chosen.iter().copied().chain(run..count as u64).map(|i| rows[i as usize].clone()).collect();
         let mut copier = Copier::create(&to, &source, Mode::Create, expected.len() as u64, verify).unwrap();
-        copier.copy_rows(&source, &chosen, &[], &mut go_on).unwrap();
-        copier.copy_run(&source, run..count as u64, &[], &mut go_on).unwrap();
+        copier.copy_rows(&source, &chosen, &[], &never).unwrap();
+        copier.copy_run(&source, run..count as u64, &[], &never).unwrap();
         copier.finish(Map::new(), true).unwrap();
         assert_holds(&to, &expected);
-        prop_assert!(open(&to).verify(go_on).unwrap().errors.is_empty());
+        prop_assert!(open(&to).verify(&never).unwrap().errors.is_empty());
         prop_assert_eq!(open(&to).snapshot().commit, 1);
         prop_assert!(chunks_in(&to) <= 7, "one a column");
     }
@@ -93,7 +90,7 @@ fn a_wrong_number_of_records_costs_a_chunk_and_no_record() {
         let to = folder.path().join(format!("{expected}.frec"));
         let mut copier = Copier::create(&to, &source, Mode::Create, expected, false).unwrap();
         for first in (0..50).step_by(10) {
-            copier.copy_run(&source, first..first + 10, &[], &mut go_on).unwrap();
+            copier.copy_run(&source, first..first + 10, &[], &never).unwrap();
         }
         copier.finish(Map::new(), true).unwrap();
         assert_holds(&to, &rows);
@@ -127,11 +124,11 @@ fn arrays_keep_their_alignment() {
     let mut rows: Vec<u64> = (0..300).collect();
     Rng(6).shuffle(&mut rows);
     let mut copier = Copier::create(&to, &source, Mode::Create, 600, false).unwrap();
-    copier.copy_run(&source, 0..300, &[], &mut go_on).unwrap();
-    copier.copy_rows(&source, &rows, &[], &mut go_on).unwrap();
+    copier.copy_run(&source, 0..300, &[], &never).unwrap();
+    copier.copy_rows(&source, &rows, &[], &never).unwrap();
     copier.finish(Map::new(), true).unwrap();
     let copy = open(&to);
-    assert!(copy.verify(go_on).unwrap().errors.is_empty());
+    assert!(copy.verify(&never).unwrap().errors.is_empty());
     for (i, record) in (0..300).chain(rows).enumerate() {
         for field in 0..4 {
             if field == 3 {
@@ -159,7 +156,7 @@ fn side_bytes_are_copied_and_stay_under_the_checksum() {
     assert_holds(&to, &rows);
     let stored = |path: &Path| open(path).stored_bytes(0..20).unwrap();
     assert_eq!(stored(&from), stored(&to), "the side bytes are there");
-    let report = open(&to).verify(go_on).unwrap();
+    let report = open(&to).verify(&never).unwrap();
     assert!(report.errors.is_empty(), "{:?}", report.errors);
 }
 
@@ -228,13 +225,13 @@ fn missing_values_are_missing_in_the_copy() {
         let to = folder.path().join(name);
         let mut copier = Copier::create(&to, &source, Mode::Create, rows.len() as u64, true).unwrap();
         if name == "all" {
-            copier.copy_run(&source, 0..1_000, &[], &mut go_on).unwrap();
+            copier.copy_run(&source, 0..1_000, &[], &never).unwrap();
         } else {
-            copier.copy_rows(&source, &rows, &[], &mut go_on).unwrap();
+            copier.copy_rows(&source, &rows, &[], &never).unwrap();
         }
         copier.finish(Map::new(), true).unwrap();
         let copy = open(&to);
-        assert!(copy.verify(go_on).unwrap().errors.is_empty());
+        assert!(copy.verify(&never).unwrap().errors.is_empty());
         for (i, &record) in rows.iter().enumerate() {
             for field in 0..3 {
                 assert_eq!(value(&copy, field, i as u64), value(&source, field, record), "{name}, {record}, {field}");
@@ -275,13 +272,13 @@ fn labels_get_new_numbers_and_negative_ones_stay() {
     let source = open(&from);
     let renumber = |numbers: &[i64]| [Renumber { field: "label".to_owned(), numbers: numbers.to_vec() }];
     let mut copier = Copier::create(&to, &source, Mode::Create, 5, false).unwrap();
-    copier.copy_run(&source, 0..5, &renumber(&[10, 11, 7]), &mut go_on).unwrap();
+    copier.copy_run(&source, 0..5, &renumber(&[10, 11, 7]), &never).unwrap();
     copier.finish(Map::new(), true).unwrap();
     let copy = open(&to);
     let labels: Vec<Datum> = (0..5).map(|record| copy.datum(0, record, true).unwrap()).collect();
     assert_eq!(labels, [10, 7, -1, 11, i64::MIN].map(Datum::Int));
     let mut copier = Copier::create(&folder.path().join("c"), &source, Mode::Create, 5, false).unwrap();
-    let error = copier.copy_run(&source, 0..5, &renumber(&[10, 11]), &mut go_on).unwrap_err();
+    let error = copier.copy_run(&source, 0..5, &renumber(&[10, 11]), &never).unwrap_err();
     assert!(error.to_string().contains("record 1, field label: the label 2 has no class"), "{error}");
 }
 
@@ -360,7 +357,7 @@ fn what_the_kernel_does_not_copy_goes_through_memory() {
         let copied = Arc::new(AtomicU64::new(0));
         let storage = Box::new(Difficult { file, kernel, copied: Arc::clone(&copied) });
         let mut copy = Copier::create_in(&to, storage, &source, 40, false).unwrap();
-        copy.copy_run(&source, 0..40, &[], &mut go_on).unwrap();
+        copy.copy_run(&source, 0..40, &[], &never).unwrap();
         copy.finish(Map::new(), true).unwrap();
         assert_holds(&to, &rows);
         assert_eq!(copied.load(Ordering::Relaxed) > 500_000, copies, "{kernel:?}");
@@ -374,16 +371,16 @@ fn the_kernel_of_this_machine_copies_long_payloads() {
     // Larger than one copy step, and misaligned by more than one page.
     let rows = write(&from, 400, 300_000, 1 << 30, 10);
     let source = open(&from);
-    let mut calls = 0;
+    let calls = Cell::new(0);
     let mut copier = Copier::create(&to, &source, Mode::Create, 400, false).unwrap();
-    let mut count = |_: u64| {
-        calls += 1;
+    let count = || {
+        calls.set(calls.get() + 1);
         false
     };
-    copier.copy_run(&source, 0..400, &[], &mut count).unwrap();
+    copier.copy_run(&source, 0..400, &[], &count).unwrap();
     copier.finish(Map::new(), true).unwrap();
     assert_holds(&to, &rows);
-    assert!(calls >= 4, "{calls} reports");
+    assert!(calls.get() >= 4, "{calls:?} reports");
     let sizes = [&from, &to].map(|path| fs::metadata(path).unwrap().len());
     assert!(sizes[1] < sizes[0] + 16_384, "{sizes:?}");
 }
@@ -402,7 +399,7 @@ fn empty_values_of_two_fields_that_share_a_place_are_copied_to_places_where_both
     writer.close().unwrap();
     copy_all(&open(&from), &to, false).unwrap();
     let copied = open(&to);
-    assert_eq!(copied.verify(|_| false).unwrap().errors, [""; 0]);
+    assert_eq!(copied.verify(&never).unwrap().errors, [""; 0]);
     assert_eq!(copied.shapes(1, &[0, 1, 4, 5]).unwrap(), [0, 5, 1, 5, 0, 5, 1, 5]);
 }
 
@@ -415,7 +412,7 @@ fn no_room_is_an_error_that_names_the_copy() {
     let file = File::options().read(true).write(true).create_new(true).open(&to).unwrap();
     let storage = Box::new(Difficult { file, kernel: Kernel::Refuses(libc::ENOSPC), copied: Arc::default() });
     let mut copier = Copier::create_in(&to, storage, &source, 40, false).unwrap();
-    let error = copier.copy_run(&source, 0..40, &[], &mut go_on).unwrap_err();
+    let error = copier.copy_run(&source, 0..40, &[], &never).unwrap_err();
     let told =
         |path: &Path, source: &io::Error, safe: Safe| (path == to, source.raw_os_error(), safe.commit, safe.obstacle);
     let Error::WriteFailed { path, source, safe } = &error else { panic!("{error}") };
@@ -431,12 +428,12 @@ fn a_copy_that_is_given_up_leaves_nothing() {
     let source = open(&from);
     let create = || Copier::create(&to, &source, Mode::Create, 40, false).unwrap();
     let mut copier = create();
-    assert!(matches!(copier.copy_run(&source, 0..40, &[], &mut |_| true), Err(Error::Interrupted)));
+    assert!(matches!(copier.copy_run(&source, 0..40, &[], &|| true), Err(Error::Interrupted)));
     assert!(matches!(Reader::open(&to, Access::Mmap, None), Err(Error::NoCommit { .. } | Error::NotFrec { .. })));
     drop(copier);
     assert!(!to.exists());
     let mut copier = create();
-    copier.copy_run(&source, 0..40, &[], &mut go_on).unwrap();
+    copier.copy_run(&source, 0..40, &[], &never).unwrap();
     copier.settle().unwrap();
     assert!(matches!(Reader::open(&to, Access::Mmap, None), Err(Error::NoCommit { .. })));
     copier.abort();
@@ -459,7 +456,7 @@ fn damage_ends_a_copy_that_verifies_and_stays_damage_in_one_that_does_not() {
     assert!(matches!(error, Error::Checksum { record: 17, ref field, .. } if field == "data"), "{error}");
     assert!(!to.exists());
     copy_all(&source, &to, false).unwrap();
-    let report = open(&to).verify(go_on).unwrap();
+    let report = open(&to).verify(&never).unwrap();
     assert_eq!(report.errors.len(), 1);
     assert!(report.errors[0].contains("record 17, field data"), "{:?}", report.errors);
 }
@@ -475,7 +472,7 @@ fn a_source_of_other_fields_is_refused() {
     for (like, given) in [(&source, &other), (&other, &source)] {
         let to = folder.path().join("c.frec");
         let mut copier = Copier::create(&to, like, Mode::Create, 3, false).unwrap();
-        let error = copier.copy_run(given, 0..0, &[], &mut go_on).unwrap_err();
+        let error = copier.copy_run(given, 0..0, &[], &never).unwrap_err();
         assert!(error.to_string().contains("more: bytes"), "{error}");
     }
 }
@@ -489,7 +486,7 @@ fn fields_may_come_in_another_order() {
     Writer::open(&other, Some(turned), None, &options(Mode::Create)).unwrap().close().unwrap();
     let source = open(&from);
     let mut copier = Copier::create(&to, &open(&other), Mode::Create, 30, false).unwrap();
-    copier.copy_run(&source, 0..30, &[], &mut go_on).unwrap();
+    copier.copy_run(&source, 0..30, &[], &never).unwrap();
     copier.finish(Map::new(), true).unwrap();
     let turned: Vec<Row> = rows.into_iter().map(|row| row.into_iter().rev().collect()).collect();
     assert_holds(&to, &turned);

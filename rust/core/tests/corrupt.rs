@@ -133,7 +133,7 @@ fn flip(access: Access, bits: impl Fn(u64, Option<&str>) -> Vec<u8>) -> BTreeMap
                     assert!(names(&error, place), "{error}: {}", context());
                     assert!(error.to_string().contains("x.frec"), "{error}");
                     if bit == 0 && (place.starts_with("chunk") || place.starts_with("payload")) {
-                        let report = open(&path).verify(|_| false).unwrap();
+                        let report = open(&path).verify(&|| false).unwrap();
                         assert_eq!(report.errors, [error.coded()], "{}", context());
                     }
                 }
@@ -240,13 +240,13 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         fs::write(sample.path(), &sample.bytes).unwrap();
         let reader = Reader::open(&sample.path(), access, None).unwrap();
         let mut out = [0; 1000];
-        reader.read_batch_into(0, &[0], &mut out, true, never).unwrap();
+        reader.read_batch_into(0, &[0], &mut out, true, &never).unwrap();
         File::options().write(true).open(sample.path()).unwrap().set_len(sample.bytes.len() as u64 - 1).unwrap();
         let truncated = |result: Error| matches!(result, Error::Truncated { .. });
-        assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, never).unwrap_err()));
-        assert!(truncated(reader.read_batch_copy(0, &[0], true, never).unwrap_err()));
-        assert!(truncated(reader.view_batch(0, &[0], false, || false).unwrap_err()));
-        assert!(truncated(reader.verify(|_| false).unwrap_err()));
+        assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, &never).unwrap_err()));
+        assert!(truncated(reader.read_batch_copy(0, &[0], true, &never).unwrap_err()));
+        assert!(truncated(reader.view_batch(0, &[0], false, &|| false).unwrap_err()));
+        assert!(truncated(reader.verify(&|| false).unwrap_err()));
         assert!(truncated(reader.refresh().unwrap_err()));
     }
 }

@@ -52,8 +52,8 @@ fn each_value_that_is_not_what_its_field_holds_is_named_by_record_field_and_key(
     fs::write(&path, forge.build(|_| ())).unwrap();
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
-        assert_eq!(reader.verify(|_| false).unwrap().errors, [""; 0]);
-        let report = reader.verify_deep(|_| false).unwrap();
+        assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
+        let report = reader.verify_deep(&|| false).unwrap();
         let mut found: Vec<(u64, &str, Option<&str>, &str)> = report
             .damaged
             .iter()

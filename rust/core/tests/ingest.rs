@@ -44,7 +44,7 @@ fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
         assert_eq!(reader.payload(0, record, true).unwrap(), *bytes);
         assert_eq!(reader.values(1, &[record]).unwrap(), number_of(*number).to_le_bytes());
     }
-    assert!(reader.verify(|_| false).unwrap().errors.is_empty());
+    assert!(reader.verify(&|| false).unwrap().errors.is_empty());
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn files_are_appended_in_order_and_what_cannot_be_read_is_left_out_and_named() {
     fs::write(&paths[200], b"no image").unwrap();
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
-    let skipped = writer.append_files(0, &paths, OnError::Skip, None, label, never).unwrap();
+    let skipped = writer.append_files(0, &paths, OnError::Skip, None, label, &never).unwrap();
     writer.close().unwrap();
     let numbers: Vec<usize> = skipped.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [123, 200]);
@@ -73,7 +73,7 @@ fn the_first_bad_file_ends_it_and_all_before_it_is_there() {
     (paths[60], paths[61]) = (folder.path().join("first.png"), folder.path().join("second.png"));
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
-    let error = writer.append_files(0, &paths, OnError::Raise, None, label, never).unwrap_err();
+    let error = writer.append_files(0, &paths, OnError::Raise, None, label, &never).unwrap_err();
     assert!(matches!(&error, Error::Io { path, .. } if path.ends_with("first.png")), "{error}");
     writer.close().unwrap();
     assert_holds(&out, &files[..60].iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
@@ -87,10 +87,10 @@ fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
     // The writer asks whenever it has to wait, and regularly in between.
-    let outcome = writer.append_files(0, &paths, OnError::Raise, None, label, || true);
+    let outcome = writer.append_files(0, &paths, OnError::Raise, None, label, &|| true);
     assert!(matches!(outcome, Ok(_) | Err(Error::Interrupted)), "{outcome:?}");
     let done = writer.len() as usize;
-    let more = writer.append_files(0, &paths[done..], OnError::Raise, None, |number| label(done + number), never);
+    let more = writer.append_files(0, &paths[done..], OnError::Raise, None, |number| label(done + number), &never);
     assert_eq!(more.unwrap(), []);
     writer.close().unwrap();
     assert_holds(&out, &files.iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());

@@ -108,7 +108,7 @@ fn images_are_taken_up_to_the_limit_and_refused_before_their_bytes_are_touched()
     let file = folder.path().join("large.png");
     fs::write(&file, png(3, 2, &[])).unwrap();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
-    let skipped = writer.append_files(0, &[file], OnError::Skip, None, |_| Vec::new(), || false).unwrap();
+    let skipped = writer.append_files(0, &[file], OnError::Skip, None, |_| Vec::new(), &|| false).unwrap();
     assert!(matches!(&skipped[..], [(0, reason)] if reason.contains("the limit is 2147483647")), "{skipped:?}");
 }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,7 +67,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
 
 /// The images and the failed places.
 fn finish(load: &Load) -> (Vec<u8>, Vec<usize>) {
-    let (buffers, failures) = load.wait(|| false).unwrap();
+    let (buffers, failures) = load.wait(&|| false).unwrap();
     (bytes(&buffers[0]), failures.iter().map(|failure| failure.place).collect())
 }
 
@@ -104,7 +105,7 @@ fn a_failure_names_its_file_and_its_record_there() {
     let paths = [write(&folder.path().join("a.frec"), 25, true), write(&folder.path().join("b.frec"), 35, true)];
     let plan = plan(&paths);
     let loader = start(&plan, 2);
-    let (_, failures) = loader.submit(work(&Spares::new(1), 25..30)).unwrap().wait(|| false).unwrap();
+    let (_, failures) = loader.submit(work(&Spares::new(1), 25..30)).unwrap().wait(&|| false).unwrap();
     let told = failures[0].error.to_string();
     assert!(told.contains("b.frec: record 3, field image: not an image of a known type"), "{told}");
     assert_eq!(failures.len(), 1);
@@ -127,7 +128,7 @@ fn batches_may_be_waited_for_in_any_order_and_by_several_threads() {
 
     // One batch and two waiting threads: both wake, and one of them receives it.
     let load = loader.submit(work(&spares, 0..60)).unwrap();
-    let wait = || load.wait(|| false).unwrap().0.len();
+    let wait = || load.wait(&|| false).unwrap().0.len();
     let got = std::thread::scope(|scope| [scope.spawn(wait), scope.spawn(wait)].map(|waiter| waiter.join().unwrap()));
     assert_eq!(got[0] + got[1], 1);
 }
@@ -142,7 +143,7 @@ fn many_small_batches_are_all_made_and_none_is_forgotten() {
         under_way.push_back(loader.submit(work(&spares, number % 8..number % 8 + 1)).unwrap());
         // Zero to five batches ahead, so that threads often sleep and wake.
         while under_way.len() > (number % 6) as usize {
-            let (buffers, failures) = under_way.pop_front().unwrap().wait(|| false).unwrap();
+            let (buffers, failures) = under_way.pop_front().unwrap().wait(&|| false).unwrap();
             assert_eq!((buffers.len(), failures.len()), (1, 0));
         }
     }
@@ -159,9 +160,9 @@ fn dropping_a_loader_with_work_queued_ends_its_threads_and_whoever_waits() {
         let loads: Vec<Load> = (0..100).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
         let last = loads.last().unwrap();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| last.wait(|| false).map(|_| ()));
+            let waiter = scope.spawn(|| last.wait(&|| false).map(|_| ()));
             if round % 2 == 0 {
-                loads[0].wait(|| false).unwrap();
+                loads[0].wait(&|| false).unwrap();
             }
             drop(loader);
             assert!(matches!(waiter.join().unwrap(), Err(Error::LoaderClosed)));
@@ -170,7 +171,7 @@ fn dropping_a_loader_with_work_queued_ends_its_threads_and_whoever_waits() {
         assert!(made < 100 * 40);
         // The threads have ended: only this test holds the plan's counters, and no work is left.
         assert_eq!(Arc::strong_count(&counters), 1);
-        assert!(matches!(last.wait(|| false), Err(Error::LoaderClosed)));
+        assert!(matches!(last.wait(&|| false), Err(Error::LoaderClosed)));
         // Batches that were complete before stay unchanged.
         if round % 2 == 0 {
             assert!(loads[0].is_ready());
@@ -187,15 +188,15 @@ fn an_interrupted_wait_may_be_repeated() {
     let spares = Spares::new(0);
     let loads: Vec<Load> = (0..2000).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
     let last = loads.last().unwrap();
-    let mut asked = 0;
-    let outcome = last.wait(|| {
-        asked += 1;
+    let asked = Cell::new(0);
+    let outcome = last.wait(&|| {
+        asked.set(asked.get() + 1);
         true
     });
     assert!(matches!(outcome, Err(Error::Interrupted)));
-    assert_eq!(asked, 1);
+    assert_eq!(asked.get(), 1);
     assert!(!last.is_ready());
-    assert_eq!(last.wait(|| false).unwrap().0.len(), 1);
+    assert_eq!(last.wait(&|| false).unwrap().0.len(), 1);
     assert!(last.is_ready());
 }
 
@@ -214,7 +215,7 @@ fn work_that_does_not_fit_is_refused_and_harms_nothing() {
     for buffers in [vec![], vec![spares.take(2 * IMAGE - 1).unwrap()]] {
         assert_eq!(refused(Workload { buffers, ..work(&spares, 0..2) }), wanted);
     }
-    assert_eq!(loader.submit(work(&spares, 8..10)).unwrap().wait(|| false).unwrap().0.len(), 1);
+    assert_eq!(loader.submit(work(&spares, 8..10)).unwrap().wait(&|| false).unwrap().0.len(), 1);
 }
 
 #[test]
@@ -222,9 +223,9 @@ fn memory_lives_as_long_as_whoever_has_it_and_then_serves_the_next_batch() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 20, false)]);
     let (loader, spares) = (start(&plan, 2), Spares::new(1));
-    let (first, _) = loader.submit(work(&spares, 0..10)).unwrap().wait(|| false).unwrap();
+    let (first, _) = loader.submit(work(&spares, 0..10)).unwrap().wait(&|| false).unwrap();
     let kept = bytes(&first[0]);
-    let (second, _) = loader.submit(work(&spares, 10..20)).unwrap().wait(|| false).unwrap();
+    let (second, _) = loader.submit(work(&spares, 10..20)).unwrap().wait(&|| false).unwrap();
     assert_ne!(first[0].as_ptr(), second[0].as_ptr());
     drop(loader);
     assert_eq!(bytes(&first[0]), kept);

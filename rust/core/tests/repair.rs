@@ -57,13 +57,13 @@ fn save(salvage: &Salvage, out: &Path) {
     let records = runs.iter().map(|run| run.end - run.start).sum();
     let mut copier = Copier::create(out, salvage.reader(), Mode::Overwrite, records, true).unwrap();
     let rows: Vec<u64> = runs.into_iter().flatten().collect();
-    copier.copy_rows(salvage.reader(), &rows, &[], &mut |_| false).unwrap();
+    copier.copy_rows(salvage.reader(), &rows, &[], &|| false).unwrap();
     copier.finish(salvage.reader().metadata().clone(), salvage.reader().complete()).unwrap();
 }
 
 fn salvage(path: &Path) -> fastrecord_core::Result<Salvage> {
-    let mut salvage = Salvage::open(path, Some(1), &mut || false)?;
-    salvage.check(|_| false)?;
+    let mut salvage = Salvage::open(path, Some(1), &|| false)?;
+    salvage.check(&|| false)?;
     Ok(salvage)
 }
 
@@ -136,7 +136,7 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
     let original = Reader::open_snapshot(&sound.path("sound.frec"), Access::Mmap, Some(1), id);
     let original = original.map_err(|error| error.to_string())?;
     let copy = Reader::open(out, Access::Mmap, Some(1)).map_err(|error| error.to_string())?;
-    let report = copy.verify_deep(|_| false).map_err(|error| error.to_string())?;
+    let report = copy.verify_deep(&|| false).map_err(|error| error.to_string())?;
     if !report.errors.is_empty() {
         return Err(format!("the copy is damaged: {:?}", report.errors));
     }
@@ -266,7 +266,7 @@ fn a_damaged_superblock_costs_nothing_and_a_cut_off_file_what_was_cut_off() {
     }
     for length in [0, 20, 4096, first, first + 4095] {
         fs::write(&path, &bytes[..length as usize]).unwrap();
-        let error = Salvage::open(&path, None, &mut || false).unwrap_err();
+        let error = Salvage::open(&path, None, &|| false).unwrap_err();
         assert!(matches!(error, Error::NothingLeft { .. } | Error::NotFrec { .. } | Error::NoCommit { .. }), "{error}");
     }
 }

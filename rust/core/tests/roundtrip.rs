@@ -77,7 +77,7 @@ proptest! {
             writer.close().unwrap();
             assert_holds(&path, &rows);
         }
-        let report = open(&path).verify(|_| false).unwrap();
+        let report = open(&path).verify(&|| false).unwrap();
         prop_assert_eq!((report.records, &report.errors[..]), (rows.len() as u64, &[][..]));
         let variable = rows.iter().flatten().map(|cell| match cell {
             Cell::Image(bytes, _) | Cell::Bytes(bytes) => bytes.len() as u64,
@@ -103,7 +103,7 @@ proptest! {
                 let single: Vec<Vec<u8>> = records.iter().map(|&r| reader.payload(field, r, true).unwrap()).collect();
                 let joined = single.concat();
                 let mut out = vec![0xAA; joined.len() + 5];
-                let offsets = reader.read_batch_into(field, &records, &mut out, true, never).unwrap();
+                let offsets = reader.read_batch_into(field, &records, &mut out, true, &never).unwrap();
                 let mut expected = vec![0_u64];
                 for bytes in &single {
                     expected.push(expected.last().unwrap() + bytes.len() as u64);
@@ -111,19 +111,19 @@ proptest! {
                 prop_assert_eq!(&offsets, &expected);
                 prop_assert_eq!(&out[..joined.len()], &joined[..]);
                 prop_assert_eq!(&out[joined.len()..], &[0xAA; 5][..], "bytes behind the batch are left alone");
-                let (copy, _) = reader.read_batch_copy(field, &records, false, never).unwrap();
+                let (copy, _) = reader.read_batch_copy(field, &records, false, &never).unwrap();
                 prop_assert_eq!(&copy, &joined);
                 let lengths: Vec<u64> = single.iter().map(|bytes| bytes.len() as u64).collect();
                 prop_assert_eq!(reader.lengths(field, &records).unwrap(), lengths);
-                prop_assert_eq!(reader.prefetch(field, &records, || false).unwrap(), joined.len() as u64);
+                prop_assert_eq!(reader.prefetch(field, &records, &|| false).unwrap(), joined.len() as u64);
                 if let Some(map) = reader.mapping() {
-                    let views = reader.view_batch(field, &records, false, || false).unwrap().unwrap();
+                    let views = reader.view_batch(field, &records, false, &|| false).unwrap().unwrap();
                     let bytes = views.iter().map(|view| {
                         let (offset, length) = view.unwrap();
                         &map.bytes()[offset as usize..(offset + length) as usize]
                     });
                     prop_assert_eq!(bytes.collect::<Vec<_>>().concat(), joined);
-                    reader.view_batch(field, &records, true, never).unwrap();
+                    reader.view_batch(field, &records, true, &never).unwrap();
                 }
             }
             let texts = reader.strings(2, &records).unwrap();
@@ -223,7 +223,7 @@ fn chunks_above_a_block_are_merged_with_their_check_tables() {
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
         assert_eq!(common::column_bytes(&reader, "label").unwrap().1, labels);
-        assert!(reader.verify(|_| false).unwrap().errors.is_empty());
+        assert!(reader.verify(&|| false).unwrap().errors.is_empty());
     }
     assert!(matches!(open(&path).column("label").unwrap().1, ColumnBytes::Mapped(..)));
 }
@@ -302,7 +302,7 @@ fn an_empty_file_reads_as_such_and_can_be_appended_to() {
     assert_holds(&path, &[]);
     let reader = open(&path);
     assert!(reader.is_empty() && reader.tail_bytes() == 0);
-    assert_eq!(reader.read_batch_copy(0, &[], true, never).unwrap(), (vec![], vec![0]));
+    assert_eq!(reader.read_batch_copy(0, &[], true, &never).unwrap(), (vec![], vec![0]));
     assert!(matches!(reader.resolve(&[0]), Err(Error::OutOfRange { record: 0, len: 0, .. })));
     assert!(matches!(reader.resolve(&[-1]), Err(Error::OutOfRange { record: -1, len: 0, .. })));
     let row = random_row(&mut Rng(3), &all_types(), 10);
@@ -334,7 +334,7 @@ fn values_larger_than_every_buffer_come_back() {
     append_all(&mut writer, &rows);
     writer.close().unwrap();
     assert_holds(&path, &rows);
-    assert!(open(&path).verify(|_| false).unwrap().errors.is_empty());
+    assert!(open(&path).verify(&|| false).unwrap().errors.is_empty());
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn a_buffer_that_is_too_small_is_left_alone() {
     (0..3).for_each(|i| _ = writer.append(&[Value::Bytes(&[i; 10]), Value::Int(0)]).unwrap());
     writer.close().unwrap();
     let mut out = [9; 29];
-    let error = open(&path).read_batch_into(0, &[0, 1, 2], &mut out, true, never).unwrap_err();
+    let error = open(&path).read_batch_into(0, &[0, 1, 2], &mut out, true, &never).unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { needed: 30, given: 29, .. }), "{error}");
     assert_eq!(out, [9; 29]);
 }

@@ -38,18 +38,18 @@ fn readers_hand_out_the_value_alone() {
         let reader = Reader::open(&path, access, Some(2)).unwrap();
         let lengths = reader.lengths(0, &all).unwrap();
         assert_eq!(lengths[..6], lengths[6..]);
-        let views = reader.view_batch(0, &all, false, never).unwrap().unwrap();
+        let views = reader.view_batch(0, &all, false, &never).unwrap().unwrap();
         assert_eq!(views.into_iter().map(|view| view.unwrap().1).collect::<Vec<_>>(), lengths);
         for verify in [false, true] {
-            let (bytes, starts) = reader.read_batch_copy(0, &all, verify, never).unwrap();
+            let (bytes, starts) = reader.read_batch_copy(0, &all, verify, &never).unwrap();
             assert_eq!(starts[12], 2 * lengths[..6].iter().sum::<u64>());
             assert!(!bytes.contains(&b's'));
             assert_eq!(reader.payload(0, 3, verify).unwrap().len() as u64, lengths[3]);
         }
         // The whole value is requested from the kernel.
         let side = 1 + 8 + 100_000 + 1;
-        assert_eq!(reader.prefetch(0, &all, never).unwrap(), lengths.iter().sum::<u64>() + side);
-        reader.view_batch(0, &all, true, never).unwrap();
+        assert_eq!(reader.prefetch(0, &all, &never).unwrap(), lengths.iter().sum::<u64>() + side);
+        reader.view_batch(0, &all, true, &never).unwrap();
     }
 }
 
@@ -68,13 +68,13 @@ fn damage_in_side_bytes_is_damage_of_the_payload() {
     let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
-        damaged(reader.read_batch_copy(0, &[0], true, never).unwrap_err());
+        damaged(reader.read_batch_copy(0, &[0], true, &never).unwrap_err());
         damaged(reader.payload(0, 0, true).unwrap_err());
-        assert_eq!(reader.verify(|_| false).unwrap().errors.len(), 1);
+        assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
         let Cell::Image(image, _) = &value[0] else { panic!() };
-        assert_eq!(reader.read_batch_copy(0, &[0], false, never).unwrap().0, *image);
+        assert_eq!(reader.read_batch_copy(0, &[0], false, &never).unwrap().0, *image);
         if access == Access::Mmap {
-            damaged(reader.view_batch(0, &[0], true, never).unwrap_err());
+            damaged(reader.view_batch(0, &[0], true, &never).unwrap_err());
             damaged(reader.datum(0, 0, true).unwrap_err());
         }
     }
@@ -131,7 +131,7 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
             buffers: vec![buffer],
             ahead: Vec::new(),
         };
-        let (buffers, failures) = loader.submit(load).unwrap().wait(never).unwrap();
+        let (buffers, failures) = loader.submit(load).unwrap().wait(&never).unwrap();
         assert!(failures.is_empty(), "{failures:?}");
         pixels_of(&buffers[0])
     });

@@ -62,7 +62,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
 
 /// Asserts that a batch has the values of these rows, and zeros for the reported failures.
 fn check(load: &Load, rows: &[u64]) -> Vec<usize> {
-    let (buffers, failures) = load.wait(|| false).unwrap();
+    let (buffers, failures) = load.wait(&|| false).unwrap();
     let failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
     for (buffer, bytes_of_one) in buffers.iter().zip([LARGE, SMALL]) {
         for (place, found) in bytes(buffer).chunks(bytes_of_one).enumerate() {
@@ -112,7 +112,7 @@ fn a_damaged_payload_fails_its_row_alone_wherever_that_comes() {
     let loader = Loader::start(plan, Arc::default(), 3).unwrap();
     let rows = [5, 77, 6, 77, 199];
     assert_eq!(check(&submit(&loader, &spares, &rows), &rows), [1, 3]);
-    let (_, failures) = submit(&loader, &spares, &[77]).wait(|| false).unwrap();
+    let (_, failures) = submit(&loader, &spares, &[77]).wait(&|| false).unwrap();
     assert!(matches!(&failures[0].error, Error::Checksum { record: 77, field, .. } if field == "large"));
 }
 

@@ -123,8 +123,8 @@ fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
     for (field, definition) in reader.schema().fields().iter().enumerate() {
         let kind = &definition.kind;
         let (bytes, starts) = if kind.has_payloads() {
-            reader.view_batch(field, &records, true, never)?;
-            reader.read_batch_copy(field, &records, true, never)?
+            reader.view_batch(field, &records, true, &never)?;
+            reader.read_batch_copy(field, &records, true, &never)?
         } else {
             let bytes = reader.values(field, &records)?;
             let (_, column) = common::column_bytes(reader, &definition.name)?;
@@ -156,7 +156,7 @@ fn assert_holds(path: &Path, rows: &[Vec<Item>]) {
     for (access, threads) in [(Access::Mmap, None), (Access::Mmap, Some(1)), (Access::Pread, None)] {
         let reader = Reader::open(path, access, threads).unwrap();
         assert_eq!(read_all(&reader).unwrap(), wanted(rows));
-        assert_eq!(reader.verify(|_| false).unwrap().errors, [""; 0]);
+        assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
     }
 }
 
@@ -176,7 +176,7 @@ fn values_of_every_type_come_back_over_commits_sessions_and_merges() {
     let columns: Vec<Column<'_>> = (0..schema().fields().len())
         .map(|field| Column::Values(rows[301..].iter().map(|row| row[field].value()).collect()))
         .collect();
-    assert_eq!(writer.extend(&columns, 399, never).unwrap(), 301);
+    assert_eq!(writer.extend(&columns, 399, &never).unwrap(), 301);
     writer.close().unwrap();
     assert_holds(&path, &rows);
 }
@@ -207,7 +207,7 @@ fn an_extended_file_is_the_one_that_is_appended_to() {
     };
     let fields = every_type();
     let columns: Vec<Column<'_>> = fields.iter().enumerate().map(column).collect();
-    writer.extend(&columns, 50, never).unwrap();
+    writer.extend(&columns, 50, &never).unwrap();
     writer.close().unwrap();
     assert_holds(&path, &rows);
 }
@@ -233,7 +233,7 @@ fn a_value_that_does_not_fit_is_refused_and_nothing_is_appended() {
     }
     for (data, shape, count) in [(&[1; 8][..], &[2, 2][..], 2), (&[1; 8], &[2, 3], 1), (&[], &[u64::MAX, 2], 1)] {
         let columns = [Column::Block { data: &[1, 0][..count], shape: &[] }, Column::Block { data, shape }];
-        assert!(matches!(writer.extend(&columns, count, never).unwrap_err(), Error::BadValue { .. }));
+        assert!(matches!(writer.extend(&columns, count, &never).unwrap_err(), Error::BadValue { .. }));
     }
     assert_eq!(writer.append(&[Value::Number(&[1]), good]).unwrap(), 0);
     writer.close().unwrap();
@@ -365,9 +365,9 @@ fn an_array_whose_bytes_are_not_those_of_its_shape_is_refused() {
             let all = [
                 reader.shapes(field, &[0]).err(),
                 reader.lengths(field, &[0]).err(),
-                reader.view_batch(field, &[0], false, never).err(),
+                reader.view_batch(field, &[0], false, &never).err(),
                 reader.datum(field, 0, false).err(),
-                reader.read_batch_copy(field, &[0], false, never).err(),
+                reader.read_batch_copy(field, &[0], false, &never).err(),
             ];
             let errors = all.iter().flatten().count();
             for error in all.into_iter().flatten() {

@@ -92,7 +92,7 @@ pub fn everything(reader: &Reader, input: &[u8]) {
         }
     }
     if share.verify {
-        let _ = black_box(reader.verify(|_| false));
+        let _ = black_box(reader.verify(&|| false));
     }
     let _ = black_box(reader.refresh());
 }
@@ -131,26 +131,26 @@ fn values(reader: &Reader, field: usize, records: &[u64]) {
 
 fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], share: Share) {
     let _ = black_box(reader.lengths(field, records));
-    let _ = black_box(reader.prefetch(field, records, never));
+    let _ = black_box(reader.prefetch(field, records, &never));
     // A damaged record must not hide the others.
     let fits = |&&record: &&u64| reader.lengths(field, &[record]).is_ok_and(|lengths| lengths[0] <= LARGEST);
     let good: Vec<u64> = records.iter().filter(fits).copied().collect();
     let singles: Vec<Option<Vec<u8>>> = good.iter().map(|&record| one(reader, field, kind, record)).collect();
-    if let Ok(Some(ranges)) = reader.view_batch(field, &good, false, never)
+    if let Ok(Some(ranges)) = reader.view_batch(field, &good, false, &never)
         && let Some(map) = reader.random_mapping()
     {
         compare(&singles, &ranges, map.bytes());
     }
     for &verify in share.checks {
-        if let Ok((bytes, ranges)) = reader.read_batch_owned(field, &good, verify, never) {
+        if let Ok((bytes, ranges)) = reader.read_batch_owned(field, &good, verify, &never) {
             compare(&singles, &ranges, &bytes);
         }
-        if let Ok((bytes, starts)) = reader.read_batch_copy(field, &good, verify, never) {
+        if let Ok((bytes, starts)) = reader.read_batch_copy(field, &good, verify, &never) {
             let ranges: Ranges = starts.windows(2).map(|pair| Some((pair[0], pair[1] - pair[0]))).collect();
             compare(&singles, &ranges, &bytes);
         }
     }
-    let _ = black_box(reader.view_batch(field, &good, true, never));
+    let _ = black_box(reader.view_batch(field, &good, true, &never));
     if let FieldType::Array(array) = kind {
         let _ = black_box(reader.shapes(field, records));
         if let Ok(shapes) = reader.shapes(field, &good) {
@@ -160,7 +160,7 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
     if kind.holds_bytes() {
         let options = DecodeOptions { max_pixels: PIXELS, ..DecodeOptions::default() };
         for &record in good.iter().take(share.images) {
-            let _ = black_box(reader.decode_batch(field, &[record], true, options, Some(1), never));
+            let _ = black_box(reader.decode_batch(field, &[record], true, options, Some(1), &never));
         }
     }
 }
@@ -205,6 +205,6 @@ fn padded(reader: &Reader, field: usize, records: &[u64], most: &[u64], item: us
     let bytes = most.iter().try_fold((records.len() * item) as u64, |bytes, &dim| bytes.checked_mul(dim));
     if let Some(bytes) = bytes.filter(|&bytes| bytes <= 4 * LARGEST) {
         let mut out = vec![0; bytes as usize];
-        let _ = black_box(reader.read_batch_padded(field, records, most, &[7; 16][..item], &mut out, true, never));
+        let _ = black_box(reader.read_batch_padded(field, records, most, &[7; 16][..item], &mut out, true, &never));
     }
 }

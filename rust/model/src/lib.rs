@@ -7,6 +7,8 @@
 //! assertion with the schedule that leads to it.
 #![allow(dead_code)] // only the core's other modules call some functions
 
+#[path = "../../core/src/control.rs"]
+mod control;
 mod error;
 mod load;
 #[path = "../../core/src/memory.rs"]

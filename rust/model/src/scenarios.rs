@@ -99,7 +99,7 @@ fn one_call(pool: &Pool, threads: usize, endings: &[Ending]) {
             Ending::Panicked => std::panic::resume_unwind(Box::new(item)),
         }
     };
-    let run = catch_unwind(AssertUnwindSafe(|| pool.run(endings.len(), threads, || false, body)));
+    let run = catch_unwind(AssertUnwindSafe(|| pool.run(endings.len(), threads, &|| false, body)));
     let begun = cells.iter().filter(|cell| cell.read() == 1).count();
     let expected = endings.iter().find(|ending| **ending != Ending::Good);
     match (run, expected) {
@@ -203,13 +203,13 @@ pub fn loader(threads: usize, batches: &[&[u64]], ahead: usize, taken: usize) {
         if load.is_ready() {
             check(rows, load);
         } else {
-            assert!(matches!(load.wait(|| false), Err(Error::LoaderClosed)));
+            assert!(matches!(load.wait(&|| false), Err(Error::LoaderClosed)));
         }
     }
 }
 
 fn check(rows: &[u64], load: &Load) {
-    let waited = catch_unwind(AssertUnwindSafe(|| load.wait(|| false)));
+    let waited = catch_unwind(AssertUnwindSafe(|| load.wait(&|| false)));
     if rows.iter().any(|&row| row >= PANICS) {
         assert!(waited.is_err(), "a panic is passed on");
         return;

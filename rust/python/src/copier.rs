@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use fastrecord_core::{Copier as CoreCopier, Error, Mode, Renumber};
+use fastrecord_core::{Control, Copier as CoreCopier, Error, Mode, Renumber};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::indices::{absolute, int64_array, positions, to_json};
-use crate::error::{Progress, to_py, without_gil};
+use crate::error::{to_py, with_progress};
 use crate::exclusive::Turns;
 use crate::logging::{delivered, follow};
 use crate::read::reader::Reader;
@@ -39,14 +39,13 @@ impl Copier {
         &self,
         py: Python<'_>,
         progress: Option<Py<PyAny>>,
-        work: impl FnOnce(&mut CoreCopier, &mut dyn FnMut(u64) -> bool) -> fastrecord_core::Result<()> + Send,
+        work: impl FnOnce(&mut CoreCopier, &dyn Control) -> fastrecord_core::Result<()> + Send,
     ) -> PyResult<()> {
         let mut guard = self.core.take(py, &self.path)?;
         let copier = &mut *guard;
-        let mut shown = Progress::new(progress.as_ref());
-        let outcome = without_gil(py, |interrupted| work(copier, &mut |bytes| shown.tell((bytes,)) || interrupted()));
+        let outcome = with_progress(py, progress.as_ref(), None, |control| work(copier, control));
         drop(guard);
-        delivered(py, shown.outcome(outcome))
+        delivered(py, outcome)
     }
 }
 
@@ -102,7 +101,7 @@ impl Copier {
     ) -> PyResult<()> {
         let (state, renumber) = (reader.get().state()?, renumbering(renumber));
         let run = first..first.saturating_add(count);
-        self.copy(py, progress, |copier, progress| copier.copy_run(&state.reader, run, &renumber, progress))
+        self.copy(py, progress, |copier, control| copier.copy_run(&state.reader, run, &renumber, control))
     }
 
     /// Copy records in the order of `rows`, int64 (N,). Their payloads are laid out in this order,
@@ -117,7 +116,7 @@ impl Copier {
     ) -> PyResult<()> {
         let state = reader.get().state()?;
         let rows = positions(&rows, state.reader.len())?;
-        self.copy(py, progress, |copier, progress| copier.copy_rows(&state.reader, &rows, &[], progress))
+        self.copy(py, progress, |copier, control| copier.copy_rows(&state.reader, &rows, &[], control))
     }
 
     /// Write the columns. Afterwards no record can be added, and `commit` has little left to do.

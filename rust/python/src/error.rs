@@ -1,12 +1,12 @@
 //! `to_py`, which converts core errors to Python exceptions, and `without_gil`, which runs work
 //! without the GIL.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use fastrecord_core::image::DecodeError as CoreDecodeError;
-use fastrecord_core::{Error, Result, code_of};
-use pyo3::call::PyCallArgs;
+use fastrecord_core::{Control, Error, Result, code_of};
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
@@ -152,49 +152,61 @@ pub(crate) fn to_py(error: Error) -> PyErr {
     }
 }
 
-/// Runs `work` without the GIL. Its error becomes a Python exception.
-///
-/// `work` gets a function to call periodically, which reports whether a signal (Ctrl-C) arrived. If
-/// the signal handler raised, the result is that exception.
-pub(crate) fn without_gil<T: Send>(
+/// Runs `work` without the GIL. Its error becomes a Python exception; an exception of a signal
+/// handler (Ctrl-C) ends the work and is raised instead.
+pub(crate) fn without_gil<T: Send>(py: Python<'_>, work: impl FnOnce(&dyn Control) -> Result<T> + Send) -> PyResult<T> {
+    with_progress(py, None, None, work)
+}
+
+/// As [`without_gil`], and calls `progress` with the bytes done, and with `total` if it is given.
+/// Its exception ends the work too.
+pub(crate) fn with_progress<T: Send>(
     py: Python<'_>,
-    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T> + Send,
+    progress: Option<&Py<PyAny>>,
+    total: Option<u64>,
+    work: impl FnOnce(&dyn Control) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let mut raised = None;
-    let outcome = py.detach(|| {
-        work(&mut || {
-            #[allow(clippy::redundant_closure_for_method_calls)] // the method fixes the lifetime
-            // An exiting interpreter cannot attach threads that are still running.
-            let signal = Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()));
-            let interrupted = signal.is_err();
-            raised = signal.err();
-            interrupted
-        })
+    let (outcome, raised) = py.detach(|| {
+        let caller = PythonCaller { progress, total, raised: Cell::default() };
+        (work(&caller), caller.raised.into_inner())
     });
-    // The handler has raised its exception here. Return it, whatever the result of the work.
+    // Return what Python raised, whatever the result of the work: it is raised only once.
     raised.map_or_else(|| outcome.map_err(to_py), Err)
 }
 
-/// The caller's progress callback.
-pub(crate) struct Progress<'a> {
-    call: Option<&'a Py<PyAny>>,
-    raised: Option<PyErr>,
+/// The control of a call from Python.
+struct PythonCaller<'a> {
+    progress: Option<&'a Py<PyAny>>,
+    total: Option<u64>,
+    /// The first exception of a signal handler or of `progress`.
+    raised: Cell<Option<PyErr>>,
 }
 
-impl<'a> Progress<'a> {
-    pub(crate) fn new(call: Option<&'a Py<PyAny>>) -> Self {
-        Self { call, raised: None }
+impl PythonCaller<'_> {
+    /// Calls `work` with the GIL, unless an exception was raised before. Returns whether there is
+    /// one.
+    fn raised(&self, work: impl FnOnce(Python<'_>) -> PyResult<()>) -> bool {
+        let raised = self.raised.take().or_else(|| {
+            // An exiting interpreter cannot attach threads that are still running.
+            Python::try_attach(work).and_then(PyResult::err)
+        });
+        let any = raised.is_some();
+        self.raised.set(raised);
+        any
+    }
+}
+
+impl Control for PythonCaller<'_> {
+    fn is_stopped(&self) -> bool {
+        #[allow(clippy::redundant_closure_for_method_calls)] // the method fixes the lifetime
+        self.raised(|py| py.check_signals())
     }
 
-    /// Calls it. Returns whether it raised, in which case the work must stop.
-    pub(crate) fn tell(&mut self, arguments: impl for<'py> PyCallArgs<'py>) -> bool {
-        let called = self.call.and_then(|call| Python::try_attach(|py| call.call1(py, arguments).map(drop)));
-        self.raised = called.and_then(PyResult::err);
-        self.raised.is_some()
-    }
-
-    /// Returns the result of the work, or the exception of the callback.
-    pub(crate) fn outcome<T>(self, outcome: PyResult<T>) -> PyResult<T> {
-        self.raised.map_or(outcome, Err)
+    fn report(&self, bytes: u64) {
+        let Some(progress) = self.progress else { return };
+        self.raised(|py| match self.total {
+            Some(total) => progress.call1(py, (bytes, total)).map(drop),
+            None => progress.call1(py, (bytes,)).map(drop),
+        });
     }
 }

@@ -96,8 +96,7 @@ pub(crate) fn decode_records<'py>(
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;
     let field = core.field(field).map_err(to_py)?;
-    let images =
-        without_gil(py, |interrupted| core.decode_batch(field, &records, verify.0, options, threads, interrupted))?;
+    let images = without_gil(py, |control| core.decode_batch(field, &records, verify.0, options, threads, control))?;
     let arrays: Vec<_> = images
         .into_iter()
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))

@@ -359,7 +359,7 @@ impl Load {
     ///     again. RuntimeError: the threads are closed, or belong to another process.
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
         deliver(py)?; // first: an interrupt of a handler must not lose the batch
-        let (mut buffers, failures) = without_gil(py, |interrupted| self.load.wait(interrupted))?;
+        let (mut buffers, failures) = without_gil(py, |control| self.load.wait(control))?;
         let failures = failures.into_iter().map(|failure| (failure.place, to_py(failure.error))).collect();
         if self.lent.is_some() {
             buffers.clear();

@@ -6,7 +6,7 @@ use fastrecord_core::{Loss, Salvage as CoreSalvage, Verify};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use crate::error::{Progress, without_gil};
+use crate::error::{with_progress, without_gil};
 use crate::read::reader::Reader;
 
 /// Find the newest readable commit of a damaged file, and its readable records. The file is opened
@@ -30,14 +30,9 @@ impl Salvage {
     #[new]
     #[pyo3(signature = (path, *, progress = None))]
     fn new(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Self> {
-        let mut shown = Progress::new(progress.as_ref());
-        let outcome = without_gil(py, |interrupted| {
-            let mut core = CoreSalvage::open(&path, None, interrupted)?;
-            let total = core.reader().bytes();
-            core.check(|done| shown.tell((done, total)) || interrupted())?;
-            Ok(core)
-        });
-        let core = shown.outcome(outcome)?;
+        let mut core = without_gil(py, |control| CoreSalvage::open(&path, None, control))?;
+        let total = core.reader().bytes();
+        with_progress(py, progress.as_ref(), Some(total), |control| core.check(control))?;
         Ok(Self { path, core })
     }
 

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
+use crate::control::Control;
 use crate::copy::column::CopyColumn;
 use crate::copy::gather::{Rows, copy_values, extents_in, gather_extents};
 use crate::copy::pieces::Piece;
@@ -104,8 +105,7 @@ impl Copier {
 
     /// Copies a run of records; their payloads keep the layout of the source.
     ///
-    /// Calls `progress` from time to time with the bytes written so far. The copy stops when it
-    /// returns true.
+    /// Reports the bytes written so far.
     ///
     /// # Errors
     /// The source has other fields, is damaged or ends early; a value has no new number; failed
@@ -115,9 +115,9 @@ impl Copier {
         source: &Reader,
         run: Range<u64>,
         renumber: &[Renumber],
-        progress: &mut dyn FnMut(u64) -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
-        self.copy(source, &Rows::Run(run), renumber, progress)
+        self.copy(source, &Rows::Run(run), renumber, control)
     }
 
     /// Copies records in any order. Unless the order is ascending, it also becomes the order of the
@@ -130,20 +130,14 @@ impl Copier {
         source: &Reader,
         rows: &[u64],
         renumber: &[Renumber],
-        progress: &mut dyn FnMut(u64) -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
-        self.copy(source, &Rows::Numbers(rows), renumber, progress)
+        self.copy(source, &Rows::Numbers(rows), renumber, control)
     }
 
-    fn copy(
-        &mut self,
-        source: &Reader,
-        rows: &Rows<'_>,
-        renumber: &[Renumber],
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<()> {
+    fn copy(&mut self, source: &Reader, rows: &Rows<'_>, renumber: &[Renumber], control: &dyn Control) -> Result<()> {
         self.writer.check_usable()?;
-        let copied = self.copy_windows(source, rows, renumber, progress);
+        let copied = self.copy_windows(source, rows, renumber, control);
         self.writer.guard(copied)
     }
 
@@ -167,7 +161,7 @@ impl Copier {
         source: &Reader,
         rows: &Rows<'_>,
         renumber: &[Renumber],
-        progress: &mut dyn FnMut(u64) -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         let last = match rows {
             Rows::Run(run) => run.end.checked_sub(1),
@@ -197,10 +191,8 @@ impl Copier {
                 Rows::Run(run) => Rows::Run(run.start + done..run.start + until),
                 Rows::Numbers(numbers) => Rows::Numbers(numbers.get(done as usize..until as usize).unwrap_or_default()),
             };
-            self.copy_window(source, &fields, &window, renumber, progress)?;
-            if progress(self.writer.bytes_written()) {
-                return Err(Error::Interrupted);
-            }
+            self.copy_window(source, &fields, &window, renumber, control)?;
+            control.report_and_check(self.writer.bytes_written())?;
             done = until;
         }
         Ok(())
@@ -223,7 +215,7 @@ impl Copier {
         fields: &[usize],
         rows: &Rows<'_>,
         renumber: &[Renumber],
-        progress: &mut dyn FnMut(u64) -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         source.check_file()?;
         let (mut pieces, mut gathered) = (Vec::new(), Vec::new());
@@ -252,7 +244,7 @@ impl Copier {
             span: &mut self.span,
             alignments: &alignments,
             verify: if self.verify { Some(&named) } else { None },
-            progress,
+            control,
         }
         .copy(&pieces, rows.ascending(), &mut gathered)?;
         for (column, entries) in self.columns.iter_mut().zip(&gathered) {

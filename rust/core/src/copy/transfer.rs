@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::control::Control;
 use crate::copy::pieces::{Piece, Stretch, stretches};
 use crate::error::{Error, Result};
 use crate::format::layout::{PAGE, u32_at};
@@ -29,7 +30,7 @@ const BLOCK_PIECES: usize = 16 << 10;
 /// Payloads of at least this mean size are always prefetched. Smaller ones are prefetched only
 /// while the disk is read: requesting them takes longer than copying.
 const ALWAYS_AHEAD: u64 = 16 << 10;
-/// Bytes between two calls of `progress`.
+/// Bytes between two reports.
 const REPORT: u64 = 8 << 20;
 
 /// A range of the source that was read.
@@ -69,7 +70,7 @@ pub(crate) struct Transfer<'a> {
     pub alignments: &'a [u64],
     /// With checksum checks: returns the field and record of a piece, for the message.
     pub verify: Option<&'a Named<'a>>,
-    pub progress: &'a mut dyn FnMut(u64) -> bool,
+    pub control: &'a dyn Control,
 }
 
 impl Writer {
@@ -109,7 +110,7 @@ impl Transfer<'_> {
     }
 
     fn report(&mut self) -> Result<()> {
-        if (self.progress)(self.writer.bytes_written()) { Err(Error::Interrupted) } else { Ok(()) }
+        self.control.report_and_check(self.writer.bytes_written())
     }
 
     /// Copies a stretch as a whole. Returns its offset in the copy.

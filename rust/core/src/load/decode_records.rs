@@ -1,5 +1,6 @@
 //! `Reader::decode_batch`: decodes the images of many records, without a loader.
 
+use crate::control::Control;
 use crate::image::Pixels;
 use crate::image::decode_image;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ impl Reader {
         verify: impl Into<Verify>,
         options: DecodeOptions,
         threads: Option<usize>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<Vec<Pixels>> {
         let (name, verify) = (self.field_at(field)?.name.clone(), verify.into());
         // The pool's threads may hold the job briefly after its end. Therefore take the images out
@@ -44,7 +45,7 @@ impl Reader {
                 Ok(())
             }
         };
-        Pool::current().run(records.len(), threads.unwrap_or(self.threads()), interrupted, body)?;
+        Pool::current().run(records.len(), threads.unwrap_or(self.threads()), control, body)?;
         Ok(images.iter().filter_map(|image| image.lock().unwrap_or_else(PoisonError::into_inner).take()).collect())
     }
 }

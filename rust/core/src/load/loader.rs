@@ -11,6 +11,7 @@ use std::fmt::Debug;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::load::worker::Worker;
 use crate::parallel::buffers::{BatchBuffer, Part, Parts};
@@ -320,8 +321,7 @@ impl Load {
     /// Waits until the batch is complete. Returns its buffers and the failed records, ordered by
     /// slot.
     ///
-    /// Calls `interrupted` at least every 100 ms. If it returns true, the batch may be waited for
-    /// again.
+    /// After [`Error::Interrupted`] the batch may be waited for again.
     ///
     /// # Errors
     /// [`Error::Interrupted`]; the loader was dropped before the batch was complete; or this is a
@@ -329,7 +329,7 @@ impl Load {
     ///
     /// # Panics
     /// If a thread panicked during the batch, which is a bug.
-    pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(Vec<BatchBuffer>, Vec<Failure>)> {
+    pub fn wait(&self, control: &dyn Control) -> Result<(Vec<BatchBuffer>, Vec<Failure>)> {
         check_process(self.process)?;
         let batch = &self.batch;
         let mut outcome = lock(&batch.outcome);
@@ -339,8 +339,8 @@ impl Load {
             }
             let (guard, _) = batch.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
-            if !batch.parts.all_filled() && interrupted() {
-                return Err(Error::Interrupted);
+            if !batch.parts.all_filled() {
+                control.check()?;
             }
             outcome = lock(&batch.outcome);
         }

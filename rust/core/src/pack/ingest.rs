@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
@@ -163,7 +164,7 @@ impl Shared {
     }
 
     /// Waits for the next file to append.
-    fn take(&self, file: usize, interrupted: &mut impl FnMut() -> bool) -> Result<Result<Loaded>> {
+    fn take(&self, file: usize, control: &dyn Control) -> Result<Result<Loaded>> {
         let mut queue = self.lock();
         loop {
             if let Some(loaded) = queue.slots[file].take() {
@@ -179,8 +180,8 @@ impl Shared {
             self.room.notify_all();
             let (guard, timeout) = self.ready.wait_timeout(queue, SLICE).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
-            if timeout.timed_out() && interrupted() {
-                return Err(Error::Interrupted);
+            if timeout.timed_out() {
+                control.check()?;
             }
             queue = self.lock();
         }
@@ -222,7 +223,7 @@ impl Writer {
         on_error: OnError,
         recode: Option<&Recode>,
         values: impl Fn(usize) -> Vec<Value<'v>>,
-        mut interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<Vec<(usize, String)>> {
         self.check_usable()?;
         let is_image = self.columns_are_image(field)?;
@@ -266,7 +267,7 @@ impl Writer {
             let mut skipped = Vec::new();
             let mut asked = Instant::now();
             for (i, path) in paths.iter().enumerate() {
-                let loaded = shared.take(i, &mut interrupted)?;
+                let loaded = shared.take(i, control)?;
                 let appended = loaded.and_then(|loaded| {
                     let mut record = values(i);
                     let crc = loaded.crc;
@@ -297,9 +298,7 @@ impl Writer {
                 }
                 if asked.elapsed() >= SLICE {
                     asked = Instant::now();
-                    if interrupted() {
-                        return Err(Error::Interrupted);
-                    }
+                    control.check()?;
                 }
             }
             drop(stop);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::parallel::pool::Pool;
 
@@ -34,7 +35,7 @@ impl Target {
 pub(crate) fn fill_parts(
     pool: &Pool,
     threads: usize,
-    interrupted: impl FnMut() -> bool,
+    control: &dyn Control,
     out: &mut [u8],
     offsets: Vec<u64>,
     groups: Vec<Range<usize>>,
@@ -58,5 +59,5 @@ pub(crate) fn fill_parts(
         }
         Ok(())
     };
-    pool.run(items, threads, interrupted, body)
+    pool.run(items, threads, control, body)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError, spin_loop, thread};
@@ -146,8 +147,8 @@ impl Pool {
     /// Calls `body` once for each item in `0..items`, on up to `threads` threads, and waits for all
     /// of them.
     ///
-    /// Calls `interrupted` on the calling thread at least every 100 ms. If it returns true, items
-    /// not yet started are skipped.
+    /// Asks `control` on the calling thread at least every 100 ms. Items that have not started when
+    /// it stops the call are skipped.
     ///
     /// # Errors
     /// The error of a failed item (the lowest-numbered one, if several failed), or
@@ -156,7 +157,7 @@ impl Pool {
         &self,
         items: usize,
         threads: usize,
-        mut interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
         body: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
         if items == 0 {
@@ -182,7 +183,7 @@ impl Pool {
         let mut ask = |job: &Job| {
             // Items may be writing into memory that the caller lent: nothing may unwind before they
             // finish.
-            if !stopped && catch_unwind(AssertUnwindSafe(&mut interrupted)).unwrap_or(true) {
+            if !stopped && catch_unwind(AssertUnwindSafe(|| control.is_stopped())).unwrap_or(true) {
                 stopped = true;
                 job.stop.store(true, Ordering::Relaxed);
             }
@@ -266,7 +267,7 @@ mod tests {
                     counts[i].fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 };
-                pool.run(1000, threads, || false, body).unwrap();
+                pool.run(1000, threads, &|| false, body).unwrap();
             }
             assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 50));
         }
@@ -276,10 +277,10 @@ mod tests {
     fn a_failed_item_is_the_error_of_the_call_and_the_pool_lives_on() {
         let pool = Pool::new(3);
         let fail = |i: usize| if i == 5 { Err(Error::Schema("five".into())) } else { Ok(()) };
-        assert!(matches!(pool.run(100, 3, || false, fail), Err(Error::Schema(text)) if text == "five"));
+        assert!(matches!(pool.run(100, 3, &|| false, fail), Err(Error::Schema(text)) if text == "five"));
         let panics = |i: usize| if i == 5 { panic!("five") } else { Ok(()) };
-        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(100, 3, || false, panics))).is_err());
-        pool.run(100, 3, || false, |_| Ok(())).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(100, 3, &|| false, panics))).is_err());
+        pool.run(100, 3, &|| false, |_| Ok(())).unwrap();
     }
 
     #[test]
@@ -292,7 +293,7 @@ mod tests {
             thread::sleep(Duration::from_millis(30));
             Ok(())
         };
-        assert!(matches!(pool.run(10_000, 2, || true, slow), Err(Error::Interrupted)));
+        assert!(matches!(pool.run(10_000, 2, &|| true, slow), Err(Error::Interrupted)));
         assert!(begun.load(Ordering::Relaxed) < 100);
     }
 }

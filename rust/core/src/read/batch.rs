@@ -1,5 +1,6 @@
 //! Reading many records with one call: `Reader` methods that prefetch, copy and check in parallel.
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
@@ -83,7 +84,7 @@ impl Reader {
         field: usize,
         records: &[u64],
         verify: impl Into<Verify>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<Option<Ranges>> {
         let (verify, extents) = (verify.into(), self.extents(field, records)?);
         if !extents.iter().all(Extent::is_plain) {
@@ -104,9 +105,9 @@ impl Reader {
             due.filter(|(record, extent)| !extent.missing && Self::is_due_in(bits, **record, verify)).unzip()
         };
         if !due.is_empty() {
-            self.check_all(field, due, found, verify, cold, interrupted)?;
+            self.check_all(field, due, found, verify, cold, control)?;
         } else if cold {
-            self.ask_unless(&extents, interrupted)?;
+            self.ask_unless(&extents, control)?;
         }
         let mut ranges = memory::room(extents.len())?;
         ranges.extend(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))));
@@ -126,7 +127,7 @@ impl Reader {
         records: &[u64],
         out: &mut [u8],
         verify: impl Into<Verify>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<Vec<u64>> {
         if let FieldType::Array(array) = &self.field_at(field)?.kind
             && let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads())
@@ -137,7 +138,7 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
         self.all_there(field, records, &extents)?;
-        self.copy(field, records, extents, &starts, out, verify.into(), interrupted)?;
+        self.copy(field, records, extents, &starts, out, verify.into(), control)?;
         Ok(starts)
     }
 
@@ -150,11 +151,11 @@ impl Reader {
         field: usize,
         records: &[u64],
         verify: impl Into<Verify>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let extents = self.extents(field, records)?;
         self.all_there(field, records, &extents)?;
-        self.copy_to_new(field, records, extents, verify.into(), interrupted)
+        self.copy_to_new(field, records, extents, verify.into(), control)
     }
 
     /// As [`Reader::read_batch_copy`], but returns the offset and length of each value in the
@@ -167,11 +168,11 @@ impl Reader {
         field: usize,
         records: &[u64],
         verify: impl Into<Verify>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<(Vec<u8>, Ranges)> {
         let extents = self.extents(field, records)?;
         let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
-        let (bytes, starts) = self.copy_to_new(field, records, extents, verify.into(), interrupted)?;
+        let (bytes, starts) = self.copy_to_new(field, records, extents, verify.into(), control)?;
         let ranges = starts.windows(2).zip(missing);
         let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
         Ok((bytes, ranges))
@@ -183,14 +184,14 @@ impl Reader {
         records: &[u64],
         extents: Vec<Extent>,
         verify: Verify,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
         let size = starts.last().copied().unwrap_or_default();
         // Repeated records of a hostile file could need more memory than there is: return an error,
         // do not abort.
         let mut out = memory::zeros(size as usize)?;
-        self.copy(field, records, extents, &starts, &mut out, verify, interrupted)?;
+        self.copy(field, records, extents, &starts, &mut out, verify, control)?;
         Ok((out, starts))
     }
 
@@ -219,12 +220,12 @@ impl Reader {
         starts: &[u64],
         out: &mut [u8],
         verify: Verify,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         let total = starts.last().copied().unwrap_or_default();
         let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
         if total < ALONE || self.threads() == 1 {
-            self.copy_alone(field, records, &extents, starts, out, (verify, ahead), interrupted)
+            self.copy_alone(field, records, &extents, starts, out, (verify, ahead), control)
         } else {
             let groups = groups_of(starts);
             if ahead {
@@ -238,7 +239,7 @@ impl Reader {
                 }
                 this.copy_one(field, records[i], &extents[i], part, verify)
             };
-            fill_parts(&Pool::current(), self.threads(), interrupted, out, starts.to_vec(), groups, fill)
+            fill_parts(&Pool::current(), self.threads(), control, out, starts.to_vec(), groups, fill)
         }
     }
 
@@ -251,7 +252,7 @@ impl Reader {
         starts: &[u64],
         out: &mut [u8],
         (verify, ahead): (Verify, bool),
-        mut interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         let mut asked = 0;
         self.with_mapped(field, records, extents, |mapped| {
@@ -264,8 +265,8 @@ impl Reader {
                 let part = &mut out[starts[i] as usize..starts[i + 1] as usize];
                 self.copy_from(mapped, field, records[i], extent, part, verify)?;
                 // Small payloads are copied too fast for an interrupt to matter.
-                if extent.stored >= GROUP && interrupted() {
-                    return Err(Error::Interrupted);
+                if extent.stored >= GROUP {
+                    control.check()?;
                 }
             }
             Ok(())
@@ -280,7 +281,7 @@ impl Reader {
         extents: Vec<Extent>,
         verify: Verify,
         cold: bool,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let total = starts.last().copied().unwrap_or_default();
@@ -296,7 +297,7 @@ impl Reader {
             })?;
         }
         let this = self.clone();
-        Pool::current().run(groups.len(), threads, interrupted, move |item| {
+        Pool::current().run(groups.len(), threads, control, move |item| {
             if ahead {
                 this.ask_ahead_of(item, &extents, &groups);
             }

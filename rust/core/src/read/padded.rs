@@ -1,5 +1,6 @@
 //! Arrays of different shapes copied into one padded block of memory.
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::dtype::ArrayType;
 use crate::format::extent::Extent;
@@ -73,7 +74,7 @@ impl Reader {
         value: &[u8],
         out: &mut [u8],
         verify: impl Into<Verify>,
-        interrupted: impl FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<()> {
         let FieldType::Array(array) = &self.field_at(field)?.kind else {
             return Err(self.wrong_type(field, "it holds no arrays"));
@@ -98,7 +99,7 @@ impl Reader {
             source.with(i, verify, |bytes| pad(bytes, shape, part, &most, &value, 0, last))
         };
         let groups = groups_of(&starts);
-        fill_parts(&Pool::current(), self.threads(), interrupted, out, starts, groups, fill)
+        fill_parts(&Pool::current(), self.threads(), control, out, starts, groups, fill)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::error::{Error, Result};
+use crate::control::Control;
+use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::read::reader::Reader;
 use crate::sys;
@@ -35,9 +36,9 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
-    pub fn prefetch(&self, field: usize, records: &[u64], interrupted: impl FnMut() -> bool) -> Result<u64> {
+    pub fn prefetch(&self, field: usize, records: &[u64], control: &dyn Control) -> Result<u64> {
         let extents = self.extents(field, records)?;
-        self.ask_unless(&extents, interrupted)?;
+        self.ask_unless(&extents, control)?;
         Ok(extents.iter().map(|e| e.stored).sum())
     }
 
@@ -58,18 +59,15 @@ impl Reader {
         }
     }
 
-    /// Asks for any number of payloads. Calls `interrupted` after each window, and stops if it
-    /// returns true.
-    pub(crate) fn ask_unless(&self, extents: &[Extent], mut interrupted: impl FnMut() -> bool) -> Result<()> {
+    /// Asks for any number of payloads. It can be stopped after each window.
+    pub(crate) fn ask_unless(&self, extents: &[Extent], control: &dyn Control) -> Result<()> {
         let mut asked = 0;
         for extent in extents {
             self.ask(extent);
             asked += extent.stored;
             if asked >= WINDOW {
                 asked = 0;
-                if interrupted() {
-                    return Err(Error::Interrupted);
-                }
+                control.check()?;
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Opening, scan_pages};
 use crate::file::storage::Storage;
@@ -45,24 +46,20 @@ pub(crate) fn kept<T>(read: Result<T>) -> Result<Option<T>> {
 ///
 /// # Errors
 /// The file has neither superblock nor footers, or a read fails.
-pub(crate) fn find(
-    path: &Path,
-    file: &Arc<File>,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Option<(FileId, State, Notes)>> {
+pub(crate) fn find(path: &Path, file: &Arc<File>, control: &dyn Control) -> Result<Option<(FileId, State, Notes)>> {
     let io = |e| Error::io(path, e);
     let length = Storage::len(file.as_ref()).map_err(io)?;
     let mut page = vec![0; length.min(PAGE) as usize];
     file.read_at(&mut page, 0).map_err(io)?;
-    let of_id = |id: FileId, interrupted: &mut dyn FnMut() -> bool| {
+    let of_id = |id: FileId, control: &dyn Control| {
         let opening = Opening::with_id(path, file.as_ref(), id)?;
         let mut more = Notes::default();
-        let found = Search { path, file, opening: &opening, interrupted }.newest_whole(&mut more)?;
+        let found = Search { path, file, opening: &opening, control }.newest_whole(&mut more)?;
         Ok::<_, Error>(found.map(|state| (id, state, more)))
     };
     let said = decode_superblock(path, &page);
     let own = match said {
-        Ok(id) => of_id(id, interrupted)?,
+        Ok(id) => of_id(id, control)?,
         Err(_) => None,
     };
     if own.as_ref().is_some_and(|(_, state, _)| state.footer.offset + PAGE == length) {
@@ -72,9 +69,7 @@ pub(crate) fn find(
     // offsets.
     let mut seen: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
     scan_pages(path, file.as_ref(), length, |page, offset| {
-        if interrupted() {
-            return Err(Error::Interrupted);
-        }
+        control.check()?;
         let mut id = FileId::default();
         id.copy_from_slice(page.get(16..32).unwrap_or(&[0; 16]));
         if u64_at(page, 32) == offset && kept(Footer::decode(path, page, offset, &id))?.flatten().is_some() {
@@ -89,7 +84,7 @@ pub(crate) fn find(
         if own.as_ref().is_some_and(|(own, ..)| own == id) {
             return Ok(own);
         }
-        if let Some(mut found) = of_id(*id, interrupted)? {
+        if let Some(mut found) = of_id(*id, control)? {
             if said.as_ref().is_ok_and(|said| said != id) {
                 found.2.say(format!("{}: page 0 is that of another file than the commits", path.display()));
             }
@@ -117,7 +112,7 @@ pub(crate) struct Search<'a> {
     pub(crate) path: &'a Path,
     pub(crate) file: &'a Arc<File>,
     pub(crate) opening: &'a Opening<'a>,
-    pub(crate) interrupted: &'a mut dyn FnMut() -> bool,
+    pub(crate) control: &'a dyn Control,
 }
 
 impl Search<'_> {
@@ -125,9 +120,7 @@ impl Search<'_> {
     fn scan(&mut self, end: u64) -> Result<Option<Footer>> {
         let (path, id) = (self.path, self.opening.id);
         scan_pages(path, self.file.as_ref(), end, |page, offset| {
-            if (self.interrupted)() {
-                return Err(Error::Interrupted);
-            }
+            self.control.check()?;
             Ok(kept(Footer::decode(path, page, offset, &id))?.flatten())
         })
     }

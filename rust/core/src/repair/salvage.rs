@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::codec::Codec;
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
 use crate::file::storage::Storage;
@@ -61,12 +62,12 @@ impl Salvage {
     /// Finds the newest commit with a readable footer, directory and metadata. Damaged index blocks
     /// are restored from older commits where possible.
     ///
-    /// Calls `interrupted` from time to time. Does not read payloads: [`Salvage::check`] does.
+    /// Does not read payloads: [`Salvage::check`] does.
     ///
     /// # Errors
     /// [`Error::NothingLeft`]: there is no such commit. Also: the file cannot be opened or read, is
     /// not a .frec file, or has a newer version.
-    pub fn open(path: &Path, threads: Option<usize>, interrupted: &mut dyn FnMut() -> bool) -> Result<Self> {
+    pub fn open(path: &Path, threads: Option<usize>, control: &dyn Control) -> Result<Self> {
         let file = open_regular(path)?;
         let mut notes = Notes::default();
         let (mut opened, mut never) = (None, None);
@@ -76,7 +77,7 @@ impl Salvage {
             Err(error @ Error::NoCommit { .. }) => never = Some(error),
             Err(error) => notes.add(&error),
         }
-        let Some((id, state, more)) = find(path, &file, interrupted)? else {
+        let Some((id, state, more)) = find(path, &file, control)? else {
             let detail = "no commit is left whose footer, directory and metadata can be read".to_owned();
             return Err(never.unwrap_or(Error::NothingLeft { path: path.to_owned(), detail }));
         };
@@ -84,7 +85,7 @@ impl Salvage {
             notes.say(note);
         }
         let opening = Opening::with_id(path, file.as_ref(), id)?;
-        let mut search = Search { path, file: &file, opening: &opening, interrupted };
+        let mut search = Search { path, file: &file, opening: &opening, control };
         let State { footer, directory, mut document, borrowed, records, newest } = state;
         if let Some(error) = never {
             notes.add(&error);
@@ -131,12 +132,11 @@ impl Salvage {
 
     /// Reads the payloads of all remaining records and finds the damaged ones.
     ///
-    /// Calls `progress` on the calling thread with the bytes read so far. The check stops when it
-    /// returns true.
+    /// Reports the bytes read so far.
     ///
     /// # Errors
     /// Failed reads and interrupts.
-    pub fn check(&mut self, mut progress: impl FnMut(u64) -> bool) -> Result<()> {
+    pub fn check(&mut self, control: &dyn Control) -> Result<()> {
         let done = Arc::new(AtomicU64::new(0));
         let reader = self.reader.clone();
         let mut damaged = Vec::new();
@@ -156,13 +156,11 @@ impl Salvage {
                     wanted.extend(reader.readable_extents(field, run, &mut note)?);
                 }
                 self.check_dictionaries(field, &wanted, &mut damaged)?;
-                let found = reader.verify_payloads(field, wanted, false, &done, &mut progress)?;
+                let found = reader.verify_payloads(field, wanted, false, &done, control)?;
                 damaged.extend(found.errors.iter().filter_map(loss_of));
             }
         }
-        if progress(done.load(Ordering::Relaxed)) {
-            return Err(Error::Interrupted);
-        }
+        control.report_and_check(done.load(Ordering::Relaxed))?;
         let all = self.lost.drain(..).chain(damaged.iter().map(|loss| loss.records.clone()));
         self.lost = runs(all.collect());
         self.losses.extend(damaged);

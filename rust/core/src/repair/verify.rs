@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::chunk::Part;
 use crate::format::extent::Extent;
@@ -65,13 +66,12 @@ impl Reader {
     /// Reads every index block and every payload and checks their CRCs, on all threads, by system
     /// calls.
     ///
-    /// Calls `progress` from time to time on the calling thread, with the bytes done so far. The
-    /// check stops when it returns true. Damage goes into the report and is not an error.
+    /// Reports the bytes done so far. Damage goes into the report and is not an error.
     ///
     /// # Errors
     /// Failed reads (a truncated file, a bad disk) and interrupts.
-    pub fn verify(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
-        self.verify_as(false, progress)
+    pub fn verify(&self, control: &dyn Control) -> Result<Report> {
+        self.verify_as(false, control)
     }
 
     /// As [`Reader::verify`], and also checks the values. Images must decode completely and have
@@ -82,11 +82,11 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::verify`]. A value that does not fit into memory goes into the report.
-    pub fn verify_deep(&self, progress: impl FnMut(u64) -> bool) -> Result<Report> {
-        self.verify_as(true, progress)
+    pub fn verify_deep(&self, control: &dyn Control) -> Result<Report> {
+        self.verify_as(true, control)
     }
 
-    fn verify_as(&self, deep: bool, mut progress: impl FnMut(u64) -> bool) -> Result<Report> {
+    fn verify_as(&self, deep: bool, control: &dyn Control) -> Result<Report> {
         self.check_file()?;
         let mut report = Report { records: self.len(), ..Report::default() };
         let key = self.schema().position(KEY).filter(|&key| self.schema().fields()[key].kind == FieldType::String);
@@ -134,7 +134,7 @@ impl Reader {
             });
             for window in windows {
                 let wanted = self.readable_extents(field, window, |error| note(&mut report, error))?;
-                let found = self.verify_payloads(field, wanted, deep, &done, &mut progress)?;
+                let found = self.verify_payloads(field, wanted, deep, &done, control)?;
                 report.decoded += found.decoded;
                 report.undecoded += found.undecoded;
                 for error in &found.errors {
@@ -180,7 +180,7 @@ impl Reader {
         wanted: Vec<(u64, Extent)>,
         deep: bool,
         done: &Arc<AtomicU64>,
-        progress: &mut impl FnMut(u64) -> bool,
+        control: &dyn Control,
     ) -> Result<Checked> {
         let mut groups = Vec::new();
         let (mut first, mut bytes) = (0, 0);
@@ -198,10 +198,10 @@ impl Reader {
         Pool::current().run(
             groups.len(),
             self.threads(),
-            || {
-                let interrupted = progress(done.load(Ordering::Relaxed));
-                stop.fetch_or(interrupted, Ordering::Relaxed);
-                interrupted
+            &|| {
+                control.report(done.load(Ordering::Relaxed));
+                stop.fetch_or(control.is_stopped(), Ordering::Relaxed);
+                stop.load(Ordering::Relaxed)
             },
             move |item| {
                 let mut memory = Memory::default();
@@ -242,9 +242,7 @@ impl Reader {
                 Ok(())
             },
         )?;
-        if progress(done.load(Ordering::Relaxed)) {
-            return Err(Error::Interrupted);
-        }
+        control.report_and_check(done.load(Ordering::Relaxed))?;
         let (mut damaged, mut checked) = std::mem::take(&mut *checked.lock().unwrap_or_else(PoisonError::into_inner));
         damaged.sort_by_key(|(record, _)| *record);
         checked.errors = damaged.into_iter().map(|(_, error)| error).collect();

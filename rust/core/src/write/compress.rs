@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::choose::{Sample, Settled, choose, train};
 use crate::codec::{Codec, Encoder};
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::compression::Compression;
 use crate::format::dictionary::DictionaryRange;
@@ -214,11 +215,7 @@ impl Writer {
     ///
     /// # Errors
     /// Not enough memory, or an interrupt.
-    pub(crate) fn pack_ahead(
-        &mut self,
-        values: &[(usize, &[u8])],
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<()> {
+    pub(crate) fn pack_ahead(&mut self, values: &[(usize, &[u8])], control: &dyn Control) -> Result<()> {
         let encoders: Vec<_> =
             self.columns.iter().map(|c| c.packing.as_ref().and_then(|packing| packing.encoder.clone())).collect();
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -242,7 +239,7 @@ impl Writer {
             if due {
                 asked = Instant::now();
             }
-            due && interrupted()
+            due && control.is_stopped()
         };
         let done = thread::scope(|scope| {
             let helper = |number: usize| {

@@ -1,5 +1,6 @@
 //! `Writer::extend`: appends many records with one call.
 
+use crate::control::Control;
 use crate::write::value::Column;
 use crate::write::value::block_value;
 use crate::write::value::check_block;
@@ -13,7 +14,7 @@ use crate::write::value::Value;
 use crate::write::value::check_value;
 use crate::write::writer::Writer;
 
-/// How often `interrupted` is called.
+/// How often `control` is asked.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Limits of the values that are compressed ahead: their number and bytes. Below `WORTH_IT` bytes,
@@ -39,17 +40,12 @@ impl Writer {
     /// Appends `count` records from one column for each field of the schema, in order. Returns the
     /// number of the first record.
     ///
-    /// Calls `interrupted` from time to time, between two records.
+    /// It can be stopped between two records.
     ///
     /// # Errors
     /// A column of another length, or a value that does not fit its field, with its record: nothing
     /// is appended. Failed writes and interrupts: the records appended before them stay.
-    pub fn extend(
-        &mut self,
-        columns: &[Column<'_>],
-        count: usize,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<u64> {
+    pub fn extend(&mut self, columns: &[Column<'_>], count: usize, control: &dyn Control) -> Result<u64> {
         self.check_appendable()?;
         let (first, sizes) = (self.records, self.check_columns(columns, count)?);
         let kinds: Vec<(usize, bool)> = self.blocks(columns);
@@ -58,7 +54,7 @@ impl Writer {
         let mut packed = 0;
         for i in 0..count {
             if i >= packed {
-                packed = self.pack_rows(columns, &kinds, i..count, &mut interrupted)?;
+                packed = self.pack_rows(columns, &kinds, i..count, control)?;
             }
             row.clear();
             row_sizes.clear();
@@ -67,7 +63,7 @@ impl Writer {
             self.append_row(&row, &row_sizes).inspect_err(|_| self.drop_ready())?;
             if asked.elapsed() >= SLICE {
                 asked = Instant::now();
-                if interrupted() {
+                if control.is_stopped() {
                     self.drop_ready();
                     return Err(Error::Interrupted);
                 }
@@ -83,7 +79,7 @@ impl Writer {
         columns: &[Column<'_>],
         kinds: &[(usize, bool)],
         rows: Range<usize>,
-        interrupted: &mut dyn FnMut() -> bool,
+        control: &dyn Control,
     ) -> Result<usize> {
         let mut number = 0;
         let mut packing = Vec::new();
@@ -107,7 +103,7 @@ impl Writer {
             end += 1;
         }
         if values.len() > 1 && held >= WORTH_IT {
-            self.pack_ahead(&values, interrupted)?;
+            self.pack_ahead(&values, control)?;
         }
         Ok(end)
     }

@@ -208,7 +208,7 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
                 } else {
                     vec![(0, 0); records.len()]
                 };
-                let (bytes, offsets) = reader.read_batch_copy(field, &records, true, never)?;
+                let (bytes, offsets) = reader.read_batch_copy(field, &records, true, &never)?;
                 let lengths = reader.lengths(field, &records)?;
                 for (i, row) in rows.iter_mut().enumerate() {
                     let value = bytes[offsets[i] as usize..offsets[i + 1] as usize].to_vec();

@@ -219,7 +219,7 @@ pub fn contents_of(reader: &Reader, records: &[u64]) -> Result<Contents> {
             let texts = reader.strings(field, records)?;
             texts.into_iter().map(|text| text.map(String::into_bytes)).collect()
         } else if kind.has_payloads() {
-            let (bytes, ranges) = reader.read_batch_owned(field, records, true, never)?;
+            let (bytes, ranges) = reader.read_batch_owned(field, records, true, &never)?;
             let value = |(start, length): (u64, u64)| bytes[start as usize..(start + length) as usize].to_vec();
             ranges.into_iter().map(|range| range.map(value)).collect()
         } else {

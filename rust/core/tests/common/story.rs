@@ -44,7 +44,7 @@ pub fn content_of(reader: &Reader) -> Content {
 pub fn recovered(path: &Path, access: Access) -> Option<(u64, Content)> {
     match Reader::open(path, access, Some(1)) {
         Ok(reader) => {
-            assert_eq!(reader.verify(|_| false).unwrap().errors, [""; 0]);
+            assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
             Some((reader.snapshot().commit, content_of(&reader)))
         }
         Err(Error::NoCommit { .. } | Error::NotFrec { .. }) => None,
@@ -205,7 +205,7 @@ impl Story {
                 let columns: Vec<Column<'_>> = (0..writer.schema().fields().len())
                     .map(|field| Column::Values(rows.iter().map(|row| row[field].value()).collect()))
                     .collect();
-                writer.extend(&columns, rows.len(), never)?;
+                writer.extend(&columns, rows.len(), &never)?;
                 self.note(writer);
             }
             5 | 6 => {
@@ -318,9 +318,9 @@ impl Story {
         (self.now, self.names) = (content_of(&reader), source.names);
         let (whole, user, complete) = (rng.chance(60), self.now.user.clone(), self.now.complete);
         if whole {
-            copier.copy_run(&reader, 0..reader.len(), &[], &mut |_| false)?;
+            copier.copy_run(&reader, 0..reader.len(), &[], &|| false)?;
         } else {
-            copier.copy_rows(&reader, &numbers, &[], &mut |_| false)?;
+            copier.copy_rows(&reader, &numbers, &[], &|| false)?;
             self.now.rows.reverse();
         }
         let finished = copier.finish(user, complete);

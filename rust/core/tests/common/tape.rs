@@ -243,7 +243,7 @@ pub fn newest(bytes: &[u8]) -> Option<u64> {
 pub fn recovered(path: &Path) -> Option<(u64, Vec<Row>)> {
     match Reader::open(path, Access::Mmap, Some(1)) {
         Ok(reader) => {
-            let report = reader.verify(|_| false).unwrap();
+            let report = reader.verify(&|| false).unwrap();
             assert!(report.errors.is_empty(), "{:?}", report.errors);
             Some((reader.snapshot().commit, read_by_batch(&reader).unwrap()))
         }

@@ -166,7 +166,7 @@ pub fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
             }
             continue;
         } else if kind.has_payloads() {
-            reader.read_batch_copy(field, &records, true, never)?
+            reader.read_batch_copy(field, &records, true, &never)?
         } else {
             let bytes = reader.values(field, &records)?;
             let width = bytes.len().checked_div(records.len()).unwrap_or_default() as u64;

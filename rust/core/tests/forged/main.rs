@@ -75,10 +75,10 @@ fn take_all(path: &Path) -> Vec<String> {
             }
             if definition.kind.has_payloads() {
                 note(reader.lengths(field, &records).err());
-                note(reader.prefetch(field, &records, || false).err());
-                note(reader.view_batch(field, &records, false, || false).err());
-                note(reader.view_batch(field, &records, true, never).err());
-                note(reader.read_batch_copy(field, &records, true, never).err());
+                note(reader.prefetch(field, &records, &|| false).err());
+                note(reader.view_batch(field, &records, false, &|| false).err());
+                note(reader.view_batch(field, &records, true, &never).err());
+                note(reader.read_batch_copy(field, &records, true, &never).err());
             } else {
                 note(reader.values(field, &records).err());
             }
@@ -89,7 +89,7 @@ fn take_all(path: &Path) -> Vec<String> {
                 }
             }
         }
-        match reader.verify(|_| false) {
+        match reader.verify(&|| false) {
             Ok(report) => errors.extend(report.errors),
             Err(error) => errors.push(error.to_string()),
         }

@@ -93,10 +93,10 @@ fn a_missing_value_is_not_an_error_until_it_is_copied() {
         assert_eq!(rows[2], [Cell::Missing, Cell::Missing]);
         assert_eq!(rows[3], [Cell::Missing, six]);
         assert_eq!(reader.lengths(0, &[0, 1, 2, 3]).unwrap(), [0, 5, 0, 0]);
-        assert!(matches!(reader.read_batch_copy(0, &[1, 2], true, never), Err(Error::Missing { record: 2, .. })));
+        assert!(matches!(reader.read_batch_copy(0, &[1, 2], true, &never), Err(Error::Missing { record: 2, .. })));
         assert!(matches!(reader.values(1, &[0, 1]), Err(Error::Missing { record: 1, .. })));
         assert!(matches!(reader.column("label"), Err(Error::Missing { record: 1, .. })));
-        assert!(reader.verify(|_| false).unwrap().errors.is_empty());
+        assert!(reader.verify(&|| false).unwrap().errors.is_empty());
     }
 }
 

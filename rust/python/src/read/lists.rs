@@ -38,8 +38,7 @@ pub(crate) fn lists_of<'py>(
     let reader = &state.reader;
     // The threads copy and check the payloads into one shared buffer. The bytes must not change
     // while they are parsed.
-    let read = |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, true, interrupted);
-    let (bytes, places) = without_gil(py, read)?;
+    let (bytes, places) = without_gil(py, |control| reader.read_batch_owned(field, records, true, control))?;
     let all = Arc::new(bytes);
     let view = export(py, Bytes::Owned(Arc::clone(&all)))?.into_bound(py);
     let list = |(&record, place): (&u64, Option<(u64, u64)>)| {

@@ -47,7 +47,7 @@ impl Arrays {
         let shapes = py.detach(|| reader.shapes(field, records)).map_err(to_py)?;
         let places = OnceLock::new();
         if let Some(view) = state.random(py).filter(|_| !copy) {
-            let ranges = without_gil(py, |interrupted| reader.view_batch(field, records, verify, interrupted))?;
+            let ranges = without_gil(py, |control| reader.view_batch(field, records, verify, control))?;
             if let Some(ranges) = ranges {
                 let _ = places.set((view, ranges));
             }
@@ -64,9 +64,8 @@ impl Arrays {
         }
         let (field, records) = (self.field, &self.records);
         let reader = &self.state.reader;
-        let read =
-            |interrupted: &mut dyn FnMut() -> bool| reader.read_batch_owned(field, records, self.verify, interrupted);
-        let (bytes, ranges) = without_gil(py, read)?;
+        let read = without_gil(py, |control| reader.read_batch_owned(field, records, self.verify, control));
+        let (bytes, ranges) = read?;
         let places = (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges);
         Ok(self.places.get_or_init(|| places))
     }
@@ -159,8 +158,8 @@ impl Arrays {
         let out = new_array(py, dtype, &shape)?;
         let (reader, verify) = (&self.state.reader, self.check());
         with_writable(&out, |bytes| {
-            without_gil(py, |interrupted| {
-                reader.read_batch_padded(self.field, &self.records, &most, &number, bytes, verify, interrupted)
+            without_gil(py, |control| {
+                reader.read_batch_padded(self.field, &self.records, &most, &number, bytes, verify, control)
             })
         })?;
         Ok(out)
@@ -197,8 +196,8 @@ impl Arrays {
         let out = new_array(py, self.array.dtype(), &shape)?;
         let (reader, verify) = (&self.state.reader, self.check());
         with_writable(&out, |bytes| {
-            without_gil(py, |interrupted| {
-                reader.read_batch_into(self.field, &self.records, bytes, verify, interrupted).map(drop)
+            without_gil(py, |control| {
+                reader.read_batch_into(self.field, &self.records, bytes, verify, control).map(drop)
             })
         })?;
         Ok((out, PyArray1::from_vec(py, offsets).into_any()))

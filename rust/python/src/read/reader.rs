@@ -13,7 +13,7 @@ use crate::convert::arrays::{array_over, stacked};
 use crate::convert::buffers::{Bytes, export, with_writable};
 use crate::convert::indices::{absolute, from_json, index, indices, int64_array, schema_to};
 use crate::convert::verify::Check;
-use crate::error::{Progress, to_py, without_gil};
+use crate::error::{to_py, with_progress, without_gil};
 use crate::logging::{deliver, delivered, follow};
 use crate::read::batch::Batch;
 use crate::read::compression::stored_dict;
@@ -281,7 +281,7 @@ impl Reader {
         let verify = verify.map_or(state.verify, |check| check.0);
         check_out(out, &reader.schema().fields()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
-            without_gil(py, |interrupted| reader.read_batch_into(field, &records, bytes, verify, interrupted))
+            without_gil(py, |control| reader.read_batch_into(field, &records, bytes, verify, control))
         })?;
         deliver(py)?;
         Ok(int64_array(py, starts))
@@ -293,7 +293,7 @@ impl Reader {
         let state = self.state()?;
         let records = state.reader.resolve(&self::indices(indices)?).map_err(to_py)?;
         let field = state.reader.field(field).map_err(to_py)?;
-        without_gil(py, |interrupted| state.reader.prefetch(field, &records, interrupted))
+        without_gil(py, |control| state.reader.prefetch(field, &records, control))
     }
 
     /// Advance to the newest commit; return True if there is one. Earlier views and batches do not
@@ -333,12 +333,10 @@ impl Reader {
         let reader = &state.reader;
         let total = reader.bytes();
         follow(py)?;
-        let mut shown = Progress::new(progress.as_ref());
-        let report = without_gil(py, |interrupted| {
-            let show = |done| shown.tell((done, total)) || interrupted();
-            if deep { reader.verify_deep(show) } else { reader.verify(show) }
+        let report = with_progress(py, progress.as_ref(), Some(total), |control| {
+            if deep { reader.verify_deep(control) } else { reader.verify(control) }
         });
-        let report = delivered(py, shown.outcome(report))?;
+        let report = delivered(py, report)?;
         report_dict(py, report, reader.tail_bytes())
     }
 

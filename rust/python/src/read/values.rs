@@ -167,7 +167,7 @@ pub(crate) fn values_of(
             // new buffer of the batch.
             let mapped = match &state.random {
                 Some(view) if !copy => {
-                    let ranges = without_gil(py, |interrupted| reader.view_batch(field, records, verify, interrupted));
+                    let ranges = without_gil(py, |control| reader.view_batch(field, records, verify, control));
                     ranges?.map(|ranges| (view.clone_ref(py), ranges))
                 }
                 _ => None,
@@ -175,10 +175,8 @@ pub(crate) fn values_of(
             let (view, ranges) = if let Some(mapped) = mapped {
                 mapped
             } else {
-                let read = |interrupted: &mut dyn FnMut() -> bool| {
-                    reader.read_batch_owned(field, records, verify, interrupted)
-                };
-                let (bytes, ranges) = without_gil(py, read)?;
+                let read = without_gil(py, |control| reader.read_batch_owned(field, records, verify, control));
+                let (bytes, ranges) = read?;
                 (export(py, Bytes::Owned(Arc::new(bytes)))?, ranges)
             };
             let payloads = Payloads { view, ranges: Arc::new(ranges) };
@@ -235,9 +233,9 @@ fn stacked_payloads<'py>(
     let reader = &state.reader;
     let total = array.nbytes().and_then(|bytes| bytes.checked_mul(records.len() as u64));
     let total = total.filter(|&bytes| i64::try_from(bytes).is_ok()).unwrap_or(u64::MAX >> 1);
-    let buffer = without_gil(py, |interrupted| {
+    let buffer = without_gil(py, |control| {
         let mut buffer = state.spares(field).take(total as usize)?;
-        reader.read_batch_into(field, records, buffer.bytes_mut(), verify, interrupted)?;
+        reader.read_batch_into(field, records, buffer.bytes_mut(), verify, control)?;
         Ok(buffer)
     })?;
     let memory = Bound::new(py, BatchMemory::new(buffer))?.into_any();

@@ -184,7 +184,7 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let columns: Vec<Column<'_>> = held.iter().map(|column| column.column(py)).collect();
-        let first = without_gil(py, |interrupted| writer.extend(&columns, count, interrupted));
+        let first = without_gil(py, |control| writer.extend(&columns, count, control));
         drop(guard);
         delivered(py, first)
     }
@@ -272,9 +272,8 @@ impl Writer {
         let mut guard = self.lock(py)?;
         let writer = &mut *guard;
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
-        let skipped = without_gil(py, |interrupted| {
-            writer.append_files(position, &paths, on_error, recode.as_ref(), row, interrupted)
-        });
+        let skipped =
+            without_gil(py, |control| writer.append_files(position, &paths, on_error, recode.as_ref(), row, control));
         drop(guard);
         delivered(py, skipped)
     }
