@@ -1,6 +1,7 @@
 //! A file that changes while its reader is in a call, which a test can only cause from inside the
 //! call.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,15 +34,15 @@ fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Erro
     let reader = Reader::open(&path, access, Some(1)).unwrap();
     let records: Vec<u64> = (0..COUNT).collect();
     let mut out = vec![0; SIZE * COUNT as usize];
-    let mut asked = 0;
-    let outcome = reader.read_batch_into(0, &records, &mut out, verify, || {
-        asked += 1;
-        if asked == 3 {
+    let asked = Cell::new(0);
+    let outcome = reader.read_batch_into(0, &records, &mut out, verify, &|| {
+        asked.set(asked.get() + 1);
+        if asked.get() == 3 {
             change(&OpenOptions::new().write(true).open(&path).unwrap());
         }
         false
     });
-    assert!(asked >= 3);
+    assert!(asked.get() >= 3);
     (outcome.unwrap_err(), reader.lengths(0, &[0]).unwrap_err())
 }
 
@@ -107,12 +108,11 @@ fn a_writer_that_appends_amid_a_call_disturbs_nobody() {
     write(&path);
     let reader = Reader::open(&path, Access::Mmap, Some(1)).unwrap();
     let mut out = vec![0; SIZE * COUNT as usize];
-    let mut appended = false;
+    let appended = Cell::new(false);
     let records: Vec<u64> = (0..COUNT).collect();
     reader
-        .read_batch_into(0, &records, &mut out, true, || {
-            if !appended {
-                appended = true;
+        .read_batch_into(0, &records, &mut out, true, &|| {
+            if !appended.replace(true) {
                 let options = WriterOptions { mode: fastrecord_core::Mode::Append, ..WriterOptions::default() };
                 let mut writer = Writer::open(&path, None, None, &options).unwrap();
                 writer.append(&[Value::Bytes(b"more")]).unwrap();
@@ -121,7 +121,7 @@ fn a_writer_that_appends_amid_a_call_disturbs_nobody() {
             false
         })
         .unwrap();
-    assert!(appended);
+    assert!(appended.get());
     for (record, bytes) in out.chunks_exact(SIZE).enumerate() {
         assert_eq!(bytes, value(record as u64));
     }
