@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 import fastrecord as fr
 
 if TYPE_CHECKING:
     from tests.support.loader_kinds import Kind
+
+# On a busy machine any example may take long.
+for profile in ("default", "ci"):
+    settings.register_profile(
+        profile,
+        settings.get_profile(profile),
+        deadline=None,
+        max_examples=50,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("default")
 
 # A shell starts background jobs with Ctrl-C ignored, and the children of a test inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
