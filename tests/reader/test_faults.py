@@ -182,8 +182,9 @@ def test_a_file_that_can_not_be_read_or_cut_is_not_appended_to_and_stays_as_it_i
         (tmp_path / "a.frec").unlink()
 
 
-@pytest.mark.parametrize("how", ["reader[3]", 'reader.read_batch([3], ["data"])', "into(3)"])
-@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize(
+    ("how", "compression"), [("reader[3]", None), ('reader.read_batch([3], ["data"])', "zstd"), ("into(3)", None)]
+)
 def test_a_payload_that_can_not_be_read_is_an_error_that_names_its_record(
     shim: Path, tmp_path: Path, how: str, compression: str | None
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.child import PRELUDE, run_child
 from tests.support.faulty_mount import Mount, mounted, why_not
 
 pytestmark = pytest.mark.timeout(300)
+FAULTHANDLER = "import faulthandler; faulthandler.enable()"
 needs_mount = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 SCHEMA = fr.Schema(
     {
@@ -234,8 +235,7 @@ def test_copies_are_no_views_and_equal_them(tmp_path: Path) -> None:
                 assert not np.shares_memory(reader.column("label", copy=True), reader.column("label"))
 
 
-@pytest.mark.parametrize("before", ["", "import faulthandler; faulthandler.enable()"])
-@pytest.mark.parametrize("after", ["", "import faulthandler; faulthandler.enable()"])
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("", FAULTHANDLER), (FAULTHANDLER, "")])
 def test_a_view_of_a_file_that_was_cut_short_ends_the_process_as_ever_and_says_why(
     tmp_path: Path, before: str, after: str
 ) -> None:
