@@ -135,7 +135,7 @@ def test_a_full_standard_output_is_named_as_what_could_not_be_written(
             timeout=60,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
-    message = "error: standard output: can not be written: No space left on device\n"
+    message = "error: standard output: cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, message)
     assert out.exists() == (command[0] == "pack")
 
@@ -196,10 +196,10 @@ def test_pack_lists_what_it_skipped_and_what_it_left_out(tmp_path: Path) -> None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(1) if name.endswith("jpg") else b"text")
     (tmp_path / "src" / "README").touch()
-    text = good("pack", tmp_path / "src", tmp_path / "out.frec", "--bad-files", "skip")
+    text = good("pack", tmp_path / "src", "-o", tmp_path / "out.frec", "--bad-files", "skip")
     first, *rest = text.splitlines()
     assert ": 1 records in 2 classes, " in first
-    assert rest[0] == "skipped 2 files that are no images or can not be read:"
+    assert rest[0] == "skipped 2 files that are not images or cannot be read:"
     assert rest[1].startswith("  a/1.txt: not an image")
     assert rest[2].startswith("  b/2.txt: not an image")
     assert rest[3:] == ["classes without a record: b", "left out 1 files beside the class folders"]
@@ -284,7 +284,7 @@ def test_ctrl_c_during_pack_says_how_to_go_on(tmp_path: Path) -> None:
     child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (child.returncode, child.stdout) == (130, "")
     assert child.stderr == f"interrupted: {out}: 64 records are committed: `--resume` goes on from there\n"
-    assert "complete  no: `fastrecord pack --resume` goes on with it" in good("info", out)
+    assert "complete  no: `fastrecord pack --resume` finishes it" in good("info", out)
     assert "70 records (6 of them new)" in good("pack", tmp_path / "src", out, "--resume")
     assert "complete  yes" in good("info", out)
 
@@ -338,7 +338,7 @@ def test_info_of_several_files_goes_on_after_a_bad_one(packed: Path, tmp_path: P
 
 def test_info_tells_of_a_torn_tail(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torn.frec").write_bytes(packed.read_bytes() + b"\0" * 5000)
-    assert "tail      5,000 bytes behind the last commit" in good("info", tmp_path / "torn.frec")
+    assert "tail      5,000 bytes after the last commit" in good("info", tmp_path / "torn.frec")
 
 
 # ls
@@ -465,9 +465,9 @@ def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, t
     result = run("verify", tmp_path / "gone.frec", tmp_path, "/dev/null", tmp_path / "text.frec", packed)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:4] == [
-        f"{tmp_path / 'gone.frec'}: can not be read",
-        f"{tmp_path}: can not be read",
-        "/dev/null: can not be read",
+        f"{tmp_path / 'gone.frec'}: cannot be read",
+        f"{tmp_path}: cannot be read",
+        "/dev/null: cannot be read",
         f"{tmp_path / 'text.frec'}: damaged: 1 error",
     ]
     assert len(result.stderr.splitlines()) == 4
@@ -515,4 +515,4 @@ def test_a_file_that_may_not_be_read_is_told_as_one_that_is_not_there(secret: st
 
 def test_verify_takes_a_torn_tail_for_no_damage(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torn.frec").write_bytes(packed.read_bytes() + b"\0" * 5000)
-    assert "5,000 bytes behind the last commit" in good("verify", tmp_path / "torn.frec")
+    assert "5,000 bytes after the last commit" in good("verify", tmp_path / "torn.frec")

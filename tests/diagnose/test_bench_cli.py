@@ -98,7 +98,7 @@ def test_images_that_can_not_be_decoded_are_counted_and_left_out(tmp_path: Path)
     report = measured(tmp_path / "a.frec", "--threads", 1, "--size", 16)
     assert (report["skipped"], report["sample"]) == (1, 6)
     text = good("bench", tmp_path / "a.frec", *QUICK, "--threads", 1, "--size", 16)
-    assert "1 of 6 images can not be decoded; they were left out." in text
+    assert "1 of 6 images cannot be decoded; they were left out." in text
 
 
 def test_a_report_of_python_is_that_of_the_command(packed: Path) -> None:

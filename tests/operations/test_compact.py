@@ -120,7 +120,7 @@ def test_permissions_and_links_stay(worn: Path, tmp_path: Path) -> None:
 
 def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, complete=False)
-    with pytest.raises(fr.FastRecordError, match="import is not complete"):
+    with pytest.raises(fr.FastRecordError, match="packing is not complete"):
         fr.compact(part)
     fr.compact(part, allow_incomplete=True)
     with fr.Reader(part) as reader:
@@ -147,7 +147,7 @@ def test_a_compact_that_is_ended_leaves_the_file_as_it_was(tmp_path: Path, how: 
 
 def test_the_command_compacts_and_reports(worn: Path, tmp_path: Path) -> None:
     before = records(worn)
-    assert good("compact", worn, "-o", tmp_path / "out.frec").startswith(f"{tmp_path / 'out.frec'}: 600 records in 1 ")
+    assert good("compact", worn, tmp_path / "out.frec").startswith(f"{tmp_path / 'out.frec'}: 600 records in 1 ")
     assert good("compact", worn, "--verify").startswith(f"{worn}: 600 records in 1 classes, ")
     assert records(worn) == records(tmp_path / "out.frec") == before
     summary = json.loads(good("compact", worn, "--json"))

@@ -254,7 +254,7 @@ def test_a_file_that_a_writer_has_is_not_replaced(one: Path, tmp_path: Path) -> 
 
 def test_incomplete_files_are_taken_only_if_told(one: Path, tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, classes=["cat"], complete=False)
-    with pytest.raises(fr.FastRecordError, match=r"part\.frec: its import is not complete: .*--allow-incomplete"):
+    with pytest.raises(fr.FastRecordError, match=r"part\.frec: its packing is not complete: .*--allow-incomplete"):
         fr.merge([one, part], tmp_path / "out.frec")
     assert fr.merge([one, part], tmp_path / "out.frec", allow_incomplete=True).records == 305
     with fr.Reader(tmp_path / "out.frec") as reader:

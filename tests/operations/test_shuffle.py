@@ -68,7 +68,7 @@ def test_a_shuffled_file_is_not_written_over_its_source(source: Path, tmp_path: 
 
 def test_incomplete_files_are_taken_only_if_told(tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, complete=False)
-    with pytest.raises(fr.FastRecordError, match="import is not complete"):
+    with pytest.raises(fr.FastRecordError, match="packing is not complete"):
         fr.shuffle(part, tmp_path / "out.frec")
     assert fr.shuffle(part, tmp_path / "out.frec", allow_incomplete=True).records == 5
 
@@ -81,7 +81,7 @@ def test_the_command_shuffles_and_reports(source: Path, tmp_path: Path) -> None:
     assert rows(out) == rows(tmp_path / "again.frec")
     assert "exists already" in failed("shuffle", source, out)
     assert "not in the range" in failed("shuffle", source, out, "--seed", "-1", status=2)
-    assert "name the file to write" in failed("shuffle", source, status=2)
+    assert "Missing argument 'OUT'" in failed("shuffle", source, status=2)
     assert "given twice" in failed("shuffle", source, out, "-o", out, status=2)
     good("shuffle", source, "-o", tmp_path / "named.frec", "--seed", "9")
     assert (tmp_path / "named.frec").stat().st_size == out.stat().st_size

@@ -82,7 +82,7 @@ def test_an_image_of_a_kind_that_is_not_decoded_is_counted_and_no_error(tmp_path
     path = write(tmp_path / "x.frec", [encode(0), buffer.getvalue()])
     report = deep(path)
     assert (report["ok"], report["decoded"], report["undecoded"]) == (True, 1, 1)
-    assert "1 of kinds that are not decoded here" in good("verify", "--deep", path)
+    assert "1 of kinds that fastrecord does not decode" in good("verify", "--deep", path)
 
 
 def test_more_pixels_than_allowed_are_an_error_and_take_no_memory(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_the_command_prints_json(pairs: tuple[Path, Path], tmp_path: Path) -> No
         (["--pairs", "a", "b"], "Missing argument 'OUT'."),
         (["a"], "Missing argument 'OUT'."),
         ([], "Missing argument 'SRC'."),
-        (["--pairs", "a", "b", "c", "d"], "Got unexpected extra argument (d): OUT is what is wanted here"),
+        (["--pairs", "a", "b", "c", "d"], "Got unexpected extra argument (d): the arguments are OUT"),
         (["--pairs", "a", "b", "c", "--raw"], "--raw is not for --pairs: leave it out"),
         (["--pairs", "a", "b", "c", "--list", "x.csv"], "--list is not for --pairs: leave it out"),
         (["--pairs", "a", "b", "c", "--short-side", "9"], "--short-side is not for --pairs"),

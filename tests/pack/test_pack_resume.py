@@ -80,7 +80,8 @@ def test_more_shards_than_files_are_refused(small: Path, tmp_path: Path) -> None
 
 def test_shards_of_another_division_are_refused_by_name(small: Path, tmp_path: Path) -> None:
     pack_folder(small, tmp_path / "out.frec", shards=2)
-    for options in ({}, {"overwrite": True}, {"resume": True}):
+    each: list[dict[str, Any]] = [{}, {"overwrite": True}, {"resume": True}]
+    for options in each:
         with pytest.raises(fr.FastRecordError, match=r"out-00000-of-00002\.frec: 2 shard"):
             pack_folder(small, tmp_path / "out.frec", shards=3, **options)
     with pytest.raises(FileExistsError, match=r"out-00000-of-00002\.frec: exists"):

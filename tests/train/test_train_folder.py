@@ -139,15 +139,15 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_what_does_not(colours: P
     state = load_checkpoint(last)
     config: dict[str, Any] = {"resume": "auto", "max_steps": 2}
     other = refusal(small_config(colours, run, **config, decay_norm_bias=False))
-    assert other.startswith(f"{last} can not be resumed so: its optimizer has other groups of parameters: ")
+    assert other.startswith(f"{last} cannot be resumed so: its optimizer has other groups of parameters: ")
     save_checkpoint({**state, "model": {**state["model"], "fc.weight": torch.zeros(9, 1024)}}, last)
     assert re.match(
-        rf"{last} can not be resumed so: its weights do not fit the model: size mismatch for fc\.weight: ",
+        rf"{last} cannot be resumed so: its weights do not fit the model: size mismatch for fc\.weight: ",
         refusal(small_config(colours, run, **config)),
     )
     del state["optimizer"], state["meter"]
     save_checkpoint(state, last)
-    message = f"{last}: a checkpoint without meter, optimizer can not be resumed"
+    message = f"{last}: a checkpoint without meter, optimizer cannot be resumed"
     assert refusal(small_config(colours, run, **config)) == message
 
 

@@ -28,8 +28,8 @@ _COMMANDS = {
     "merge": ("rewrite", "Write the records of several files into one."),
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),
-    "compact": ("rewrite", "Write a file anew without what no record names."),
-    "doctor": ("doctor", "Say what of this machine and of files makes loading slow or unsafe."),
+    "compact": ("rewrite", "Rewrite a file without its unused bytes."),
+    "doctor": ("doctor", "Report what makes loading slow or unsafe on this machine."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
 }
 
@@ -74,10 +74,10 @@ def _tell(line: str, err: BaseException) -> None:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fastrecord", message="%(prog)s %(version)s")
-@click.option("-v", "--verbose", count=True, help="Tell on stderr what happens; -vv tells all of it.")
+@click.option("-v", "--verbose", count=True, help="Log to stderr; -vv for debug output.")
 @click.pass_context
 def cli(ctx: click.Context, verbose: int) -> None:
-    """Pack training records into one file, look into it, take it apart, check, rewrite and measure it.
+    """Pack training records into one file; show, extract, check, rewrite and measure it.
 
     Exit status: 0 good; 1 an error, or a file that is damaged; 2 wrong usage; 130 Ctrl-C.
     """

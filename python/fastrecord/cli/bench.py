@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     type=NumberRange(min=0, min_open=True, max=3600),
     default=30.0,
     show_default=True,
-    help="Time for all measurements together. Importing torch comes on top.",
+    help="Time for all measurements together, without the import of torch.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1, max=4096),
-    help="Threads at the most; fewer are tried too. Default: the CPUs that this process may use.",
+    help="Maximum number of threads; fewer are tried too. Default: the CPUs that this process may use.",
 )
 @click.option(
     "--size",
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-size", type=click.IntRange(min=1, max=65536), default=64, show_default=True, help="Records in a batch."
 )
-@click.option("--field", metavar="NAME", help="Field to read. Default: that of the images, else the first of bytes.")
+@click.option("--field", metavar="NAME", help="Field to read. Default: the images, else the first field of bytes.")
 @click.option(
     "--cold",
     is_flag=True,
-    help="Drop FILE from the system's page cache first, so that the first reading is from the disk. Needs no special "
-    "rights; whoever else reads FILE has to wait for the disk again too.",
+    help="Drop FILE from the system's page cache first, so that the first reading comes from the disk. Needs no "
+    "special rights. Other readers of FILE then wait for the disk too.",
 )
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all numbers, and the verdict.")
@@ -60,10 +60,10 @@ def bench(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Measure how fast random records of FILE are read, decoded and loaded on this machine, and say what limits it.
+    """Measure how fast this machine reads, decodes and loads random records of FILE, and report the limit.
 
-    Changes nothing. The first reading takes FILE as it is found, in memory or on the disk; all that follows is of
-    records that lie in memory by then. The loader makes random crops of PX x PX pixels, flipped at random.
+    Changes nothing. The first reading finds FILE in memory or on the disk; the others read records that are in memory
+    by then. The loader makes random crops of PX x PX pixels, flipped at random.
     """
     from fastrecord.diagnose.bench import bench_file
     from fastrecord.diagnose.verdict import judge
@@ -162,7 +162,7 @@ def _verdict(report: Report, verdict: Verdict) -> list[str]:
     if verdict.advice:
         lines += ["What would help:", *(f"  - {advice}" for advice in verdict.advice)]
     if report.skipped:
-        lines.append(f"{report.skipped:,} of {report.sample:,} images can not be decoded; they were left out.")
+        lines.append(f"{report.skipped:,} of {report.sample:,} images cannot be decoded; they were left out.")
     if report.kind != "image":
         lines.append(f"The field is of type {report.kind}, not image: nothing was decoded.")
     return lines

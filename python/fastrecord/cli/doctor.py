@@ -24,12 +24,12 @@ _SHOWN = 8
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: versions, machine, files, findings.")
 @click.pass_context
 def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
-    """Say what of this machine, and of each FILE and where it lies, makes loading slow or unsafe, and what to do.
+    """Report what makes loading slow or unsafe on this machine and in each FILE, and how to improve it.
 
-    Takes less than a second, changes nothing and decodes nothing. Of each FILE: its file system and disk, how much of
-    it lies in memory, and the state of its newest commit. What measures speed is `fastrecord bench`.
+    Takes less than a second, changes nothing and decodes nothing. For each FILE it shows the file system and the disk,
+    how much of it is in memory, and the state of the newest commit. `fastrecord bench` measures speed.
 
-    Exit status: 0, whatever was found; 1 a FILE can not be read; 2 wrong usage.
+    Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.
     """
     from fastrecord.diagnose.doctor import examine
 

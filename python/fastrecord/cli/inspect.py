@@ -14,7 +14,7 @@ import click
 
 from fastrecord._core import Batch, FastRecordError, Reader
 from fastrecord.cli import describe
-from fastrecord.cli.options import path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.schema import Schema
 from fastrecord.schema.shard_sets import Shard
@@ -31,11 +31,11 @@ _NAMED = 5
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object a file and line: records, bytes, fields, commits, classes, version, complete, ...",
+    help="Print one JSON object per file and line: records, bytes, fields, commits, classes, version, complete, ...",
 )
 @click.pass_context
 def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
-    """Show what each FILE holds. Reads its newest commit only, and of compressed fields the index; changes nothing."""
+    """Show what each FILE holds. Reads the newest commit, and the index of compressed fields; changes nothing."""
     failed = False
     for file in files:
         try:
@@ -91,12 +91,12 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
     shard = Shard.of(about["metadata"])
     if shard is not None:
         rows.append(("shard", f"{shard.number:,} of {shard.count:,}, counted from 0, in the set {shard.set}"))
-    rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` goes on with it"))
+    rows.append(("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` finishes it"))
     rows.append(("format", f"version {about['version']}"))
     rows.append(("file id", about["file_id"]))
     if about["tail_bytes"]:
-        tail = f"{about['tail_bytes']:,} bytes behind the last commit"
-        rows.append(("tail", f"{tail}: one under way, or cut short; the next writer drops it"))
+        tail = f"{about['tail_bytes']:,} bytes after the last commit"
+        rows.append(("tail", f"{tail}: a commit in progress, or a torn one that the next writer cuts off"))
     return [about["file"], *(f"  {name:<9} {value}" for name, value in rows)]
 
 
@@ -132,12 +132,12 @@ def _recoded(packs: object) -> list[str]:
 @click.option(
     "--offset", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first record to list."
 )
-@click.option("--limit", type=click.IntRange(min=0), help="List at most so many records. Default: all.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a record and line.")
+@click.option("--limit", type=click.IntRange(min=0), help="Maximum number of records to list. Default: all.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record and line.")
 def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
-    """List the records of FILE: number, then each field; of images, bytes, arrays and lists the size in bytes.
+    """List the records of FILE: number, then each field. Images, bytes, arrays and lists show their size in bytes.
 
-    Images have their width x height, too. Reads the index, the strings and JSON values only.
+    Images also show width x height. Reads only the index, strings and JSON values.
     """
     from fastrecord.schema.classes import class_names
 
@@ -202,37 +202,35 @@ def _row_text(row: dict[str, Any], schema: Schema, digits: int) -> str:
 
 
 def _ranges(ctx: click.Context, param: click.Parameter, value: str | None) -> list[range] | None:
-    """Return the ranges that `0,5,10-20` stands for, ends included."""
+    """Parse `0,5,10-20`; return the ranges, ends included."""
     if value is None:
         return None
     ranges = []
     for part in value.split(","):
         match = re.fullmatch(r"\s*(\d{1,18})(?:-(\d{1,18}))?\s*", part, re.ASCII)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise click.BadParameter(f"{part!r} is no record number or range: write them like 0,5,10-20", ctx, param)
+            raise click.BadParameter(f"{part!r} is not a record number or range: write them like 0,5,10-20", ctx, param)
         ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
     return ranges
 
 
 @click.command()
 @click.argument("file", type=path_type)
-@click.argument("folder", type=path_type, metavar="DIR")
+@output("DIR")
 @click.option(
-    "--records", callback=_ranges, metavar="LIST", help="Only these record numbers, say 0,5,10-20. Default: all."
+    "--records", callback=_ranges, metavar="LIST", help="Only these record numbers, such as 0,5,10-20. Default: all."
 )
-@click.option(
-    "--class", "classes", multiple=True, metavar="NAME", help="Only records of this class; may be given several times."
-)
-@click.option("--field", metavar="NAME", help="Field to extract. Default: the only one of type image or bytes.")
-@click.option("--numbered", is_flag=True, help="Name files by record number and image type instead of by key.")
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only records of this class; may be repeated.")
+@click.option("--field", metavar="NAME", help="Field to extract. Default: the only field of type image or bytes.")
+@click.option("--numbered", is_flag=True, help="Name files by record number and image type, not by key.")
 @click.option("--overwrite", is_flag=True, help="Replace files that exist. Default: stop at the first one.")
 @quiet_option
 @summary_option
-def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as_json: bool, **options: Any) -> None:
+def extract(file: str, out: str, records: list[range] | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the images of FILE into DIR, byte for byte as they were packed, under their keys.
 
-    DIR is made if need be; what is in it stays. Checksums are verified. All keys are checked before the first file is
-    written: none leads out of DIR, and no link is followed below it. A file appears under its name when it is whole.
+    DIR is created if absent; its other files stay. Checksums are verified. All keys are checked before the first file
+    is written: none leads out of DIR, and no link below it is followed. A file gets its name when it is whole.
     """
     from fastrecord.operations.extract import extract_records
 
@@ -240,7 +238,7 @@ def extract(file: str, folder: str, records: list[range] | None, quiet: bool, as
     large: list[str] = []
     with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)
-        summary = extract_records(file, folder, records=chosen, progress=show, on_large=large.append, **options)
+        summary = extract_records(file, out, records=chosen, progress=show, on_large=large.append, **options)
     for message in large:
         say(f"error: {message}", err=True)
     if as_json:

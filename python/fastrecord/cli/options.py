@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
@@ -23,6 +25,25 @@ class NumberRange(click.FloatRange):
 # the rest.
 path_type = click.Path(readable=False)
 quiet_option = click.option(
-    "--quiet", "-q", is_flag=True, help="No progress bar. (There is none either if stderr is no terminal.)"
+    "--quiet", "-q", is_flag=True, help="No progress bar. Without a terminal on stderr there is none anyway."
 )
 summary_option = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+
+
+def output(metavar: str = "OUT", *, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command take its output as the last argument or as -o; the function gets it as `out`."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.argument("out", type=path_type, required=False, metavar=metavar if required else f"[{metavar}]")
+        @click.option("--out", "-o", "named", type=path_type, metavar=metavar, help=f"Another way to give {metavar}.")
+        @wraps(command)
+        def run(*args: Any, out: str | None, named: str | None, **options: Any) -> Any:
+            if out is not None and named is not None:
+                raise click.UsageError(f"{metavar} is given twice")
+            if required and out is None and named is None:
+                raise click.UsageError(f"Missing argument '{metavar}'.")
+            return command(*args, out=named if out is None else out, **options)
+
+        return run
+
+    return add

@@ -21,63 +21,64 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
 
 @click.command()
 @click.argument("paths", type=path_type, nargs=-1, metavar="SRC OUT")
+@click.option("--out", "-o", type=path_type, metavar="OUT", help="Another way to give OUT.")
 @click.option(
     "--pairs",
     nargs=2,
     type=path_type,
     metavar="LR_DIR HR_DIR",
-    help="Instead of SRC: pack pairs of images of these two folders, small and large, that have the same path but for "
-    "the ending, or x2, x3, x4 or x8 at the end of the small one's name. Fields are lr, hr and key.",
+    help="Instead of SRC: pack pairs of small and large images from these two folders. Partners have the same path, "
+    "except for the ending, or for x2, x3, x4 or x8 at the end of the small image's name. Fields are lr, hr and key.",
 )
 @click.option(
     "--decode",
     is_flag=True,
-    help="With --pairs: store pixels, arrays uint8 (height, width, 3): nothing is left to decode, at 3 bytes a pixel.",
+    help="With --pairs: store pixels, as arrays uint8 (height, width, 3). Loading decodes nothing then; 3 bytes "
+    "per pixel.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["lz4", "zstd", "auto"]),
-    help="With --decode: compress the pixels. auto measures on the first ones and may leave them as they are.",
+    help="With --decode: compress the pixels. auto measures the first ones and may choose none.",
 )
 @click.option(
     "--any-scale",
     is_flag=True,
-    help="With --pairs: take pairs of any sizes. Without it all larger images are as many times, 2 or 3 or so, as high "
-    "and wide as the smaller ones, or the pack is refused before anything is written.",
+    help="With --pairs: accept pairs of any sizes. By default all pairs need the same scale, a whole number, and "
+    "other pairs are refused before anything is written.",
 )
-@click.option("--append", is_flag=True, help="Add to OUT. Its classes keep their numbers, new ones come behind them.")
+@click.option("--append", is_flag=True, help="Add to OUT. Its classes keep their numbers; new ones get the next.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on where a killed or interrupted pack (or --append) of the same input stopped: no record is read again or "
-    "stored twice. Begins at the start if OUT is absent, does nothing if OUT is complete, refuses if SRC has changed.",
+    help="Continue a killed or interrupted pack, or --append, of the same input: no record is read again or stored "
+    "twice. Starts if OUT is absent, does nothing if OUT is complete, refuses if SRC has changed.",
 )
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, or all its shards, at the end, when all is packed: until then the old ones stay, so both need "
-    "room.",
+    help="Replace OUT, or all its shards, once packing has succeeded. Old and new files need room together.",
 )
 @click.option(
     "--list",
     "list_path",
     type=path_type,
     metavar="CSV",
-    help="Pack the files that this list names, in its order: columns path (relative to SRC) and label (a number) or "
+    help="Pack the files that this list names, in its order. Columns: path (relative to SRC), and label (a number) or "
     "class (a name) or neither. A header row `path,label` or `path,class` may come first.",
 )
 @click.option(
     "--classes-from",
     type=path_type,
     metavar="FILE.frec",
-    help="Give classes the label numbers that they have in FILE. A class that FILE does not know is an error.",
+    help="Give classes the label numbers that they have in FILE. A class that FILE does not name is an error.",
 )
 @click.option(
     "--bad-files",
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What a file that is no image, or can not be read, does: stop the pack and name it, or be skipped and listed.",
+    help="For a file that is not an image, or cannot be read: stop the pack and name it, or skip and list it.",
 )
 @click.option(
     "--allow-empty-classes", is_flag=True, help="Keep class folders without files as classes without records."
@@ -86,39 +87,39 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     "--shards",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. Together they are one data "
-    "set, of which none may be missing. Default: one file OUT.",
+    help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. They are one data set, so none "
+    "may be missing later. Default: one file OUT.",
 )
 @click.option(
     "--shard-size",
     callback=parse_size,
     metavar="SIZE",
-    help="Write as many files as needed for none to exceed SIZE, say 4GiB. Looks up the size of each input file first.",
+    help="Write as many files as needed for none to exceed SIZE, such as 4GiB. Looks up the size of each input first.",
 )
 @click.option(
     "--crop-ready",
     is_flag=True,
-    help="Rewrite JPEGs without loss (the same pixels), so that a crop is decoded without the rest of its image: "
-    "faster training, a slower pack, files about as large. JPEGs that are damaged, very small or of a rare kind, and "
-    "other formats, stay as they are.",
+    help="Rewrite JPEGs without loss (the same pixels), so that a crop is decoded without the rest of its image. "
+    "Training gets faster, packing slower; sizes stay about the same. Other formats, and JPEGs that are damaged, very "
+    "small or of a rare kind, are not changed.",
 )
 @click.option(
     "--keep",
     metavar="WHAT",
-    help="Which marker segments --crop-ready keeps: all, none, or names out of exif, icc, other, say exif,icc. "
-    "Without exif an image that asks to be turned no longer does. [default: all]",
+    help="Marker segments that --crop-ready keeps: all, none, or some of exif, icc, other, such as exif,icc. Without "
+    "exif an image loses its orientation. [default: all]",
 )
 @click.option(
     "--short-side",
     type=click.IntRange(1, 65500),
     metavar="PX",
-    help="Make images whose shorter side is above PX pixels smaller, and JPEGs of them. Others keep their bytes.",
+    help="Shrink images whose shorter side is above PX pixels, and store them as JPEGs. Others keep their bytes.",
 )
 @click.option(
     "--max-side",
     type=click.IntRange(1, 65500),
     metavar="PX",
-    help="Make images whose longer side is above PX pixels smaller, and JPEGs of them. Others keep their bytes.",
+    help="Shrink images whose longer side is above PX pixels, and store them as JPEGs. Others keep their bytes.",
 )
 @click.option(
     "--quality",
@@ -129,33 +130,42 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
 @click.option(
     "--raw",
     is_flag=True,
-    help="Store all images as pixels (binary PPM, 3 bytes a pixel), those above --short-side or --max-side made "
-    "smaller: nothing is left to decode, and OUT is many times as large as with JPEGs of that size.",
+    help="Store all images as pixels (binary PPM, 3 bytes per pixel), shrunk if above --short-side or --max-side. "
+    "Loading decodes nothing then, and OUT is many times larger than with JPEGs.",
 )
 @click.option(
     "--sixteen-bit",
     type=click.Choice(["scale", "clip"]),
-    help="What becomes of grey of 16 bits where images are decoded (--short-side, --max-side, --raw, --decode): it is "
-    "divided by 257, or all above 255 is white, as in Pillow. Without it such a file is a bad one.",
+    help="How to convert 16-bit grey where images are decoded (--short-side, --max-side, --raw, --decode): scale "
+    "divides by 257, clip makes all values above 255 white, as Pillow does. By default it is a bad file.",
 )
 @quiet_option
 @summary_option
 def pack(
-    paths: tuple[str, ...], append: bool, resume: bool, overwrite: bool, quiet: bool, as_json: bool, **options: Any
+    paths: tuple[str, ...],
+    out: str | None,
+    append: bool,
+    resume: bool,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Pack the images below SRC into OUT, byte for byte unless told otherwise.
+    """Pack the images below SRC into OUT, byte for byte unless an option changes them.
 
-    SRC has one folder a class, as torchvision's ImageFolder wants it: the sorted folder names become labels 0, 1, ...,
-    and records lie in ImageFolder's order. Each record holds the image, its label, and its path relative to SRC as its
-    key. With --pairs it is two folders of images that belong together: `fastrecord pack --pairs LR_DIR HR_DIR OUT`.
+    SRC has one folder per class, as for torchvision's ImageFolder. The sorted folder names become labels 0, 1, ..., and
+    records have ImageFolder's order. Each record holds the image, its label, and its path relative to SRC as its key.
+    With --pairs the input is two folders: `fastrecord pack --pairs LR_DIR HR_DIR OUT`.
 
-    An OUT that exists is refused unless --append, --resume or --overwrite says what to do. A commit every GiB makes
-    durable what is packed: after a kill, Ctrl-C or a full disk OUT is readable up to its last commit, marked as
-    incomplete, and --resume goes on from there. After an error before the first commit OUT is absent.
+    An existing OUT is refused without --append, --resume or --overwrite. A commit every GiB makes the packed records
+    durable: after a kill, Ctrl-C or a full disk OUT can be read up to its last commit, is marked as incomplete, and
+    --resume continues from there. After an error before the first commit OUT is absent.
     """
+    if out is not None:
+        paths += (out,)
     if append + resume + overwrite > 1:
         raise click.UsageError(
-            "give one of --append, --resume and --overwrite (--resume goes on with a killed --append)"
+            "give one of --append, --resume and --overwrite: --resume also continues a killed --append"
         )
     if options["shards"] is not None and options["shard_size"] is not None:
         raise click.UsageError("give --shards or --shard-size, not both")
@@ -196,18 +206,18 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
             raise click.UsageError(f"--{name.replace('_', '-')} is for --pairs")
     crop_ready, keep = options.pop("crop_ready"), options.pop("keep")
     if keep is not None and not crop_ready:
-        raise click.UsageError("--keep says what --crop-ready keeps: give that too")
+        raise click.UsageError("--keep belongs to --crop-ready: give that too")
     options["crop_ready"] = (keep or "all") if crop_ready else None
     try:
         recode = Recode(**{name: options[name] for name in Recode.__dataclass_fields__})
     except ValueError as err:
         raise click.UsageError(str(err)) from err
     if recode.changes and options["shard_size"] is not None:
-        raise click.UsageError("how large images become is known only when they are packed: give --shards")
+        raise click.UsageError("changed images have no known size before packing: give --shards, not --shard-size")
     if append and options["classes_from"] is not None:
-        raise click.UsageError("with --append OUT keeps its own classes: leave --classes-from out")
+        raise click.UsageError("with --append OUT keeps its own classes: leave out --classes-from")
     if options["list_path"] is not None and options["allow_empty_classes"]:
-        raise click.UsageError("--list has no class folders that could be empty: leave --allow-empty-classes out")
+        raise click.UsageError("--list has no class folders: leave out --allow-empty-classes")
     return partial(pack_folder, src, out, **options)
 
 
@@ -223,7 +233,9 @@ def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., Pac
         if not taken["decode"]:
             raise click.UsageError("images are compressed already: --compression is for --decode")
         if taken["shard_size"] is not None:
-            raise click.UsageError("how large compressed pixels are is known only when they are packed: give --shards")
+            raise click.UsageError(
+                "compressed pixels have no known size before packing: give --shards, not --shard-size"
+            )
     if taken["sixteen_bit"] is not None and not taken["decode"]:
         raise click.UsageError("files are stored as they are: --sixteen-bit is for --decode")
     given = [name for name, value in options.items() if value]
@@ -238,7 +250,7 @@ def _arguments(paths: tuple[str, ...], *names: str) -> tuple[str, ...]:
         raise click.UsageError(f"Missing argument '{names[len(paths)]}'.")
     if len(paths) > len(names):
         given = " ".join(paths[len(names) :])
-        raise click.UsageError(f"Got unexpected extra argument ({given}): {' '.join(names)} is what is wanted here")
+        raise click.UsageError(f"Got unexpected extra argument ({given}): the arguments are {' '.join(names)}")
     return paths
 
 
@@ -263,12 +275,12 @@ def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
     if summary.foreign:
         say(foreign_text(summary.foreign))
     if summary.skipped:
-        what = "without a partner, or not two images" if pairs else "files that are no images or can not be read"
+        what = "without a partner, or not two images" if pairs else "files that are not images or cannot be read"
         say(f"skipped {len(summary.skipped):,} {what}:")
         for key, reason in summary.skipped[:_SHOWN]:
             say(f"  {key}: {reason}")
         if len(summary.skipped) > _SHOWN:
-            say(f'  and {len(summary.skipped) - _SHOWN:,} more; all are in the file\'s metadata, under "skipped"')
+            say(f'  and {len(summary.skipped) - _SHOWN:,} more; the file\'s metadata lists all, under "skipped"')
     if summary.empty_classes:
         say(f"classes without a record: {', '.join(summary.empty_classes)}")
     if summary.ignored:

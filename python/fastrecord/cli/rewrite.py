@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ def _shared(command: _Command) -> _Command:
         click.option(
             "--overwrite",
             is_flag=True,
-            help="Replace what is to be written if it exists, at the end: until then the old file stays, so both need "
-            "room. Default: refuse.",
+            help="Replace existing outputs once all is copied. Old and new files need room together. Default: refuse "
+            "existing files.",
         ),
         click.option(
             "--allow-incomplete",
             is_flag=True,
-            help="Take what is there: a file whose own import was stopped, or is under way; shards of which some are "
-            "missing. Default: refuse.",
+            help="Accept a file whose own packing was stopped or is in progress, and shard sets with missing shards. "
+            "Default: refuse them.",
         ),
         click.option(
             "--verify",
             is_flag=True,
-            help="Compare the checksum of each payload on the way; slower. (Checksums are copied in any case, and "
-            "`fastrecord verify` finds later what was damaged before.)",
+            help="Compare the checksum of each payload while copying; slower. Checksums are copied in any case, so "
+            "`fastrecord verify` finds earlier damage later.",
         ),
         quiet_option,
         summary_option,
@@ -61,7 +61,7 @@ def _print(summary: CopySummary, *, as_json: bool) -> None:
     )
     if summary.differing:
         keys = ", ".join(summary.differing)
-        say(f"metadata that is not the same in all files, taken from the first that has it: {keys}")
+        say(f"metadata that differs between the files, taken from the first file that has it: {keys}")
 
 
 @click.command()
@@ -69,14 +69,14 @@ def _print(summary: CopySummary, *, as_json: bool) -> None:
 @click.option("--out", "-o", required=True, type=path_type, metavar="OUT", help="File to write.")
 @_shared
 def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write the records of all FILEs, one file after the other, into OUT. Nothing is decoded; FILEs stay as they are.
+    """Write the records of all FILEs, one file after the other, into OUT. Nothing is decoded; FILEs do not change.
 
-    All have the same fields; the first one's order of them is OUT's. Classes are matched by name: those of the first
-    FILE keep their numbers, new names come behind, and the int64 field `label` is renumbered. Of other metadata that
-    differs the first FILE's value is taken, and the key is listed.
+    All FILEs need the same fields; OUT has them in the order of the first FILE. Classes are matched by name. The first
+    FILE's classes keep their numbers, new names get the next ones, and the int64 field `label` is renumbered. Where
+    other metadata differs, the first FILE's value counts, and the key is listed.
 
-    Until all is copied nothing can be read of OUT; after an error or Ctrl-C it is absent (with --overwrite, the old
-    one).
+    OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
+    file.
     """
     from fastrecord.operations.rewrite import merge as merge_files
 
@@ -92,48 +92,56 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 @click.command()
 @click.argument("file", type=path_type)
 @click.argument("out", nargs=-1, type=path_type, metavar="[OUT...]")
-@click.option("--out", "-o", "named", type=path_type, metavar="OUT", multiple=True, help="The same as OUT.")
+@click.option(
+    "--out",
+    "-o",
+    "named",
+    type=path_type,
+    metavar="OUT",
+    multiple=True,
+    help="Another way to give OUT; may be repeated.",
+)
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Write N files, each a run of the records; their numbers of records differ by one at most.",
+    help="Write N files, each a run of the records. Their numbers of records differ by at most one.",
 )
 @click.option(
     "--shard-size",
     callback=parse_size,
     metavar="SIZE",
-    help="Write as many files as needed for none to exceed SIZE, say 4GiB (unless one record alone does).",
+    help="Write as many files as needed for none to exceed SIZE, such as 4GiB (unless one record alone does).",
 )
 @click.option(
     "--fractions",
     callback=_listed,
     metavar="LIST",
-    help="Write one file for each share, say 0.9,0.1: so much of the records, chosen at random, none twice. Less than "
-    "1 in all leaves records out.",
+    help="Write one file for each share, such as 0.9,0.1, of records chosen at random, none twice. A sum below 1 "
+    "leaves records out.",
 )
 @click.option(
     "--names",
     callback=_listed,
     metavar="LIST",
-    help="With --fractions: what the files are called, say train,val for train.frec and val.frec.",
+    help="With --fractions: names of the files, such as train,val for train.frec and val.frec.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
     default=0,
     show_default=True,
-    help="Of the choice for --fractions: the same seed makes the same files.",
+    help="Seed of the choice for --fractions: the same seed makes the same files.",
 )
 @_shared
 def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write the records of FILE into several files, in the order that they have in FILE. FILE stays as it is.
+    """Write the records of FILE into several files, in the order that they have in FILE. FILE does not change.
 
-    OUT is one name, of which train.frec stands for train-00000-of-00002.frec and so on; or as many paths as there are
-    files. Default: FILE's name. The files of --fractions serve different ends and are not numbered: give --names (OUT
-    is then the folder to write into, by default FILE's), or a path for each.
+    OUT is one name, where train.frec means train-00000-of-00002.frec and so on, or one path for each file. Default:
+    FILE's name. The files of --fractions have different uses and are not numbered: give --names (OUT is then the
+    folder to write into, by default FILE's), or a path for each.
 
-    Until all is copied nothing can be read of the new files; after an error or Ctrl-C none of them is left.
+    The new files can be read only when everything is copied. After an error or Ctrl-C none of them is left.
     """
     from fastrecord.operations.rewrite import split as split_file
 
@@ -151,32 +159,26 @@ def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, 
 
 @click.command()
 @click.argument("file", type=path_type)
-@click.argument("out", type=path_type, required=False)
-@click.option("--out", "-o", "named", type=path_type, metavar="OUT", help="The same as OUT.")
+@output()
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
     default=0,
     show_default=True,
-    help="Of the order: the same seed makes the same order.",
+    help="Seed of the order: the same seed makes the same order.",
 )
 @_shared
-def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write the records of FILE in random order into OUT, for disks that are slow at all but reading on and on.
+def shuffle(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the records of FILE in random order into OUT, for disks that are fast only at sequential reads.
 
-    FILE stays as it is. FILE is read all over the place, and asked for ahead; OUT is written from start to end, and its
-    payloads lie in the order of its records. Read in that order, OUT is shuffled without a seek.
+    FILE does not change. It is read at random, with prefetching; OUT is written sequentially, with its payloads in the
+    order of its records. A sequential read of OUT then delivers shuffled records.
 
-    Until all is copied nothing can be read of OUT; after an error or Ctrl-C it is absent (with --overwrite, the old
-    one).
+    OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
+    file.
     """
     from fastrecord.operations.rewrite import shuffle as shuffle_file
 
-    if out is not None and named is not None:
-        raise click.UsageError("OUT is given twice")
-    out = named if out is None else out
-    if out is None:
-        raise click.UsageError("name the file to write: OUT, or --out OUT")
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = shuffle_file(file, out, progress=show, **options)
     _print(summary, as_json=as_json)
@@ -184,14 +186,14 @@ def shuffle(file: str, out: str | None, named: str | None, quiet: bool, as_json:
 
 @click.command()
 @click.argument("file", type=path_type)
-@click.option("--out", "-o", type=path_type, metavar="OUT", help="File to write instead of FILE, which stays as it is.")
+@output(required=False)
 @_shared
 def compact(file: str, out: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write FILE anew without what no record names: old indexes, replaced columns, a torn tail.
+    """Rewrite FILE without its unused bytes: old indexes, replaced columns, a torn tail.
 
-    FILE is replaced at the end, when all is copied: until then the old one stays, so both need room. Readers that have
-    it open go on with the old one; a FILE that a writer has open is refused. After an error or Ctrl-C FILE is as it
-    was.
+    The new file replaces FILE once everything is copied, so both need room together. With OUT it is written there, and
+    FILE does not change. Open readers continue with the old file; a FILE that a writer has open is refused. After an
+    error or Ctrl-C FILE is as it was before.
     """
     from fastrecord.operations.rewrite import compact as compact_file
 

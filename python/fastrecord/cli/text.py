@@ -51,18 +51,18 @@ def say(*lines: str, err: bool = False) -> None:
 
 def unwritten(error: OSError, stream: str) -> OSError:
     """Return the system error for a stream that could not be written."""
-    return OSError(error.errno, f"can not be written: {error.strerror}", stream)
+    return OSError(error.errno, f"cannot be written: {error.strerror}", stream)
 
 
 def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Return the bytes that `500MB`, `4GiB` or a plain number stand for."""
+    """Parse `500MB`, `4GiB` or a plain number; return the bytes."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z]*)", value, re.ASCII)
     factor = _UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None or float(match[1]) * factor < 1:
         raise click.BadParameter(
-            f"{value!r} is no size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
+            f"{value!r} is not a size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
         )
     return int(float(match[1]) * factor)
 

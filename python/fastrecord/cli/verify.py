@@ -20,24 +20,25 @@ from fastrecord.errors import codes_of, with_more
 @click.option(
     "--deep",
     is_flag=True,
-    help="Look into the values, too: decode every image, all of its pixels, decompress what is compressed, check "
-    "texts, JSON and lists. Takes as long as an epoch of decoding without crops.",
+    help="Also check the values: decode all pixels of every image, decompress compressed values, check texts, JSON and "
+    "lists. Takes as long as an epoch of decoding without crops.",
 )
 @quiet_option
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object a file and line: file, ok, records, bytes, errors, damaged, codes (of the errors), "
+    help="Print one JSON object per file and line: file, ok, records, bytes, errors, damaged, codes (of the errors), "
     "decoded, undecoded, tail_bytes.",
 )
 @click.pass_context
 def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, as_json: bool) -> None:
     """Read each FILE from end to end and check every checksum, record by record. Changes nothing.
 
-    Exit status: 0 all are good; 1 one is damaged or can not be read; 2 wrong usage. Each damage is named by record and
-    field, and by key where there is one, the first 1,000 of a file. Bytes behind the last commit (a killed writer
-    leaves some) are reported and are no damage.
+    Damage is reported by record and field, and by key if there is one, up to 1,000 values per file. Bytes after the
+    last commit, which a killed writer leaves, are reported but are not damage.
+
+    Exit status: 0 all files are good; 1 a file is damaged or cannot be read; 2 wrong usage.
     """
     good = True
     for file in files:
@@ -54,12 +55,14 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
             say(f"error: {line}", err=True)
         images = f", {result['decoded']:,} images decoded" if deep else ""
         if result["undecoded"]:
-            images += f", {result['undecoded']:,} of kinds that are not decoded here: only their checksums were checked"
+            images += (
+                f", {result['undecoded']:,} of kinds that fastrecord does not decode: only their checksums were checked"
+            )
         if result["ok"]:
             size = bytes_text(result["bytes"])
             say(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
         elif not opened:
-            say(f"{file}: can not be read")
+            say(f"{file}: cannot be read")
         else:
             count = len(result["errors"])
             say(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
@@ -79,4 +82,4 @@ def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool
 
 
 def _tail(result: dict[str, Any]) -> str:
-    return f"; {result['tail_bytes']:,} bytes behind the last commit" if result["tail_bytes"] else ""
+    return f"; {result['tail_bytes']:,} bytes after the last commit" if result["tail_bytes"] else ""

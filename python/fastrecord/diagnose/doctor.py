@@ -73,7 +73,7 @@ class FileReport:
         writer: Process that has it open for writing.
         records: Records in its newest commit.
         commits: Number of the newest commit.
-        complete: False if its import is unfinished.
+        complete: False if its packing is unfinished.
         tail_bytes: Bytes after the newest commit.
         chunks: Number of chunks of the column with the most chunks.
         crop_ready: Share of the sampled JPEGs that are crop-ready; None if none is large enough to
@@ -238,7 +238,7 @@ def _judge_state(file: FileReport) -> list[Finding]:
     name, quoted = file.file, shlex.quote(file.file)
     found = []
     if not file.complete:
-        message = "its import is not complete: data sets refuse it"
+        message = "its packing is not complete: data sets refuse it"
         found.append(Finding("warning", "incomplete", message, f"fastrecord pack --resume SRC {quoted}", name))
     if file.writer is not None:
         message = f"process {file.writer} is writing to it; readers see what is committed, and more by `refresh`"

@@ -142,13 +142,13 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
     """Open a file to read from.
 
     Raises:
-        FastRecordError: its import is not complete, and `allow_incomplete` is False.
+        FastRecordError: its packing is not complete, and `allow_incomplete` is False.
     """
     reader = Reader(path)
     if not reader.complete and not allow_incomplete:
         reader.close()
         raise Code.INCOMPLETE.error(
-            f"{os.fspath(path)}: its import is not complete: `fastrecord pack --resume` goes on with it, "
+            f"{os.fspath(path)}: its packing is not complete: `fastrecord pack --resume` goes on with it, "
             "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
         )
     return reader

@@ -57,7 +57,7 @@ class RepairSummary:
         lost: Number of records that are not in `out`.
         unknown: Whether a later commit with an unknown number of records is lost.
         commit: The commit of the damaged file whose records were saved.
-        complete: Whether the import of `out` is marked as complete, as in that commit.
+        complete: Whether the packing of `out` is marked as complete, as in that commit.
         notes: Parts of the file's structure that are damaged, or were taken from an older commit.
         values: What is lost, in record order; the first 1,000.
         lost_list: The file that lists all lost values, one JSON object a line; None if nothing is
@@ -131,7 +131,7 @@ def repair(
     source, target = os.fspath(path), os.fspath(out)
     listing = f"{target}.lost.jsonl" if lost is None else os.fspath(lost)
     if os.path.abspath(listing) == os.path.abspath(target):
-        raise Code.SAME_OUTPUT.error(f"{target}: can not be both the file to write and the list of what is lost")
+        raise Code.SAME_OUTPUT.error(f"{target}: cannot be both the file to write and the list of what is lost")
     for name in (target, listing):
         check_target(name, [source], overwrite=overwrite)
         _check_place(name)
@@ -206,7 +206,7 @@ def _named(listing: str, left: str) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        named = OSError(err.errno, f"the list of what is lost can not be written: {err.strerror}", listing)
+        named = OSError(err.errno, f"the list of what is lost cannot be written: {err.strerror}", listing)
         named.add_note(left)
         raise named from err
 

@@ -50,7 +50,7 @@ def merge(
             types); the new file has them in the order of the first file.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
         overwrite: Replace `out` at the end, if it exists.
-        allow_incomplete: Also accept files whose own import is unfinished, incomplete shard sets,
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
             and files together with files made from them.
         verify: Verify the checksum of each copied payload.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
@@ -125,7 +125,7 @@ def split(
             paths in `out`.
         seed: Seed of the choice for `fractions`, which takes a byte of memory a record.
         overwrite: Replace existing files at the end.
-        allow_incomplete: Also accept a file whose own import is unfinished, or a shard of a set.
+        allow_incomplete: Also accept a file whose own packing is unfinished, or a shard of a set.
         verify: Verify the checksum of each copied payload.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the split.
@@ -207,7 +207,7 @@ def shuffle(
         out: File to write. It is committed, and becomes readable, when the copy is complete.
         seed: Seed of the order, in [0, 2**64).
         overwrite: Replace `out` at the end, if it exists.
-        allow_incomplete: Also accept a file whose own import is unfinished.
+        allow_incomplete: Also accept a file whose own packing is unfinished.
         verify: Verify the checksum of each copied payload.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the shuffle.
@@ -251,7 +251,7 @@ def compact(
             another name and replaces it at the end, so there must be space for both; appending is
             refused meanwhile.
         overwrite: Replace `out` at the end, if it exists.
-        allow_incomplete: Also accept a file whose own import is unfinished; it stays incomplete.
+        allow_incomplete: Also accept a file whose own packing is unfinished; it stays incomplete.
         verify: Verify the checksum of each copied payload.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the operation.

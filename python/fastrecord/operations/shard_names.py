@@ -54,7 +54,7 @@ def as_set_begun(parts: Sequence[Part]) -> list[Part]:
     for shard, other in begun:
         if (None if shard is None else shard.set) != name:
             raise Code.RECORDS_TWICE.error(
-                f"{other}: not of the same set of shards as {path}, so they can not be resumed together: begin anew "
+                f"{other}: not of the same set of shards as {path}, so they cannot be resumed together: begin anew "
                 "with `--overwrite`"
             )
     if name is None:  # written by a version without this entry

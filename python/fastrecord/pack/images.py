@@ -165,7 +165,7 @@ class _ImagePacker(Packer):
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         if reason.startswith(UNREADABLE):
-            way_out = "see that it can be read, or leave out all that can not be with `--bad-files skip`"
+            way_out = "see that it can be read, or leave out all that cannot be with `--bad-files skip`"
         else:
             way_out = "remove the file, or leave out all that are no images with `--bad-files skip`"
         return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")

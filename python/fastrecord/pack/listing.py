@@ -18,7 +18,7 @@ from fastrecord.names import as_name, as_text, name_some
 
 _INT64 = range(-(2**63), 2**63)
 
-UNREADABLE = "can not be read"
+UNREADABLE = "cannot be read"
 """So begins the reason of a file that the system does not let us read: whether it is an image nobody knows."""
 
 
@@ -355,5 +355,5 @@ def _utf8(name: str, folder: str) -> str:
     except UnicodeDecodeError:
         raw = os.fsencode(os.path.join(folder, name))
         raise Code.FILE_NAME.error(
-            f"{raw!r}: the file name is not valid UTF-8, so it can not be a key: rename it"
+            f"{raw!r}: the file name is not valid UTF-8, so it cannot be a key: rename it"
         ) from None

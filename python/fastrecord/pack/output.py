@@ -80,7 +80,7 @@ def class_table(path: str) -> list[str]:
     with Reader(path) as reader:
         names = class_names(reader)
     if names is None:
-        raise Code.NO_CLASSES.error(f"{path}: the file names no classes, so they can not be taken from it")
+        raise Code.NO_CLASSES.error(f"{path}: the file names no classes, so they cannot be taken from it")
     return names
 
 
@@ -239,7 +239,7 @@ def _resume(
         kept = reader.metadata
         this, skipped = _last_pack(part.path, kept)
         if this["settings"] != settings:
-            found = "is complete, and was packed" if reader.complete else "can not be resumed, it was begun"
+            found = "is complete, and was packed" if reader.complete else "cannot be resumed, it was begun"
             raise Code.OTHER_SETTINGS.error(
                 f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
                 "give the same, or begin anew with `--overwrite`"
@@ -271,7 +271,7 @@ def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], lis
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
-        raise Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it can not be resumed") from err
+        raise Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it cannot be resumed") from err
     return {"first_record": first_record, "source": source, "settings": settings}, skipped
 
 
@@ -305,7 +305,7 @@ def _other_input(reader: Reader, what: str) -> FastRecordError:
         found = "is complete, and was packed from another input"
         ways_out = "`--append` adds files to it, `--overwrite` replaces it"
     else:
-        found = "can not be resumed, it was begun with another input"
+        found = "cannot be resumed, it was begun with another input"
         ways_out = "give that one, or begin anew with `--overwrite`"
     return Code.OTHER_INPUT.error(f"{reader.path}: {found}: {what}: {ways_out}")
 

@@ -209,7 +209,7 @@ class _PairPacker(Packer):
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         if UNREADABLE in reason:
-            way_out = "see that it can be read, or leave out all pairs that can not be with `--bad-files skip`"
+            way_out = "see that it can be read, or leave out all pairs that cannot be with `--bad-files skip`"
         else:
             way_out = "remove the pair, or leave out all that are no pairs of images with `--bad-files skip`"
         return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")

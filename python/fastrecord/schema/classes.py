@@ -75,7 +75,7 @@ def merge_classes(
         having = [os.fspath(reader.path) for reader, names in named if names is not None]
         known = f"{_some(having)} name classes" if having else "classes= names them"
         raise Code.NO_CLASSES.error(
-            f"labels can not be matched: {known}, {_some(without)} do not; "
+            f"labels cannot be matched: {known}, {_some(without)} do not; "
             "pack those again with `fastrecord pack --classes-from`"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}

@@ -90,7 +90,7 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 )
 @_option(
     "--on-error",
-    "A record that is damaged or can not be decoded: raise ends the run; skip leaves it out, logged and counted.",
+    "A record that is damaged or cannot be decoded: raise ends the run; skip leaves it out, logged and counted.",
     choices=OnError,
 )
 @_option(

@@ -416,7 +416,7 @@ class _Run:
     def _resume(self, state: dict[str, Any], path: Path) -> None:
         absent = [name for name in _NEEDED if name not in state]
         if absent:
-            raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} can not be resumed")
+            raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} cannot be resumed")
         # Settings that older versions did not store had only one value.
         then = {"data": "real", "shuffle": "full", **state["config"], "classes": state["classes"]}
         ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
@@ -427,14 +427,14 @@ class _Run:
         for name, value in ours.items():
             if then[name] != value:
                 raise TrainError(
-                    f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it can not be resumed so"
+                    f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it cannot be resumed so"
                 )
         self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
         try:
             self.learner.load_state_dict(state)
         except ValueError as error:
             # Raised on all ranks.
-            raise TrainError(f"{path} can not be resumed so: {error}") from error
+            raise TrainError(f"{path} cannot be resumed so: {error}") from error
         self.meter.load_state_dict(state["meter"])
         self.skips.load_state_dict(state.get("skips", self.skips.state_dict()))
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
