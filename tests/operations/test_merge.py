@@ -418,7 +418,7 @@ def test_the_command_merges_and_reports(one: Path, two: Path, tmp_path: Path) ->
     out = tmp_path / "out.frec"
     text = good("merge", one, two, "-o", out)
     assert text.startswith(f"{out}: 390 records in 3 classes, ")
-    assert "taken from the first that has it: source" in text
+    assert "taken from the first file that has it: source" in text
     assert rows(out) == rows(one) + rows(two)
     assert "exists already" in failed("merge", one, two, "-o", out)
     summary = json.loads(good("merge", one, two, "-o", out, "--overwrite", "--verify", "--json"))
