@@ -2,7 +2,7 @@
 //! writers for it.
 //!
 //! ```
-//! use fastrecord_core::{Access, DType, FieldType, Reader, Schema, Value, Writer, WriterOptions};
+//! use fastrecord_core::{Access, DType, FieldType, Reader, Schema, Value, Verify, Writer, WriterOptions};
 //!
 //! # fn main() -> fastrecord_core::Result<()> {
 //! let folder = tempfile::tempdir().unwrap();
@@ -15,7 +15,7 @@
 //!
 //! let reader = Reader::open(&path, Access::Mmap, None)?;
 //! let records = reader.resolve(&[1, 0])?;
-//! let (bytes, offsets) = reader.read_batch_copy(reader.field("data")?, &records, true, &|| false)?;
+//! let (bytes, offsets) = reader.read_batch_copy(reader.field("data")?, &records, Verify::Always, &|| false)?;
 //! assert_eq!((&bytes[..], &offsets[..]), (&b"secondfirst"[..], &[0, 6, 11][..]));
 //! # Ok(())
 //! # }
@@ -58,7 +58,7 @@ pub use format::field_type::FieldType;
 pub use format::layout::{FORMAT_VERSION, FileId};
 pub use format::layout::{from_hex, hex};
 pub use format::list::{ListItem, encode_numbers, list_items, list_numbers};
-pub use format::schema::{Field, Schema};
+pub use format::schema::{Field, FieldIndex, Schema};
 pub use image::size::image_size;
 pub use image::{Pixels, decode_image};
 pub use limits::MAX_DIMS;
@@ -79,6 +79,7 @@ pub use read::mapping::Mapping;
 pub use read::padded::largest_shape;
 pub use read::reader::Reader;
 pub use read::record::Datum;
+pub use read::records::Records;
 pub use read::seen::Verify;
 pub use read::snapshot::{Access, SnapshotId};
 pub use repair::salvage::{Loss, Salvage};

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use common::tape::{Faults, Tape, crash, newest, recovered};
 use common::{
-    ALL_TYPES, Cell, Rng, Row, all_types, append, append_all, assert_holds, folder, open, options, png, random_row,
-    read_by_batch, value,
+    ALL_TYPES, Cell, Nth, Rng, Row, all_types, append, append_all, assert_holds, folder, open, options, png,
+    random_row, read_by_batch, value,
 };
 use fastrecord_core::{
     Access, ColumnBytes, DType, Error, Field, FieldType, Mode, Reader, Result, Schema, Value, Writer, WriterOptions,
@@ -269,7 +269,8 @@ fn a_big_column_is_written_in_chunks_while_it_grows_and_is_one_chunk_after_close
     writer.close().unwrap();
     let reader = open(&path);
     let (_, ColumnBytes::Mapped(..)) = reader.column("score").unwrap() else { panic!("more than one chunk") };
-    let bytes = reader.values(1, &[0, 4_194_303, 4_194_304, COUNT as u64 - 1]).unwrap();
+    let bytes =
+        reader.values(reader.nth(1), &reader.records(&[0, 4_194_303, 4_194_304, COUNT as u64 - 1]).unwrap()).unwrap();
     let words: Vec<i64> = bytes.chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().unwrap())).collect();
     assert_eq!(words, [0, -4_194_303, -4_194_304, 1 - COUNT]);
 }

@@ -15,9 +15,9 @@ use std::thread;
 use common::damage::{self, KINDS, Sources};
 use common::places::{Place, footers, hit, is_exchanged, places};
 use common::rich::{self, Contents, contents};
-use common::{Rng, folder, never, options, torture};
+use common::{Nth, Rng, folder, never, options, torture};
 use fastrecord_core::{
-    Access, DType, Datum, Error, Field, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
+    Access, DType, Datum, Error, Field, FieldIndex, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
 };
 
 /// A copy of the file for one thread, which flips its bits.
@@ -38,7 +38,7 @@ fn read_all(path: &Path, access: Access) -> Result<(Reader, Contents)> {
 }
 
 /// The content of a view of one value, read without checksums, as by `reader[i]`.
-fn view(reader: &Reader, field: usize, record: u64) -> Result<Datum> {
+fn view(reader: &Reader, field: FieldIndex, record: u64) -> Result<Datum> {
     let mapped = reader.mapping().unwrap().bytes();
     Ok(match reader.datum(field, record, Verify::default())? {
         Datum::Payload(at, length) => Datum::Decompressed(mapped[at as usize..(at + length) as usize].to_vec()),
@@ -48,8 +48,8 @@ fn view(reader: &Reader, field: usize, record: u64) -> Result<Datum> {
 }
 
 /// The same for all records of a field, in one batch if the type has batch views.
-fn batch(reader: &Reader, field: usize, definition: &Field) -> Result<Vec<Datum>> {
-    let (records, kind): (Vec<u64>, _) = ((0..reader.len()).collect(), &definition.kind);
+fn batch(reader: &Reader, field: FieldIndex, definition: &Field) -> Result<Vec<Datum>> {
+    let (records, kind) = (reader.run(0..reader.len())?, &definition.kind);
     let viewed = kind.has_payloads() && !kind.holds_text() && !matches!(kind, FieldType::List(_));
     let ranges = if viewed { reader.view_batch(field, &records, Verify::default(), &never)? } else { None };
     let Some(ranges) = ranges else { return records.iter().map(|&record| view(reader, field, record)).collect() };
@@ -61,22 +61,16 @@ fn batch(reader: &Reader, field: usize, definition: &Field) -> Result<Vec<Datum>
         .collect())
 }
 
-fn fields(path: &Path) -> Result<(Reader, Vec<Field>)> {
-    let reader = Reader::open(path, Access::Mmap, Some(1))?;
-    let fields = reader.schema().fields().to_vec();
-    Ok((reader, fields))
-}
-
 /// Views of one record.
 fn record_views(path: &Path, record: u64) -> Result<Vec<Datum>> {
-    let (reader, fields) = fields(path)?;
-    (0..fields.len()).map(|field| view(&reader, field, record)).collect()
+    let reader = Reader::open(path, Access::Mmap, Some(1))?;
+    reader.schema().iter().map(|(field, _)| view(&reader, field, record)).collect()
 }
 
 /// Views of all records, field by field.
 fn batch_views(path: &Path) -> Result<Vec<Vec<Datum>>> {
-    let (reader, fields) = fields(path)?;
-    fields.iter().enumerate().map(|(number, field)| batch(&reader, number, field)).collect()
+    let reader = Reader::open(path, Access::Mmap, Some(1))?;
+    reader.schema().iter().map(|(field, definition)| batch(&reader, field, definition)).collect()
 }
 
 impl Bench<'_> {
@@ -297,7 +291,7 @@ fn judge(
     }
     for place in wanted.iter().take(20) {
         if let Place::Payload(field, record) = place {
-            match reader.payload(reader.field(field).unwrap(), *record, true) {
+            match reader.payload(reader.field(field).unwrap(), *record, Verify::Always) {
                 Err(error) if place.is_named_by(&error) => {}
                 other => return Err(format!("{place:?} was read as {other:?}")),
             }
@@ -309,7 +303,9 @@ fn judge(
         if hit.contains(&&place) || hidden(&place) {
             continue;
         }
-        let bytes = reader.payload(0, record, true).map_err(|error| format!("{place:?} is sound, but {error}"))?;
+        let bytes = reader
+            .payload(reader.nth(0), record, Verify::Always)
+            .map_err(|error| format!("{place:?} is sound, but {error}"))?;
         if crc32c::crc32c(&bytes) != sums[record as usize] {
             return Err(format!("{place:?} is sound, but other bytes were read"));
         }
@@ -332,8 +328,9 @@ fn damaged_pages_of_a_large_file_are_named_and_nothing_else_is() {
     let other = fs::read(&other).unwrap();
     let live = places(&sound, footers(&sound)[0]);
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-    let sums: Vec<u32> =
-        (0..reader.len()).map(|record| crc32c::crc32c(&reader.payload(0, record, true).unwrap())).collect();
+    let sums: Vec<u32> = (0..reader.len())
+        .map(|record| crc32c::crc32c(&reader.payload(reader.nth(0), record, Verify::Always).unwrap()))
+        .collect();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let sources = Sources { sound: &sound, other: &other, earlier: &earlier };
     let (mut failures, mut outcomes) = (Vec::new(), BTreeMap::<&str, u64>::new());

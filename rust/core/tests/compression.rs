@@ -6,9 +6,9 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{EXTENTS, Forge, Rng, VALUES, folder, never, options};
+use common::{EXTENTS, Forge, Nth, Rng, VALUES, folder, never, options};
 use fastrecord_core::{
-    Access, Codec, Copier, Datum, Error, FieldType, Mode, Reader, Schema, Value, Writer, WriterOptions,
+    Access, Codec, Copier, Datum, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer, WriterOptions,
 };
 use proptest::prelude::*;
 
@@ -53,20 +53,20 @@ fn append(writer: &mut Writer, rows: &[(Vec<u8>, String)]) {
 fn assert_holds(path: &Path, rows: &[(Vec<u8>, String)]) {
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(path, access, Some(2)).unwrap();
-        let records: Vec<u64> = (0..rows.len() as u64).rev().collect();
+        let records = reader.records((0..rows.len() as u64).rev().collect::<Vec<u64>>()).unwrap();
         assert_eq!(reader.len(), rows.len() as u64);
-        let texts = reader.strings(1, &records).unwrap();
-        let (all, starts) = reader.read_batch_copy(0, &records, true, &never).unwrap();
-        let (owned, ranges) = reader.read_batch_owned(0, &records, false, &never).unwrap();
-        let lengths = reader.lengths(0, &records).unwrap();
+        let texts = reader.strings(reader.nth(1), &records).unwrap();
+        let (all, starts) = reader.read_batch_copy(reader.nth(0), &records, Verify::Always, &never).unwrap();
+        let (owned, ranges) = reader.read_batch_owned(reader.nth(0), &records, Verify::Never, &never).unwrap();
+        let lengths = reader.lengths(reader.nth(0), &records).unwrap();
         assert_eq!(all, owned);
         for (i, &record) in records.iter().enumerate() {
             let (data, text) = &rows[record as usize];
             assert_eq!(texts[i].as_ref(), Some(text));
             assert!(all[starts[i] as usize..starts[i + 1] as usize] == data[..], "record {record}");
             assert_eq!((ranges[i], lengths[i]), (Some((starts[i], data.len() as u64)), data.len() as u64));
-            assert_eq!(&reader.payload(0, record, false).unwrap(), data);
-            match reader.datum(0, record, true).unwrap() {
+            assert_eq!(&reader.payload(reader.nth(0), record, Verify::Never).unwrap(), data);
+            match reader.datum(reader.nth(0), record, Verify::Always).unwrap() {
                 Datum::Decompressed(found) => assert_eq!(&found, data),
                 Datum::Payload(_, length) => assert_eq!(length, data.len() as u64),
                 other => panic!("{other:?}"),
@@ -117,7 +117,14 @@ fn large_batches_are_decompressed_on_several_threads() {
     append(&mut writer, &all);
     writer.close().unwrap();
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-    assert!(reader.lengths(0, &(0..60).collect::<Vec<_>>()).unwrap().iter().sum::<u64>() > 1 << 20);
+    assert!(
+        reader
+            .lengths(reader.nth(0), &reader.records(&(0..60).collect::<Vec<u64>>()).unwrap())
+            .unwrap()
+            .iter()
+            .sum::<u64>()
+            > 1 << 20
+    );
     assert_holds(&path, &all);
 }
 
@@ -137,12 +144,18 @@ fn values_are_stored_smaller_or_as_they_are() {
     assert_eq!((packed[1].codec, packed[1].level, packed[1].raw), (Codec::Zstd, Some(3), 0));
     writer.close().unwrap();
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-    assert!(matches!(reader.datum(0, 0, true).unwrap(), Datum::Payload(_, 50_000)));
-    assert!(matches!(reader.datum(0, 1, true).unwrap(), Datum::Decompressed(found) if found == zeros));
-    assert!(reader.view_batch(0, &[0, 2], false, &never).unwrap().is_some());
-    assert!(reader.view_batch(0, &[0, 1], false, &never).unwrap().is_none());
+    assert!(matches!(reader.datum(reader.nth(0), 0, Verify::Always).unwrap(), Datum::Payload(_, 50_000)));
+    assert!(
+        matches!(reader.datum(reader.nth(0), 1, Verify::Always).unwrap(), Datum::Decompressed(found) if found == zeros)
+    );
+    assert!(
+        reader.view_batch(reader.nth(0), &reader.records(&[0, 2]).unwrap(), Verify::Never, &never).unwrap().is_some()
+    );
+    assert!(
+        reader.view_batch(reader.nth(0), &reader.records(&[0, 1]).unwrap(), Verify::Never, &never).unwrap().is_none()
+    );
     // An uncompressed payload has the alignment that views need.
-    assert!(matches!(reader.datum(0, 2, true).unwrap(), Datum::Payload(at, 0) if at % 8 == 0));
+    assert!(matches!(reader.datum(reader.nth(0), 2, Verify::Always).unwrap(), Datum::Payload(at, 0) if at % 8 == 0));
 }
 
 #[test]
@@ -241,7 +254,8 @@ fn a_dictionary_is_trained_once_and_used_by_later_writers() {
     bytes[at + 100] ^= 4;
     fs::write(&path, &bytes).unwrap();
     let named = |error: Error| assert!(error.to_string().contains("dictionary "), "{error}");
-    named(Reader::open(&path, Access::Mmap, None).unwrap().strings(1, &[0]).unwrap_err());
+    let reader = Reader::open(&path, Access::Mmap, None).unwrap();
+    named(reader.strings(reader.nth(1), &reader.records(&[0]).unwrap()).unwrap_err());
     named(Writer::open(&path, None, None, &options(Mode::Append)).unwrap_err());
     assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().verify(&|| false).unwrap().errors.len(), 1);
 }
@@ -297,11 +311,19 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
             let access = if bit % 2 == 0 { Access::Mmap } else { Access::Pread };
             let reader = Reader::open(&path, access, None).unwrap();
             let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
-            damaged(reader.read_batch_copy(0, &[0], false, &never).unwrap_err());
-            damaged(reader.read_batch_owned(0, &[0], false, &never).unwrap_err());
-            damaged(reader.payload(0, 0, false).unwrap_err());
+            damaged(
+                reader
+                    .read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &never)
+                    .unwrap_err(),
+            );
+            damaged(
+                reader
+                    .read_batch_owned(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &never)
+                    .unwrap_err(),
+            );
+            damaged(reader.payload(reader.nth(0), 0, Verify::Never).unwrap_err());
             if access == Access::Mmap {
-                damaged(reader.datum(0, 0, false).unwrap_err());
+                damaged(reader.datum(reader.nth(0), 0, Verify::Never).unwrap_err());
             }
             assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
         }
@@ -338,7 +360,7 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
     let path = folder.path().join("x.frec");
     let stored = bomb(1000);
     let good = made_by_hand(&path, "bytes", 2, &stored, 1000);
-    assert_eq!(good.payload(0, 0, true).unwrap(), [0; 1000]);
+    assert_eq!(good.payload(good.nth(0), 0, Verify::Always).unwrap(), [0; 1000]);
     for (codec, stored, raw) in [
         (2, &stored[..], 999),
         (2, &stored, 1001),
@@ -354,9 +376,9 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
     ] {
         let reader = made_by_hand(&path, "bytes", codec, stored, raw);
         let read = [
-            reader.payload(0, 0, true).unwrap_err(),
-            reader.read_batch_copy(0, &[0], true, &never).unwrap_err(),
-            reader.datum(0, 0, false).unwrap_err(),
+            reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err(),
+            reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Always, &never).unwrap_err(),
+            reader.datum(reader.nth(0), 0, Verify::Never).unwrap_err(),
         ];
         for error in read {
             assert!(matches!(&error, Error::BadPayload { record: 0, field, .. } if field == "data"), "{error}");
@@ -366,7 +388,10 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
     let kinds = [("bytes", 3, 1000), ("bytes", 255, 1000), ("bytes", 2, 0), ("bytes", 2, stored.len() as u64)];
     for (kind, codec, raw) in kinds.into_iter().chain([("image", 2, 1000), ("bytes", 2, u64::MAX)]) {
         let reader = made_by_hand(&path, kind, codec, &stored, raw);
-        for error in [reader.payload(0, 0, true).unwrap_err(), reader.lengths(0, &[0]).unwrap_err()] {
+        for error in [
+            reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err(),
+            reader.lengths(reader.nth(0), &reader.records(&[0]).unwrap()).unwrap_err(),
+        ] {
             assert!(matches!(error, Error::BadExtent { record: 0, .. }), "{kind} {codec} {raw}: {error}");
         }
     }
@@ -380,18 +405,19 @@ fn a_bomb_is_refused_before_any_memory_is_asked_for() {
     let stored = bomb(raw);
     assert!(stored.len() * 1024 < raw);
     let reader = made_by_hand(&path, "bytes", 2, &stored, raw as u64);
-    let error = reader.payload(0, 0, true).unwrap_err();
+    let error = reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err();
     assert!(error.to_string().contains("no writer compresses so far"), "{error}");
     // Readers accept declared sizes up to 64 MiB. A writer stores a value uncompressed if readers
     // would refuse it.
     let reader = made_by_hand(&path, "bytes", 2, &bomb(raw - 1), raw as u64 - 1);
-    assert_eq!(reader.payload(0, 0, true).unwrap().len(), raw - 1);
+    assert_eq!(reader.payload(reader.nth(0), 0, Verify::Always).unwrap().len(), raw - 1);
     let path = folder.path().join("y.frec");
     let mut writer = create(&path, schema(ZSTD, LZ4));
     writer.append(&[Value::Bytes(&vec![0; raw]), Value::Str("")]).unwrap();
     assert_eq!(writer.compression()[0].stored, raw as u64);
     writer.close().unwrap();
-    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().payload(0, 0, true).unwrap().len(), raw);
+    let reader = Reader::open(&path, Access::Mmap, None).unwrap();
+    assert_eq!(reader.payload(reader.nth(0), 0, Verify::Always).unwrap().len(), raw);
 }
 
 #[test]
@@ -405,7 +431,8 @@ fn a_frame_that_names_an_unknown_dictionary_is_an_error() {
     let (text, mut stored) = (&lines[0], Vec::with_capacity(1000));
     let context = &mut zstd_safe::CCtx::create();
     context.compress_using_dict(&mut stored, text.as_bytes(), &dictionary, 3).unwrap();
-    let error = made_by_hand(&path, "bytes", 2, &stored, text.len() as u64).payload(0, 0, true).unwrap_err();
+    let reader = made_by_hand(&path, "bytes", 2, &stored, text.len() as u64);
+    let error = reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("a payload needs it"), "{error}");
 }
 

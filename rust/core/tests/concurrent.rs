@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Cell, Row, append, append_all, assert_holds, folder, never, open, options, read_by_batch};
-use fastrecord_core::{Access, DType, Error, FieldType, Mode, Reader, Schema, Value, Writer};
+use common::{Cell, Nth, Row, append, append_all, assert_holds, folder, never, open, options, read_by_batch};
+use fastrecord_core::{Access, DType, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer};
 
 fn schema() -> Schema {
     Schema::new([("data", FieldType::Bytes), ("key", FieldType::String), ("label", FieldType::Scalar(DType::Int64))])
@@ -273,8 +273,8 @@ fn a_forked_child_reads_batches_with_threads_of_its_own() {
     append_all(&mut writer, &large);
     writer.close().unwrap();
     let reader = open(&path);
-    let records: Vec<u64> = (0..16).collect();
-    let read = || reader.read_batch_copy(0, &records, true, &never).unwrap();
+    let records = reader.run(0..16).unwrap();
+    let read = || reader.read_batch_copy(reader.nth(0), &records, Verify::Always, &never).unwrap();
     let expected = read(); // the parent's threads are running now
     let child = fork(|| read() == expected && reader.verify(&|| false).unwrap().errors.is_empty());
     wait(child);

@@ -9,10 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use common::{
-    EXTENTS, Rng, Row, all_types, append_all, append_with_side, folder, never, open, options, random_row,
+    EXTENTS, Nth, Rng, Row, all_types, append_all, append_with_side, folder, never, open, options, random_row,
     read_by_batch, read_one_by_one, u32_at, u64_at, without_sizes,
 };
-use fastrecord_core::{Access, Error, Mode, Reader, Result, Writer};
+use fastrecord_core::{Access, Error, Mode, Reader, Result, Verify, Writer};
 use tempfile::TempDir;
 
 /// A small file of several commits in two sessions. The first session leaves its chunks for a later
@@ -240,12 +240,22 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         fs::write(sample.path(), &sample.bytes).unwrap();
         let reader = Reader::open(&sample.path(), access, None).unwrap();
         let mut out = [0; 1000];
-        reader.read_batch_into(0, &[0], &mut out, true, &never).unwrap();
+        reader
+            .read_batch_into(reader.nth(0), &reader.records(&[0]).unwrap(), &mut out, Verify::Always, &never)
+            .unwrap();
         File::options().write(true).open(sample.path()).unwrap().set_len(sample.bytes.len() as u64 - 1).unwrap();
         let truncated = |result: Error| matches!(result, Error::Truncated { .. });
-        assert!(truncated(reader.read_batch_into(0, &[0], &mut out, true, &never).unwrap_err()));
-        assert!(truncated(reader.read_batch_copy(0, &[0], true, &never).unwrap_err()));
-        assert!(truncated(reader.view_batch(0, &[0], false, &|| false).unwrap_err()));
+        assert!(truncated(
+            reader
+                .read_batch_into(reader.nth(0), &reader.records(&[0]).unwrap(), &mut out, Verify::Always, &never)
+                .unwrap_err()
+        ));
+        assert!(truncated(
+            reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Always, &never).unwrap_err()
+        ));
+        assert!(truncated(
+            reader.view_batch(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &|| false).unwrap_err()
+        ));
         assert!(truncated(reader.verify(&|| false).unwrap_err()));
         assert!(truncated(reader.refresh().unwrap_err()));
     }

@@ -6,8 +6,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Rng, folder, never, open, options, png};
-use fastrecord_core::{DType, Error, FieldType, Mode, OnError, Schema, Value, Writer};
+use common::{Nth, Rng, folder, never, open, options, png};
+use fastrecord_core::{DType, Error, FieldType, Mode, OnError, Schema, Value, Verify, Writer};
 
 /// More files than may wait in memory; most are small.
 fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
@@ -41,8 +41,11 @@ fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
     let reader = open(path);
     assert_eq!(reader.len(), files.len() as u64);
     for (record, (number, bytes)) in (0..).zip(files) {
-        assert_eq!(reader.payload(0, record, true).unwrap(), *bytes);
-        assert_eq!(reader.values(1, &[record]).unwrap(), number_of(*number).to_le_bytes());
+        assert_eq!(reader.payload(reader.nth(0), record, Verify::Always).unwrap(), *bytes);
+        assert_eq!(
+            reader.values(reader.nth(1), &reader.records(&[record]).unwrap()).unwrap(),
+            number_of(*number).to_le_bytes()
+        );
     }
     assert!(reader.verify(&|| false).unwrap().errors.is_empty());
 }

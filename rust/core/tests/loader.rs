@@ -12,7 +12,7 @@ use common::{folder, options};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Random, encode_jpeg};
 use fastrecord_core::{
     Access, BatchBuffer, Error, FieldType, Load, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader, Schema,
-    Spares, Value, Workload, Writer,
+    Spares, Value, Verify, Workload, Writer,
 };
 
 const SIDE: u32 = 16;
@@ -38,11 +38,10 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
 }
 
 fn plan(paths: &[PathBuf]) -> Arc<LoadPlan> {
-    let source =
-        |path: &PathBuf| LoadSource { reader: Reader::open(path, Access::Mmap, None).unwrap(), fields: vec![0] };
+    let source = |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap();
     let geometry = Geometry::RandomResizedCrop { size: (SIDE, SIDE), scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) };
     let sources = paths.iter().map(source).collect();
-    Arc::new(LoadPlan::new(sources, vec![geometry], true, DecodeOptions::default(), true).unwrap())
+    Arc::new(LoadPlan::new(sources, vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap())
 }
 
 fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader<LoadPlan> {

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use fastrecord_core::{Access, Error, FieldType, Reader, Schema, Value, Writer, WriterOptions};
+use fastrecord_core::{Access, Error, FieldType, Reader, Schema, Value, Verify, Writer, WriterOptions};
 
 const COUNT: u64 = 16;
 /// Large enough that a call that copies some records checks for an interrupt in between.
@@ -27,15 +27,15 @@ fn write(path: &Path) {
 
 /// Returns the result of copying all records if the file changes during the first copies, and of a
 /// later read.
-fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Error) {
+fn changed(access: Access, verify: Verify, change: impl Fn(&File)) -> (Error, Error) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.frec");
     write(&path);
     let reader = Reader::open(&path, access, Some(1)).unwrap();
-    let records: Vec<u64> = (0..COUNT).collect();
+    let records = reader.run(0..COUNT).unwrap();
     let mut out = vec![0; SIZE * COUNT as usize];
     let asked = Cell::new(0);
-    let outcome = reader.read_batch_into(0, &records, &mut out, verify, &|| {
+    let outcome = reader.read_batch_into(reader.field("data").unwrap(), &records, &mut out, verify, &|| {
         asked.set(asked.get() + 1);
         if asked.get() == 3 {
             change(&OpenOptions::new().write(true).open(&path).unwrap());
@@ -43,13 +43,13 @@ fn changed(access: Access, verify: bool, change: impl Fn(&File)) -> (Error, Erro
         false
     });
     assert!(asked.get() >= 3);
-    (outcome.unwrap_err(), reader.lengths(0, &[0]).unwrap_err())
+    (outcome.unwrap_err(), reader.lengths(reader.field("data").unwrap(), &reader.records(&[0]).unwrap()).unwrap_err())
 }
 
 #[test]
 fn a_file_cut_short_amid_a_call_is_an_error_of_this_call_and_of_later_ones() {
     for access in [Access::Mmap, Access::Pread] {
-        for verify in [true, false] {
+        for verify in [Verify::Always, Verify::Never] {
             // Truncate at the end of a page, within a page, and within the footer's own page.
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.frec");
@@ -71,7 +71,7 @@ fn a_file_cut_short_amid_a_call_is_an_error_of_this_call_and_of_later_ones() {
 #[test]
 fn a_file_cut_short_and_made_as_long_again_amid_a_call_gives_no_zeros() {
     // Without a mapping, only the checksum detects the change, if it is requested.
-    let ways = [(Access::Mmap, true), (Access::Mmap, false), (Access::Pread, false)];
+    let ways = [(Access::Mmap, Verify::Always), (Access::Mmap, Verify::Never), (Access::Pread, Verify::Never)];
     // Far from the end, within the footer's filler, and in its CRC alone.
     for cut in [4096 * 500, 2000, 4] {
         for (access, verify) in ways {
@@ -93,7 +93,7 @@ fn another_file_written_over_one_amid_a_call_is_an_error() {
     let other = folder.path().join("other.frec");
     write(&other);
     let bytes = std::fs::read(&other).unwrap();
-    for verify in [true, false] {
+    for verify in [Verify::Always, Verify::Never] {
         let (error, later) = changed(Access::Mmap, verify, |file| file.write_all_at(&bytes, 0).unwrap());
         for error in [error, later] {
             assert!(matches!(error, Error::Replaced { .. }), "{error}");
@@ -109,9 +109,9 @@ fn a_writer_that_appends_amid_a_call_disturbs_nobody() {
     let reader = Reader::open(&path, Access::Mmap, Some(1)).unwrap();
     let mut out = vec![0; SIZE * COUNT as usize];
     let appended = Cell::new(false);
-    let records: Vec<u64> = (0..COUNT).collect();
+    let records = reader.run(0..COUNT).unwrap();
     reader
-        .read_batch_into(0, &records, &mut out, true, &|| {
+        .read_batch_into(reader.field("data").unwrap(), &records, &mut out, Verify::Always, &|| {
             if !appended.replace(true) {
                 let options = WriterOptions { mode: fastrecord_core::Mode::Append, ..WriterOptions::default() };
                 let mut writer = Writer::open(&path, None, None, &options).unwrap();

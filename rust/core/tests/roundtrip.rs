@@ -6,11 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use common::{
-    Cell, Rng, Row, all_types, append, append_all, assert_holds, folder, never, open, options, png, random_row,
+    Cell, Nth, Rng, Row, all_types, append, append_all, assert_holds, folder, never, open, options, png, random_row,
     read_by_batch,
 };
 use fastrecord_core::{
-    Access, ColumnBytes, DType, Datum, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Writer, WriterOptions,
+    Access, ColumnBytes, DType, Datum, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Verify, Writer,
+    WriterOptions,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -99,11 +100,11 @@ proptest! {
         for (access, threads) in [(Access::Mmap, Some(1)), (Access::Mmap, None), (Access::Pread, None)] {
             let reader = Reader::open(&path, access, threads).unwrap();
             let records = reader.resolve(&picks).unwrap();
-            for field in 0..2 {
-                let single: Vec<Vec<u8>> = records.iter().map(|&r| reader.payload(field, r, true).unwrap()).collect();
+            for field in [reader.nth(0), reader.nth(1)] {
+                let single: Vec<Vec<u8>> = records.iter().map(|&r| reader.payload(field, r, Verify::Always).unwrap()).collect();
                 let joined = single.concat();
                 let mut out = vec![0xAA; joined.len() + 5];
-                let offsets = reader.read_batch_into(field, &records, &mut out, true, &never).unwrap();
+                let offsets = reader.read_batch_into(field, &records, &mut out, Verify::Always, &never).unwrap();
                 let mut expected = vec![0_u64];
                 for bytes in &single {
                     expected.push(expected.last().unwrap() + bytes.len() as u64);
@@ -111,23 +112,23 @@ proptest! {
                 prop_assert_eq!(&offsets, &expected);
                 prop_assert_eq!(&out[..joined.len()], &joined[..]);
                 prop_assert_eq!(&out[joined.len()..], &[0xAA; 5][..], "bytes behind the batch are left alone");
-                let (copy, _) = reader.read_batch_copy(field, &records, false, &never).unwrap();
+                let (copy, _) = reader.read_batch_copy(field, &records, Verify::Never, &never).unwrap();
                 prop_assert_eq!(&copy, &joined);
                 let lengths: Vec<u64> = single.iter().map(|bytes| bytes.len() as u64).collect();
                 prop_assert_eq!(reader.lengths(field, &records).unwrap(), lengths);
                 prop_assert_eq!(reader.prefetch(field, &records, &|| false).unwrap(), joined.len() as u64);
                 if let Some(map) = reader.mapping() {
-                    let views = reader.view_batch(field, &records, false, &|| false).unwrap().unwrap();
+                    let views = reader.view_batch(field, &records, Verify::Never, &|| false).unwrap().unwrap();
                     let bytes = views.iter().map(|view| {
                         let (offset, length) = view.unwrap();
                         &map.bytes()[offset as usize..(offset + length) as usize]
                     });
                     prop_assert_eq!(bytes.collect::<Vec<_>>().concat(), joined);
-                    reader.view_batch(field, &records, true, &never).unwrap();
+                    reader.view_batch(field, &records, Verify::Always, &never).unwrap();
                 }
             }
-            let texts = reader.strings(2, &records).unwrap();
-            let words = reader.values(3, &records).unwrap();
+            let texts = reader.strings(reader.nth(2), &records).unwrap();
+            let words = reader.values(reader.nth(3), &records).unwrap();
             let words: Vec<[u8; 8]> = words.chunks_exact(8).map(|word| word.try_into().unwrap()).collect();
             for (i, &record) in records.iter().enumerate() {
                 let row = &rows[record as usize];
@@ -302,7 +303,10 @@ fn an_empty_file_reads_as_such_and_can_be_appended_to() {
     assert_holds(&path, &[]);
     let reader = open(&path);
     assert!(reader.is_empty() && reader.tail_bytes() == 0);
-    assert_eq!(reader.read_batch_copy(0, &[], true, &never).unwrap(), (vec![], vec![0]));
+    assert_eq!(
+        reader.read_batch_copy(reader.nth(0), &reader.records(&[]).unwrap(), Verify::Always, &never).unwrap(),
+        (vec![], vec![0])
+    );
     assert!(matches!(reader.resolve(&[0]), Err(Error::OutOfRange { record: 0, len: 0, .. })));
     assert!(matches!(reader.resolve(&[-1]), Err(Error::OutOfRange { record: -1, len: 0, .. })));
     let row = random_row(&mut Rng(3), &all_types(), 10);
@@ -354,7 +358,11 @@ fn a_reader_sees_newer_commits_only_after_it_refreshed() {
     let new = old.refresh().unwrap().unwrap();
     assert_eq!((old.len(), new.len()), (3, 7));
     assert!(matches!(old.resolve(&[3]), Err(Error::OutOfRange { record: 3, len: 3, .. })));
-    assert_eq!(new.datum(1, 6, true).unwrap(), Datum::Int(3));
+    assert!(matches!(old.run(2..4), Err(Error::OutOfRange { record: 3, len: 3, .. })));
+    let checked_by_new = new.records(&[0, 3]).unwrap();
+    assert!(matches!(old.lengths(old.nth(0), &checked_by_new), Err(Error::OutOfRange { record: 3, len: 3, .. })));
+    assert!(matches!(old.payload(old.nth(0), 3, Verify::Once), Err(Error::OutOfRange { record: 3, len: 3, .. })));
+    assert_eq!(new.datum(new.nth(1), 6, Verify::Always).unwrap(), Datum::Int(3));
     assert_eq!(read_by_batch(&old).unwrap(), read_by_batch(&new).unwrap()[..3]);
     assert_eq!(common::column_bytes(&old, "label").unwrap().1.len(), 24);
 }
@@ -408,7 +416,7 @@ fn overwriting_takes_the_place_of_the_file_at_close_and_not_before() {
     writer.append(&[Value::Int(5)]).unwrap();
     writer.close().unwrap();
     assert_holds(&path, &[vec![Cell::Int(5)]]);
-    assert_eq!(old.payload(0, 0, true).unwrap(), b"old", "a reader keeps the file that it opened");
+    assert_eq!(old.payload(old.nth(0), 0, Verify::Always).unwrap(), b"old", "a reader keeps the file that it opened");
     assert!(matches!(old.refresh(), Err(Error::Replaced { .. })));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -495,7 +503,9 @@ fn a_buffer_that_is_too_small_is_left_alone() {
     (0..3).for_each(|i| _ = writer.append(&[Value::Bytes(&[i; 10]), Value::Int(0)]).unwrap());
     writer.close().unwrap();
     let mut out = [9; 29];
-    let error = open(&path).read_batch_into(0, &[0, 1, 2], &mut out, true, &never).unwrap_err();
+    let (reader, verify) = (open(&path), Verify::Always);
+    let records = reader.run(0..3).unwrap();
+    let error = reader.read_batch_into(reader.nth(0), &records, &mut out, verify, &never).unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { needed: 30, given: 29, .. }), "{error}");
     assert_eq!(out, [9; 29]);
 }
@@ -514,10 +524,9 @@ fn asking_for_the_wrong_thing_is_an_error_that_names_it() {
         for name in ["image", "data", "key", "label.width", "data.height"] {
             assert!(matches!(reader.column(name), Err(Error::FieldType { .. })), "{name}");
         }
-        assert!(matches!(reader.strings(0, &[0]), Err(Error::FieldType { .. })));
-        assert!(matches!(reader.values(2, &[0]), Err(Error::FieldType { .. })));
-        assert!(matches!(reader.lengths(3, &[0]), Err(Error::FieldType { .. })));
-        assert!(matches!(reader.values(77, &[0]), Err(Error::NoField { .. })));
+        assert!(matches!(reader.strings(reader.nth(0), &reader.records(&[0]).unwrap()), Err(Error::FieldType { .. })));
+        assert!(matches!(reader.values(reader.nth(2), &reader.records(&[0]).unwrap()), Err(Error::FieldType { .. })));
+        assert!(matches!(reader.lengths(reader.nth(3), &reader.records(&[0]).unwrap()), Err(Error::FieldType { .. })));
     }
 }
 
@@ -543,7 +552,8 @@ fn a_packed_file_as_a_payload_is_not_taken_for_the_file_itself() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[512..2048].fill(0);
     fs::write(&copy, bytes).unwrap();
-    assert_eq!(open(&copy).snapshot(), open(&path).snapshot());
-    assert_eq!(open(&copy).len(), 513);
-    assert_eq!(open(&copy).payload(0, 512, true).unwrap(), inner);
+    let copy = open(&copy);
+    assert_eq!(copy.snapshot(), open(&path).snapshot());
+    assert_eq!(copy.len(), 513);
+    assert_eq!(copy.payload(copy.nth(0), 512, Verify::Always).unwrap(), inner);
 }

@@ -6,11 +6,11 @@ mod common;
 use std::fs;
 use std::sync::Arc;
 
-use common::{Cell, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
+use common::{Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
     Access, BatchBuffer, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader, Schema, Spares,
-    Value, Workload, Writer,
+    Value, Verify, Workload, Writer,
 };
 
 fn row(rest: &[u8]) -> Row {
@@ -33,23 +33,23 @@ fn readers_hand_out_the_value_alone() {
     append_all(&mut writer, &rows);
     writer.close().unwrap();
     assert_holds(&path, &[&rows[..], &rows[..]].concat());
-    let all: Vec<u64> = (0..12).collect();
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, Some(2)).unwrap();
-        let lengths = reader.lengths(0, &all).unwrap();
+        let all = reader.run(0..12).unwrap();
+        let lengths = reader.lengths(reader.nth(0), &all).unwrap();
         assert_eq!(lengths[..6], lengths[6..]);
-        let views = reader.view_batch(0, &all, false, &never).unwrap().unwrap();
+        let views = reader.view_batch(reader.nth(0), &all, Verify::Never, &never).unwrap().unwrap();
         assert_eq!(views.into_iter().map(|view| view.unwrap().1).collect::<Vec<_>>(), lengths);
-        for verify in [false, true] {
-            let (bytes, starts) = reader.read_batch_copy(0, &all, verify, &never).unwrap();
+        for verify in [Verify::Never, Verify::Always] {
+            let (bytes, starts) = reader.read_batch_copy(reader.nth(0), &all, verify, &never).unwrap();
             assert_eq!(starts[12], 2 * lengths[..6].iter().sum::<u64>());
             assert!(!bytes.contains(&b's'));
-            assert_eq!(reader.payload(0, 3, verify).unwrap().len() as u64, lengths[3]);
+            assert_eq!(reader.payload(reader.nth(0), 3, verify).unwrap().len() as u64, lengths[3]);
         }
         // The whole value is requested from the kernel.
         let side = 1 + 8 + 100_000 + 1;
-        assert_eq!(reader.prefetch(0, &all, &never).unwrap(), lengths.iter().sum::<u64>() + side);
-        reader.view_batch(0, &all, true, &never).unwrap();
+        assert_eq!(reader.prefetch(reader.nth(0), &all, &never).unwrap(), lengths.iter().sum::<u64>() + side);
+        reader.view_batch(reader.nth(0), &all, Verify::Always, &never).unwrap();
     }
 }
 
@@ -68,14 +68,21 @@ fn damage_in_side_bytes_is_damage_of_the_payload() {
     let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
-        damaged(reader.read_batch_copy(0, &[0], true, &never).unwrap_err());
-        damaged(reader.payload(0, 0, true).unwrap_err());
+        damaged(
+            reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Always, &never).unwrap_err(),
+        );
+        damaged(reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err());
         assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
         let Cell::Image(image, _) = &value[0] else { panic!() };
-        assert_eq!(reader.read_batch_copy(0, &[0], false, &never).unwrap().0, *image);
+        assert_eq!(
+            reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &never).unwrap().0,
+            *image
+        );
         if access == Access::Mmap {
-            damaged(reader.view_batch(0, &[0], true, &never).unwrap_err());
-            damaged(reader.datum(0, 0, true).unwrap_err());
+            damaged(
+                reader.view_batch(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Always, &never).unwrap_err(),
+            );
+            damaged(reader.datum(reader.nth(0), 0, Verify::Always).unwrap_err());
         }
     }
 }
@@ -91,7 +98,8 @@ fn only_images_take_side_bytes() {
     assert!(error.to_string().contains("only images have side bytes"), "{error}");
     writer.append(&[value(b"")]).unwrap();
     writer.close().unwrap();
-    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().payload(0, 0, true).unwrap(), b"data");
+    let reader = Reader::open(&path, Access::Mmap, None).unwrap();
+    assert_eq!(reader.payload(reader.nth(0), 0, Verify::Always).unwrap(), b"data");
 }
 
 #[test]
@@ -117,9 +125,9 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
     }
     let [plain, ready] = paths.map(|path| {
         let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-        let source = LoadSource { reader, fields: vec![0] };
+        let source = LoadSource { fields: vec![reader.nth(0)], reader };
         let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
-        let plan = LoadPlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), true).unwrap();
+        let plan = LoadPlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
         let loader = Loader::start(Arc::new(plan), Arc::new(LoadCounters::default()), 2).unwrap();
         let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
         let buffer = Spares::new(1).take(60 * 40 * 30 * 3).unwrap();

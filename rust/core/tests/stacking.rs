@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use common::{folder, options};
 use fastrecord_core::{
     Access, ArrayType, BatchBuffer, DType, Error, FieldType, Load, LoadCounters, LoadSource, Loader, Mode, Reader,
-    Schema, Spares, StackPlan, Value, Workload, Writer,
+    Schema, Spares, StackPlan, Value, Verify, Workload, Writer,
 };
 
 const SMALL: usize = 6;
@@ -41,8 +41,9 @@ fn write(path: &Path, numbers: std::ops::Range<u64>) -> PathBuf {
 }
 
 fn plan(paths: &[PathBuf], access: Access) -> Arc<StackPlan> {
-    let source = |path: &PathBuf| LoadSource { reader: Reader::open(path, access, None).unwrap(), fields: vec![2, 0] };
-    Arc::new(StackPlan::new(paths.iter().map(source).collect(), true).unwrap())
+    let source =
+        |path: &PathBuf| LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap();
+    Arc::new(StackPlan::new(paths.iter().map(source).collect(), Verify::Always).unwrap())
 }
 
 fn submit(loader: &Loader<StackPlan>, spares: &Arc<Spares>, rows: &[u64]) -> Load {
@@ -135,11 +136,11 @@ fn a_damaged_block_of_a_column_fails_the_rows_in_it_and_each_of_them_once() {
 fn what_has_no_size_of_its_own_or_another_one_is_refused() {
     let folder = folder();
     let path = write(&folder.path().join("a.frec"), 0..3);
-    let open = |path: &Path| Reader::open(path, Access::Mmap, None).unwrap();
-    let text = StackPlan::new(vec![LoadSource { reader: open(&path), fields: vec![0, 1] }], true);
+    let open = |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap();
+    let plan = |sources| StackPlan::new(sources, Verify::Always);
+    let text = plan(vec![open(&["small", "key"])]);
     assert!(matches!(text, Err(Error::FieldType { field, .. }) if field == "key"));
-    let other =
-        [LoadSource { reader: open(&path), fields: vec![0] }, LoadSource { reader: open(&path), fields: vec![2] }];
-    assert!(matches!(StackPlan::new(other.to_vec(), true), Err(Error::FieldType { field, .. }) if field == "large"));
-    assert!(matches!(StackPlan::new(vec![], true), Err(Error::Plan(_))));
+    let other = vec![open(&["small"]), open(&["large"])];
+    assert!(matches!(plan(other), Err(Error::FieldType { field, .. }) if field == "large"));
+    assert!(matches!(plan(vec![]), Err(Error::Plan(_))));
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use common::{EXTENTS, Forge, Rng, VALUES, extent, folder, never, open, options};
 use fastrecord_core::{
-    Access, ArrayType, Column, DType, Error, FieldType, Mode, Reader, Result, Schema, Value, Writer, encode_list,
-    encode_numbers, hex,
+    Access, ArrayType, Column, DType, Error, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
+    encode_list, encode_numbers, hex,
 };
 use proptest::prelude::*;
 
@@ -118,13 +118,13 @@ fn append_all(writer: &mut Writer, rows: &[Vec<Item>]) {
 
 /// Reads everything in a file in every way; asserts that the ways agree.
 fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
-    let records: Vec<u64> = (0..reader.len()).collect();
+    let records = reader.run(0..reader.len()).unwrap();
     let mut rows = vec![Vec::new(); records.len()];
-    for (field, definition) in reader.schema().fields().iter().enumerate() {
+    for (field, definition) in reader.schema().iter() {
         let kind = &definition.kind;
         let (bytes, starts) = if kind.has_payloads() {
-            reader.view_batch(field, &records, true, &never)?;
-            reader.read_batch_copy(field, &records, true, &never)?
+            reader.view_batch(field, &records, Verify::Always, &never)?;
+            reader.read_batch_copy(field, &records, Verify::Always, &never)?
         } else {
             let bytes = reader.values(field, &records)?;
             let (_, column) = common::column_bytes(reader, &definition.name)?;
@@ -138,10 +138,10 @@ fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
             let value = &bytes[starts[i] as usize..starts[i + 1] as usize];
             match kind {
                 FieldType::List(_) => drop(reader.items(field, i as u64, value)?),
-                FieldType::Json => drop(reader.strings(field, &[i as u64])?),
+                FieldType::Json => drop(reader.strings(field, &reader.records(&[i as u64]).unwrap())?),
                 _ => {}
             }
-            reader.datum(field, i as u64, true)?;
+            reader.datum(field, i as u64, Verify::Always)?;
             row.push((value.to_vec(), shapes[i * dims..(i + 1) * dims].to_vec()));
         }
     }
@@ -361,20 +361,20 @@ fn an_array_whose_bytes_are_not_those_of_its_shape_is_refused() {
         let (_folder, path) = written(&forge);
         let reader = open(&path);
         let mut bad = Vec::new();
-        for field in 0..3 {
+        for (field, _) in reader.schema().iter() {
             let all = [
-                reader.shapes(field, &[0]).err(),
-                reader.lengths(field, &[0]).err(),
-                reader.view_batch(field, &[0], false, &never).err(),
-                reader.datum(field, 0, false).err(),
-                reader.read_batch_copy(field, &[0], false, &never).err(),
+                reader.shapes(field, &reader.records(&[0]).unwrap()).err(),
+                reader.lengths(field, &reader.records(&[0]).unwrap()).err(),
+                reader.view_batch(field, &reader.records(&[0]).unwrap(), Verify::Never, &never).err(),
+                reader.datum(field, 0, Verify::Never).err(),
+                reader.read_batch_copy(field, &reader.records(&[0]).unwrap(), Verify::Never, &never).err(),
             ];
             let errors = all.iter().flatten().count();
             for error in all.into_iter().flatten() {
                 assert!(matches!(error, Error::BadExtent { record: 0, .. }), "{error}");
             }
             if errors > 0 {
-                bad.push(field);
+                bad.push(field.position());
             }
         }
         bad
@@ -409,7 +409,7 @@ proptest! {
         }
         let (_folder, path) = written(&forge);
         let reader = open(&path);
-        for field in 0..rows.len() {
+        for (field, _) in reader.schema().iter() {
             match reader.items(field, 0, &payload) {
                 Ok(items) => prop_assert!(items.iter().all(|item| item.range.end <= payload.len())),
                 Err(error) => prop_assert!(matches!(error, Error::BadList { record: 0, .. }), "{}", error),

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::path::Path;
 
-use fastrecord_core::{Access, FieldType, Reader};
+use fastrecord_core::{Access, FieldType, Reader, Verify};
 
 use super::append::append_one;
 use super::bytes::{Input, chance, u32_at};
@@ -68,9 +68,10 @@ pub fn run(data: &[u8]) {
 
 /// Handles values that are too large to be read in all ways.
 fn large(reader: &Reader) {
-    let Ok(Some(value)) = reader.payload(0, 0, true).map(Some) else { return };
-    if matches!(reader.schema().fields()[0].kind, FieldType::List(_)) && value.len() as u64 <= CHEAP {
-        let _ = black_box(reader.items(0, 0, &value));
+    let Some((field, definition)) = reader.schema().iter().next() else { return };
+    let Ok(value) = reader.payload(field, 0, Verify::Always) else { return };
+    if matches!(definition.kind, FieldType::List(_)) && value.len() as u64 <= CHEAP {
+        let _ = black_box(reader.items(field, 0, &value));
     }
 }
 

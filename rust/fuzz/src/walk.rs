@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use fastrecord_core::image::DecodeOptions;
-use fastrecord_core::{ColumnBytes, Datum, FieldType, Ranges, Reader, largest_shape};
+use fastrecord_core::{ColumnBytes, Datum, FieldIndex, FieldType, Ranges, Reader, Records, Verify, largest_shape};
 
 /// Larger values are not copied; the target `payload` covers them.
 const LARGEST: u64 = 64 << 10;
@@ -36,13 +36,19 @@ struct Share {
     /// Whether the whole file is verified.
     verify: bool,
     /// Whether copies of batches check their checksums.
-    checks: &'static [bool],
+    checks: &'static [Verify],
     /// Number of images to decode.
     images: usize,
 }
 
-const ALL: Share =
-    Share { records: RECORDS, fields: FIELDS, first: 0, verify: true, checks: &[true, false], images: 4 };
+const ALL: Share = Share {
+    records: RECORDS,
+    fields: FIELDS,
+    first: 0,
+    verify: true,
+    checks: &[Verify::Always, Verify::Never],
+    images: 4,
+};
 
 impl Share {
     /// The part to read for an input: many inputs find more than a full read of each.
@@ -56,7 +62,7 @@ impl Share {
             fields: FEW_FIELDS,
             first: (draw >> 8) as usize,
             verify: draw.is_multiple_of(4),
-            checks: if draw & 16 == 0 { &[true] } else { &[false] },
+            checks: if draw & 16 == 0 { &[Verify::Always] } else { &[Verify::Never] },
             images: 1,
         }
     }
@@ -73,14 +79,13 @@ impl Share {
 /// Reads fields of some records, and calls every other method of the reader.
 pub fn everything(reader: &Reader, input: &[u8]) {
     let share = Share::of(input);
-    let records = share.records(reader.len());
     black_box((reader.metadata().len(), reader.complete(), reader.tail_bytes(), reader.bytes(), reader.snapshot()));
     black_box(reader.schema().describe());
     let _ = black_box(reader.resolve(&[0, -1, i64::MIN, i64::MAX]));
-    let fields = reader.schema().fields();
+    let Ok(records) = reader.records(share.records(reader.len())) else { return };
+    let fields: Vec<_> = reader.schema().iter().collect();
     for number in 0..fields.len().min(share.fields) {
-        let field = (share.first + number) % fields.len();
-        let definition = &fields[field];
+        let (field, definition) = fields[(share.first + number) % fields.len()];
         for part in ["", ".width", ".height", ".dim1"] {
             column(reader, field, &format!("{}{part}", definition.name), part.is_empty());
         }
@@ -97,7 +102,7 @@ pub fn everything(reader: &Reader, input: &[u8]) {
     let _ = black_box(reader.refresh());
 }
 
-fn column(reader: &Reader, field: usize, name: &str, main: bool) {
+fn column(reader: &Reader, field: FieldIndex, name: &str, main: bool) {
     let Ok((kind, bytes)) = reader.column(name) else { return };
     let bytes = match &bytes {
         ColumnBytes::Mapped(offset, length) => {
@@ -110,33 +115,38 @@ fn column(reader: &Reader, field: usize, name: &str, main: bool) {
     assert_eq!(bytes.len() as u64, reader.len() * width as u64, "column {name}");
     for record in [0, reader.len().saturating_sub(1)] {
         if main && record < reader.len() {
-            let value = reader.values(field, &[record]).expect("a value of a column that could be read");
+            let value = reader
+                .values(field, &reader.records(&[record]).unwrap())
+                .expect("a value of a column that could be read");
             assert_eq!(value, bytes[record as usize * width..][..width]);
         }
     }
 }
 
-fn values(reader: &Reader, field: usize, records: &[u64]) {
+fn values(reader: &Reader, field: FieldIndex, records: &Records<'_>) {
     let all = reader.values(field, records);
     let width = all.as_ref().map_or(0, |all| all.len() / records.len().max(1));
     for (i, &record) in records.iter().enumerate() {
-        let one = reader.values(field, &[record]);
+        let one = reader.values(field, &reader.records(&[record]).unwrap());
         if let (Ok(all), Ok(one)) = (&all, &one) {
             assert_eq!(&all[i * width..(i + 1) * width], one);
         }
-        let _ = black_box(reader.datum(field, record, true));
+        let _ = black_box(reader.datum(field, record, Verify::Always));
     }
     let _ = black_box(reader.shapes(field, records));
 }
 
-fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], share: Share) {
+fn payloads(reader: &Reader, field: FieldIndex, kind: &FieldType, records: &Records<'_>, share: Share) {
     let _ = black_box(reader.lengths(field, records));
     let _ = black_box(reader.prefetch(field, records, &never));
     // A damaged record must not hide the others.
-    let fits = |&&record: &&u64| reader.lengths(field, &[record]).is_ok_and(|lengths| lengths[0] <= LARGEST);
+    let fits = |&&record: &&u64| {
+        reader.lengths(field, &reader.records(&[record]).unwrap()).is_ok_and(|lengths| lengths[0] <= LARGEST)
+    };
     let good: Vec<u64> = records.iter().filter(fits).copied().collect();
+    let good = reader.records(good).expect("records of the file");
     let singles: Vec<Option<Vec<u8>>> = good.iter().map(|&record| one(reader, field, kind, record)).collect();
-    if let Ok(Some(ranges)) = reader.view_batch(field, &good, false, &never)
+    if let Ok(Some(ranges)) = reader.view_batch(field, &good, Verify::Never, &never)
         && let Some(map) = reader.random_mapping()
     {
         compare(&singles, &ranges, map.bytes());
@@ -150,7 +160,7 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
             compare(&singles, &ranges, &bytes);
         }
     }
-    let _ = black_box(reader.view_batch(field, &good, true, &never));
+    let _ = black_box(reader.view_batch(field, &good, Verify::Always, &never));
     if let FieldType::Array(array) = kind {
         let _ = black_box(reader.shapes(field, records));
         if let Ok(shapes) = reader.shapes(field, &good) {
@@ -160,16 +170,23 @@ fn payloads(reader: &Reader, field: usize, kind: &FieldType, records: &[u64], sh
     if kind.holds_bytes() {
         let options = DecodeOptions { max_pixels: PIXELS, ..DecodeOptions::default() };
         for &record in good.iter().take(share.images) {
-            let _ = black_box(reader.decode_batch(field, &[record], true, options, Some(1), &never));
+            let _ = black_box(reader.decode_batch(
+                field,
+                &reader.records(&[record]).unwrap(),
+                Verify::Always,
+                options,
+                Some(1),
+                &never,
+            ));
         }
     }
 }
 
 /// Reads one value separately, if its checksum is right.
-fn one(reader: &Reader, field: usize, kind: &FieldType, record: u64) -> Option<Vec<u8>> {
-    let _ = black_box(reader.payload(field, record, false));
-    let checked = reader.payload(field, record, true);
-    match (reader.datum(field, record, true), &checked) {
+fn one(reader: &Reader, field: FieldIndex, kind: &FieldType, record: u64) -> Option<Vec<u8>> {
+    let _ = black_box(reader.payload(field, record, Verify::Never));
+    let checked = reader.payload(field, record, Verify::Always);
+    match (reader.datum(field, record, Verify::Always), &checked) {
         (Ok(Datum::Payload(offset, length)), checked) => {
             if let (Some(map), Ok(bytes)) = (reader.mapping(), checked) {
                 assert_eq!(map.bytes()[offset as usize..(offset + length) as usize], bytes[..]);
@@ -201,10 +218,18 @@ fn compare(singles: &[Option<Vec<u8>>], ranges: &Ranges, bytes: &[u8]) {
     }
 }
 
-fn padded(reader: &Reader, field: usize, records: &[u64], most: &[u64], item: usize) {
+fn padded(reader: &Reader, field: FieldIndex, records: &Records<'_>, most: &[u64], item: usize) {
     let bytes = most.iter().try_fold((records.len() * item) as u64, |bytes, &dim| bytes.checked_mul(dim));
     if let Some(bytes) = bytes.filter(|&bytes| bytes <= 4 * LARGEST) {
         let mut out = vec![0; bytes as usize];
-        let _ = black_box(reader.read_batch_padded(field, records, most, &[7; 16][..item], &mut out, true, &never));
+        let _ = black_box(reader.read_batch_padded(
+            field,
+            records,
+            most,
+            &[7; 16][..item],
+            &mut out,
+            Verify::Always,
+            &never,
+        ));
     }
 }

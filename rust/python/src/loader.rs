@@ -47,8 +47,7 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
 fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSource>> {
     let source = |(reader, names): (PyRef<'_, Reader>, Vec<String>)| {
         let reader = reader.state()?.reader.clone();
-        let fields = names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?;
-        Ok(LoadSource { reader, fields })
+        LoadSource::new(reader, &names).map_err(to_py)
     };
     files.into_iter().map(source).collect()
 }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::file::storage::Storage;
 use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::Extent;
-use crate::format::schema::Field;
+use crate::format::schema::{Field, FieldIndex};
 use crate::read::reader::Reader;
 use crate::write::writer::{Mode, Writer, WriterOptions};
 
@@ -143,10 +143,10 @@ impl Copier {
 
     /// Copies the dictionaries that payloads of `source` may use. `fields` has the position in the
     /// source of each of this file's fields.
-    fn adopt_dictionaries(&mut self, source: &Reader, fields: &[usize]) -> Result<()> {
+    fn adopt_dictionaries(&mut self, source: &Reader, fields: &[FieldIndex]) -> Result<()> {
         let (path, file, limit) = (source.path(), &source.inner.file, source.inner.footer.offset);
         for (mine, &theirs) in fields.iter().enumerate() {
-            let Some(given) = source.field_at(theirs)?.compression.clone() else { continue };
+            let Some(given) = source.schema()[theirs].compression.clone() else { continue };
             for range in &given.dictionaries {
                 let bytes = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).map_err(|e| Error::io(path, e));
                 let read = |name: &str| range.read(path, name, limit, bytes);
@@ -163,13 +163,10 @@ impl Copier {
         renumber: &[Renumber],
         control: &dyn Control,
     ) -> Result<()> {
-        let last = match rows {
-            Rows::Run(run) => run.end.checked_sub(1),
-            Rows::Numbers(numbers) => numbers.iter().max().copied(),
-        };
-        if let Some(record) = last.filter(|&last| last >= source.len()) {
-            let (path, record) = (source.path().to_owned(), record.cast_signed());
-            return Err(Error::OutOfRange { path, record, len: source.len() });
+        match rows {
+            Rows::Run(run) if run.end > source.len() => return Err(source.out_of_range(run.end.cast_signed() - 1)),
+            Rows::Run(_) => {}
+            Rows::Numbers(numbers) => drop(source.records(*numbers)?),
         }
         let fields = self.fields_in(source)?;
         self.adopt_dictionaries(source, &fields)?;
@@ -199,10 +196,10 @@ impl Copier {
     }
 
     /// The position in the source of each field of the copy.
-    fn fields_in(&self, source: &Reader) -> Result<Vec<usize>> {
+    fn fields_in(&self, source: &Reader) -> Result<Vec<FieldIndex>> {
         let (mine, theirs) = (self.writer.schema(), source.schema());
-        let same = |mine: &Field| theirs.position(&mine.name).filter(|&i| theirs.fields()[i].kind == mine.kind);
-        let found: Option<Vec<usize>> = mine.fields().iter().map(same).collect();
+        let same = |mine: &Field| theirs.find(&mine.name).filter(|&i| theirs[i].kind == mine.kind);
+        let found: Option<Vec<FieldIndex>> = mine.fields().iter().map(same).collect();
         found.filter(|found| found.len() == theirs.fields().len()).ok_or_else(|| {
             let (path, found, given) = (source.path().display(), theirs.describe(), mine.describe());
             Error::Schema(format!("{path} has the fields {found}, and the copy {given}"))
@@ -212,7 +209,7 @@ impl Copier {
     fn copy_window(
         &mut self,
         source: &Reader,
-        fields: &[usize],
+        fields: &[FieldIndex],
         rows: &Rows<'_>,
         renumber: &[Renumber],
         control: &dyn Control,

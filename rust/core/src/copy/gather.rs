@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::{EXTENT_LEN, Extent};
 use crate::format::layout::u64_at;
+use crate::format::schema::FieldIndex;
 use crate::read::index::Column;
 use crate::read::reader::Reader;
 use crate::write::writer::Writer;
@@ -55,7 +56,7 @@ impl Rows<'_> {
     }
 }
 
-fn no_column(source: &Reader, field: usize) -> Error {
+fn no_column(source: &Reader, field: FieldIndex) -> Error {
     Error::corrupt(source.path(), "directory", format!("no column of field {}", source.name_of(field)))
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn extents_in(entries: &[u8]) -> impl Iterator<Item = &[u8; EXTENT_LE
 /// The stored extents of a window. Adds the locations of their payloads to `pieces`.
 pub(crate) fn gather_extents(
     source: &Reader,
-    field: usize,
+    field: FieldIndex,
     part: Part,
     number: usize,
     rows: &Rows<'_>,
@@ -104,7 +105,7 @@ pub(crate) fn gather_extents(
 /// Copies the entries of a column of values. `numbers` renumbers the values of an int64 field.
 pub(crate) fn copy_values(
     source: &Reader,
-    field: usize,
+    field: FieldIndex,
     rows: &Rows<'_>,
     numbers: Option<&[i64]>,
     writer: &mut Writer,
@@ -134,7 +135,7 @@ pub(crate) fn copy_values(
 
 fn renumber(
     source: &Reader,
-    field: usize,
+    field: FieldIndex,
     first: u64,
     values: &[u8],
     numbers: &[i64],
@@ -173,13 +174,12 @@ impl Reader {
     /// A damaged index, or a run that is out of range.
     pub fn stored_bytes(&self, run: Range<u64>) -> Result<Vec<u64>> {
         if run.end > self.len() {
-            let (path, record) = (self.path().to_owned(), run.end.cast_signed() - 1);
-            return Err(Error::OutOfRange { path, record, len: self.len() });
+            return Err(self.out_of_range(run.end.cast_signed() - 1));
         }
         self.check_file()?;
         let rows = Rows::Run(run);
         let mut bytes = vec![0; rows.len() as usize];
-        for (field, definition) in self.schema().fields().iter().enumerate() {
+        for (field, definition) in self.schema().iter() {
             let kind = &definition.kind;
             for part in (0..kind.parts()).map(Part) {
                 let Some((encoding, width)) = kind.column(part) else { continue };

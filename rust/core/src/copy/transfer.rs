@@ -9,6 +9,7 @@ use crate::control::Control;
 use crate::copy::pieces::{Piece, Stretch, stretches};
 use crate::error::{Error, Result};
 use crate::format::layout::{PAGE, u32_at};
+use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::sys;
 use crate::write::writer::Writer;
@@ -59,7 +60,7 @@ impl Span {
 }
 
 /// The field and the record of a piece.
-type Named<'a> = dyn Fn(&Piece) -> (usize, u64) + 'a;
+type Named<'a> = dyn Fn(&Piece) -> (FieldIndex, u64) + 'a;
 
 /// The state of copying one window.
 pub(crate) struct Transfer<'a> {

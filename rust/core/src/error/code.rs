@@ -20,6 +20,7 @@ impl Error {
             Self::TooLarge { .. } => "FR107",
             Self::Threads(_) => "FR103",
             Self::Interrupted => "FR104",
+            Self::Internal(_) => "FR108",
             Self::Unreadable { .. } => "FR105",
             Self::Lost { .. } => "FR106",
             Self::NotFrec { .. } => "FR201",

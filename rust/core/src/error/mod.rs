@@ -169,6 +169,9 @@ pub enum Error {
 
     #[error("interrupted")]
     Interrupted,
+
+    #[error("internal error: {0}: please report it")]
+    Internal(&'static str),
 }
 
 impl Error {

@@ -1,11 +1,26 @@
 //! `Schema` and `Field`: the fields of a file, and their rows as JSON.
 
+use std::ops::Index;
+
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::format::compression::{BadCompression, Compression};
 use crate::format::field_type::{BadType, FieldType};
 use crate::limits::{MAX_FIELDS, MAX_NAME_BYTES};
+
+/// The place of a field in a schema, which [`Schema::find`] and [`Schema::iter`] hand out.
+///
+/// Indexing the schema of another file with it may panic or return another field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FieldIndex(usize);
+
+impl FieldIndex {
+    /// The position in [`Schema::fields`].
+    pub fn position(self) -> usize {
+        self.0
+    }
+}
 
 /// A named, typed part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +168,16 @@ impl Schema {
         self.fields.remove(position)
     }
 
+    /// The fields with their indices, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (FieldIndex, &Field)> {
+        self.fields.iter().enumerate().map(|(position, field)| (FieldIndex(position), field))
+    }
+
+    /// The index of a field.
+    pub fn find(&self, name: &str) -> Option<FieldIndex> {
+        self.position(name).map(FieldIndex)
+    }
+
     /// The position of a field.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|f| f.name == name)
@@ -206,5 +231,13 @@ impl Schema {
     pub fn describe(&self) -> String {
         let parts: Vec<_> = self.fields.iter().map(|f| format!("{}: {}", f.name, f.kind)).collect();
         format!("{{{}}}", parts.join(", "))
+    }
+}
+
+impl Index<FieldIndex> for Schema {
+    type Output = Field;
+
+    fn index(&self, field: FieldIndex) -> &Field {
+        &self.fields[field.0]
     }
 }

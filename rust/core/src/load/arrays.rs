@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::load::decoding::nanos;
 use crate::load::loader::{Making, Recipe, add};
 use crate::load::sources::{LoadSource, Sources};
@@ -28,7 +29,7 @@ pub struct StackPlan {
     /// The buffers for fields whose values lie in columns.
     values: Vec<usize>,
     /// For each file, the fields of all buffers.
-    fields: Vec<Vec<usize>>,
+    fields: Vec<Vec<FieldIndex>>,
     /// Bytes per row of each buffer.
     row_bytes: Vec<usize>,
     verify: Verify,
@@ -52,8 +53,7 @@ impl StackPlan {
     /// # Errors
     /// There is no file, the files differ in their number of fields, or the values of a field
     /// differ in size.
-    pub fn new(mut sources: Vec<LoadSource>, verify: impl Into<Verify>) -> Result<Self> {
-        let verify = verify.into();
+    pub fn new(mut sources: Vec<LoadSource>, verify: Verify) -> Result<Self> {
         let Some(first) = sources.first() else { return Err(Error::Plan("there must be a file".to_owned())) };
         let count = first.fields.len();
         let mut sizes: Vec<Vec<usize>> = Vec::with_capacity(sources.len());
@@ -70,10 +70,10 @@ impl StackPlan {
                 return Err(source.reader.wrong_type(source.fields[at], &expected));
             }
         }
-        let kind =
-            |at: &usize| sources[0].reader.field_at(sources[0].fields[*at]).map(|field| field.kind.has_payloads());
-        let (payloads, values): (Vec<usize>, Vec<usize>) = (0..count).partition(|at| matches!(kind(at), Ok(true)));
-        let fields: Vec<Vec<usize>> = sources.iter().map(|source| source.fields.clone()).collect();
+        let (schema, of) = (sources[0].reader.schema(), &sources[0].fields);
+        let (payloads, values): (Vec<usize>, Vec<usize>) =
+            (0..count).partition(|&at| schema[of[at]].kind.has_payloads());
+        let fields: Vec<Vec<FieldIndex>> = sources.iter().map(|source| source.fields.clone()).collect();
         for source in &mut sources {
             source.fields = payloads.iter().map(|&at| source.fields[at]).collect();
         }
@@ -107,12 +107,12 @@ impl StackPlan {
                 let (reader, field) = (&self.sources[file].reader, self.fields[file][output]);
                 let records: Vec<u64> = run.iter().map(|&row| place(row).1).collect();
                 let out = &mut making.part.bytes[output][start * len..][..run.len() * len];
-                if reader.values_into(field, &records, out).is_ok() {
+                if reader.records(&records).and_then(|all| reader.values_into(field, &all, out)).is_ok() {
                     continue;
                 }
                 // One damaged block must not fail the records of other blocks.
                 for ((&row, &record), out) in run.iter().zip(&records).zip(out.chunks_exact_mut(len)) {
-                    if let Err(error) = reader.values_into(field, &[record], out) {
+                    if let Err(error) = reader.records(&[record]).and_then(|one| reader.values_into(field, &one, out)) {
                         failed.push((row, error));
                     }
                 }
@@ -145,8 +145,8 @@ impl StackPlan {
 }
 
 /// Returns the size of a field's values in bytes.
-fn value_bytes(source: &LoadSource, field: usize) -> Result<usize> {
-    let bytes = match &source.reader.field_at(field)?.kind {
+fn value_bytes(source: &LoadSource, field: FieldIndex) -> Result<usize> {
+    let bytes = match source.reader.kind(field) {
         FieldType::Scalar(dtype) => Some(dtype.size()),
         FieldType::Array(array) => array.nbytes().and_then(|bytes| usize::try_from(bytes).ok()),
         _ => None,

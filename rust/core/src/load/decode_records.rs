@@ -6,9 +6,11 @@ use crate::image::decode_image;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::format::schema::FieldIndex;
 use crate::image::DecodeOptions;
 use crate::parallel::pool::Pool;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 use crate::read::seen::Verify;
 
 impl Reader {
@@ -21,14 +23,14 @@ impl Reader {
     /// too.
     pub fn decode_batch(
         &self,
-        field: usize,
-        records: &[u64],
-        verify: impl Into<Verify>,
+        field: FieldIndex,
+        records: &Records<'_>,
+        verify: Verify,
         options: DecodeOptions,
         threads: Option<usize>,
         control: &dyn Control,
     ) -> Result<Vec<Pixels>> {
-        let (name, verify) = (self.field_at(field)?.name.clone(), verify.into());
+        let name = self.name_of(field);
         // The pool's threads may hold the job briefly after its end. Therefore take the images out
         // of the shared vector.
         let images: Arc<Vec<Mutex<Option<Pixels>>>> = Arc::new(records.iter().map(|_| Mutex::default()).collect());

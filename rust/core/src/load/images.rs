@@ -50,9 +50,8 @@ impl LoadPlan {
         outputs: Vec<Geometry>,
         flip: bool,
         decode: DecodeOptions,
-        verify: impl Into<Verify>,
+        verify: Verify,
     ) -> Result<Self> {
-        let verify = verify.into();
         let bad = |detail: String| Err(Error::Plan(detail));
         if sources.is_empty() || outputs.is_empty() {
             return bad("there must be a file and an image".to_owned());
@@ -62,7 +61,7 @@ impl LoadPlan {
                 return bad(format!("{} fields for {} images", source.fields.len(), outputs.len()));
             }
             for &field in &source.fields {
-                if !source.reader.field_at(field)?.kind.holds_bytes() {
+                if !source.reader.kind(field).holds_bytes() {
                     return Err(source.reader.wrong_type(field, "images are in fields of type image or bytes"));
                 }
             }

@@ -5,6 +5,7 @@ use std::ops::Index;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::layout::PAGE;
+use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::sys;
 
@@ -13,8 +14,8 @@ use crate::sys;
 pub struct LoadSource {
     /// The file.
     pub reader: Reader,
-    /// Field positions in its schema.
-    pub fields: Vec<usize>,
+    /// Fields of its schema.
+    pub fields: Vec<FieldIndex>,
 }
 
 /// Files whose records form one sequence of rows.
@@ -100,9 +101,19 @@ impl Sources {
 }
 
 impl LoadSource {
+    /// Looks the fields up by their names.
+    ///
+    /// # Errors
+    /// [`Error::NoField`].
+    pub fn new(reader: Reader, fields: &[impl AsRef<str>]) -> Result<Self> {
+        let fields = fields.iter().map(|name| reader.field(name.as_ref())).collect::<Result<_>>()?;
+        Ok(Self { reader, fields })
+    }
+
     /// Returns the extents of the records, for each field.
     pub(crate) fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
-        self.fields.iter().map(|&field| self.reader.extents(field, records)).collect()
+        let records = self.reader.records(records)?;
+        self.fields.iter().map(|&field| self.reader.extents(field, &records)).collect()
     }
 
     pub(crate) fn present(&self, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {

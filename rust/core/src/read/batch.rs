@@ -4,11 +4,13 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::memory;
 use crate::parallel::disjoint::fill_parts;
 use crate::parallel::pool::Pool;
 use crate::read::prefetch::{GROUP, WINDOW, groups_of};
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 use crate::read::seen::{Verify, is_set};
 
 /// Below this many bytes, waking another thread costs more than it saves.
@@ -41,10 +43,11 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field of single numbers.
-    pub fn lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
-        if let FieldType::Array(array) = &self.field_at(field)?.kind
+    pub fn lengths(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u64>> {
+        if let FieldType::Array(array) = self.kind(field)
             && let Some(bytes) = array.nbytes()
         {
+            self.own(records)?;
             return Ok(vec![bytes; records.len()]);
         }
         Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
@@ -55,11 +58,11 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
-    pub fn sizes(&self, field: usize) -> Result<(u64, u64)> {
+    pub fn sizes(&self, field: FieldIndex) -> Result<(u64, u64)> {
         const AT_ONCE: u64 = 16 << 10;
         let mut sizes = (0, 0);
         for first in (0..self.len()).step_by(AT_ONCE as usize) {
-            let records: Vec<u64> = (first..self.len().min(first + AT_ONCE)).collect();
+            let records = self.run(first..self.len().min(first + AT_ONCE))?;
             for extent in self.extents(field, &records)? {
                 sizes = (sizes.0 + extent.raw, sizes.1 + extent.stored);
             }
@@ -81,12 +84,12 @@ impl Reader {
     /// A damaged index, a field without payloads, a truncated file, or the first damaged payload.
     pub fn view_batch(
         &self,
-        field: usize,
-        records: &[u64],
-        verify: impl Into<Verify>,
+        field: FieldIndex,
+        records: &Records<'_>,
+        verify: Verify,
         control: &dyn Control,
     ) -> Result<Option<Ranges>> {
-        let (verify, extents) = (verify.into(), self.extents(field, records)?);
+        let extents = self.extents(field, records)?;
         if !extents.iter().all(Extent::is_plain) {
             return Ok(None);
         }
@@ -123,14 +126,14 @@ impl Reader {
     /// `out` have been written.
     pub fn read_batch_into(
         &self,
-        field: usize,
-        records: &[u64],
+        field: FieldIndex,
+        records: &Records<'_>,
         out: &mut [u8],
-        verify: impl Into<Verify>,
+        verify: Verify,
         control: &dyn Control,
     ) -> Result<Vec<u64>> {
-        if let FieldType::Array(array) = &self.field_at(field)?.kind
-            && let Some(bytes) = array.nbytes().filter(|_| !self.schema().fields()[field].kind.has_payloads())
+        if let FieldType::Array(array) = self.kind(field)
+            && let Some(bytes) = array.nbytes().filter(|_| !self.kind(field).has_payloads())
         {
             self.values_into(field, records, out)?;
             return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
@@ -138,7 +141,7 @@ impl Reader {
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
         self.all_there(field, records, &extents)?;
-        self.copy(field, records, extents, &starts, out, verify.into(), control)?;
+        self.copy(field, records, extents, &starts, out, verify, control)?;
         Ok(starts)
     }
 
@@ -148,14 +151,14 @@ impl Reader {
     /// As [`Reader::read_batch_into`].
     pub fn read_batch_copy(
         &self,
-        field: usize,
-        records: &[u64],
-        verify: impl Into<Verify>,
+        field: FieldIndex,
+        records: &Records<'_>,
+        verify: Verify,
         control: &dyn Control,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let extents = self.extents(field, records)?;
         self.all_there(field, records, &extents)?;
-        self.copy_to_new(field, records, extents, verify.into(), control)
+        self.copy_to_new(field, records, extents, verify, control)
     }
 
     /// As [`Reader::read_batch_copy`], but returns the offset and length of each value in the
@@ -165,14 +168,14 @@ impl Reader {
     /// As [`Reader::read_batch_copy`], except for missing values.
     pub fn read_batch_owned(
         &self,
-        field: usize,
-        records: &[u64],
-        verify: impl Into<Verify>,
+        field: FieldIndex,
+        records: &Records<'_>,
+        verify: Verify,
         control: &dyn Control,
     ) -> Result<(Vec<u8>, Ranges)> {
         let extents = self.extents(field, records)?;
         let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
-        let (bytes, starts) = self.copy_to_new(field, records, extents, verify.into(), control)?;
+        let (bytes, starts) = self.copy_to_new(field, records, extents, verify, control)?;
         let ranges = starts.windows(2).zip(missing);
         let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
         Ok((bytes, ranges))
@@ -180,7 +183,7 @@ impl Reader {
 
     fn copy_to_new(
         &self,
-        field: usize,
+        field: FieldIndex,
         records: &[u64],
         extents: Vec<Extent>,
         verify: Verify,
@@ -195,7 +198,7 @@ impl Reader {
         Ok((out, starts))
     }
 
-    fn all_there(&self, field: usize, records: &[u64], extents: &[Extent]) -> Result<()> {
+    fn all_there(&self, field: FieldIndex, records: &[u64], extents: &[Extent]) -> Result<()> {
         match extents.iter().position(|e| e.missing) {
             Some(i) => Err(self.missing(field, records[i])),
             None => Ok(()),
@@ -214,7 +217,7 @@ impl Reader {
     #[allow(clippy::too_many_arguments)] // one private step of the two methods above
     fn copy(
         &self,
-        field: usize,
+        field: FieldIndex,
         records: &[u64],
         extents: Vec<Extent>,
         starts: &[u64],
@@ -246,7 +249,7 @@ impl Reader {
     #[allow(clippy::too_many_arguments)] // as above
     fn copy_alone(
         &self,
-        field: usize,
+        field: FieldIndex,
         records: &[u64],
         extents: &[Extent],
         starts: &[u64],
@@ -276,7 +279,7 @@ impl Reader {
     /// Checks the CRCs of records' payloads in place in the mapping, on all threads.
     fn check_all(
         &self,
-        field: usize,
+        field: FieldIndex,
         records: Vec<u64>,
         extents: Vec<Extent>,
         verify: Verify,

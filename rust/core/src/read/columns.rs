@@ -6,8 +6,10 @@ use crate::error::{Error, Result};
 use crate::format::chunk::Part;
 use crate::format::dtype::ArrayType;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::memory;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 
 /// A column's bytes: in the mapping, or in memory.
 #[derive(Debug, Clone)]
@@ -23,7 +25,7 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged column, a field of another type, or a record without a value.
-    pub fn values(&self, field: usize, records: &[u64]) -> Result<Vec<u8>> {
+    pub fn values(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u8>> {
         let mut out = memory::zeros(self.values_width(field)?.saturating_mul(records.len()))?;
         self.values_into(field, records, &mut out)?;
         Ok(out)
@@ -33,22 +35,23 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::values`], and [`Error::BufferTooSmall`].
-    pub fn values_into(&self, field: usize, records: &[u64], out: &mut [u8]) -> Result<()> {
+    pub fn values_into(&self, field: FieldIndex, records: &Records<'_>, out: &mut [u8]) -> Result<()> {
         let needed = self.values_width(field)?.saturating_mul(records.len());
         let given = out.len() as u64;
         let Some(out) = out.get_mut(..needed) else {
             return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed: needed as u64, given });
         };
+        self.own(records)?;
         self.check_file()?;
-        self.main_column(field)?.gather(self.path(), records, out, |i| self.missing(field, records[i]))
+        self.main_column(field).gather(self.path(), records, out, |i| self.missing(field, records[i]))
     }
 
     /// Bytes of a value stored in the field's column.
-    fn values_width(&self, field: usize) -> Result<usize> {
-        if self.field_at(field)?.kind.has_payloads() {
+    fn values_width(&self, field: FieldIndex) -> Result<usize> {
+        if self.kind(field).has_payloads() {
             return Err(self.wrong_type(field, "its values are not in its column"));
         }
-        Ok(self.main_column(field)?.width)
+        Ok(self.main_column(field).width)
     }
 
     /// All values of a column and their type, after checking every block. Columns are `label`,
@@ -76,7 +79,7 @@ impl Reader {
             _ => (name, Part::MAIN),
         };
         let field = self.field(base)?;
-        let kind = &self.field_at(field)?.kind;
+        let kind = self.kind(field);
         let index = &self.inner.index;
         let no_column = || self.wrong_type(field, &format!("it has no column {name:?}"));
         let column = index.column(field, part).ok_or_else(no_column)?;
@@ -100,7 +103,7 @@ impl Reader {
             return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
         }
         let number = index.columns().iter().position(|c| std::ptr::eq(c, column)).unwrap_or_default();
-        let Some(cell) = self.inner.copies.get(number) else { return Err(self.no_field(name)) };
+        let Some(cell) = self.inner.copies.get(number) else { return Err(no_column()) };
         if cell.get().is_none() {
             if let Some(record) = column.first_missing(self.len()) {
                 return Err(self.missing(field, record));

@@ -5,24 +5,34 @@ use crate::format::chunk::Part;
 use crate::format::dtype::{ArrayType, shape_text};
 use crate::format::extent::{EXTENT_LEN, Extent};
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::memory;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 
 /// Payloads of arrays and lists begin at multiples of this, in bytes.
 const ARRAY_ALIGN: u64 = 64;
 
 impl Reader {
-    /// The extents of records that [`Reader::resolve`] returned. Extents of arrays fit their
-    /// shapes.
-    pub(crate) fn extents(&self, field: usize, records: &[u64]) -> Result<Vec<Extent>> {
-        let kind = &self.field_at(field)?.kind;
+    /// The extent of one record.
+    pub(crate) fn extent(&self, field: FieldIndex, record: u64) -> Result<Extent> {
+        match self.extents(field, &self.records(std::slice::from_ref(&record))?)?[..] {
+            [extent] => Ok(extent),
+            _ => Err(Error::Internal("the lookup of one record found no extent, or several")),
+        }
+    }
+
+    /// The extents of records. Extents of arrays fit their shapes.
+    pub(crate) fn extents(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<Extent>> {
+        let kind = self.kind(field);
         if !kind.has_payloads() {
             return Err(self.wrong_type(field, "it has no payloads"));
         }
+        self.own(records)?;
         self.check_file()?;
         let (limit, image) = (self.inner.footer.offset, *kind == FieldType::Image);
         let mut extents = memory::room(records.len())?;
-        self.main_column(field)?.for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
+        self.main_column(field).for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
                 Some(bytes) => match Extent::decode(bytes, limit) {
                     Some(extent) if if image { extent.is_plain() } else { extent.side() == 0 } => extent,
@@ -50,7 +60,13 @@ impl Reader {
     }
 
     /// The further checks of the extents of arrays and lists.
-    fn check_extents(&self, field: usize, kind: &FieldType, records: &[u64], extents: &[Extent]) -> Result<()> {
+    fn check_extents(
+        &self,
+        field: FieldIndex,
+        kind: &FieldType,
+        records: &Records<'_>,
+        extents: &[Extent],
+    ) -> Result<()> {
         for (i, extent) in extents.iter().enumerate() {
             if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
                 let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
@@ -73,10 +89,11 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field of another type.
-    pub fn shapes(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
-        match &self.field_at(field)?.kind {
+    pub fn shapes(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u64>> {
+        match self.kind(field) {
             FieldType::Array(array) if array.nbytes().is_some() => {
                 let shape: Vec<u64> = array.shape().iter().flatten().copied().collect();
+                self.own(records)?;
                 Ok(shape.repeat(records.len()))
             }
             FieldType::Array(array) => {
@@ -88,14 +105,20 @@ impl Reader {
     }
 
     /// The shapes of arrays, without gaps; zeros for a missing value.
-    fn shapes_of(&self, field: usize, array: &ArrayType, records: &[u64], extents: &[Extent]) -> Result<Vec<u64>> {
+    fn shapes_of(
+        &self,
+        field: FieldIndex,
+        array: &ArrayType,
+        records: &Records<'_>,
+        extents: &[Extent],
+    ) -> Result<Vec<u64>> {
         let variable = array.variable();
         // An unknown dimension keeps a value that no array has.
         let mut dims = vec![u64::MAX; records.len() * variable];
         if variable > 1 {
             for part in 0..variable {
                 let column = self.inner.index.column(field, Part(1 + part as u8));
-                let column = column.ok_or_else(|| self.no_field(&field.to_string()))?;
+                let column = column.ok_or(Error::Internal("an array of a variable shape has no column for it"))?;
                 column.for_each::<8>(self.path(), records, |i, entry| {
                     if let Some(entry) = entry {
                         dims[i * variable + part] = u64::from_le_bytes(*entry);
@@ -125,7 +148,7 @@ impl Reader {
         Ok(shapes)
     }
 
-    pub(crate) fn bad_extent(&self, field: usize, record: u64, detail: String) -> Error {
+    pub(crate) fn bad_extent(&self, field: FieldIndex, record: u64, detail: String) -> Error {
         Error::BadExtent { path: self.path().to_owned(), record, field: self.name_of(field), detail }
     }
 }
@@ -146,7 +169,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::lengths`](crate::Reader::lengths).
-    pub fn side_lengths(&self, field: usize, records: &[u64]) -> Result<Vec<u64>> {
+    pub fn side_lengths(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u64>> {
         Ok(self.extents(field, records)?.iter().map(Extent::side).collect())
     }
 }

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Part};
 use crate::format::directory::decode_directory;
 use crate::format::layout::{BLOCK, Footer};
-use crate::format::schema::Schema;
+use crate::format::schema::{FieldIndex, Schema};
 use crate::read::chunk::ChunkData;
+use crate::read::records::Records;
 use crate::read::source::Source;
 
 /// Called with a number of records and their entries; `None` if they have no entries.
@@ -59,10 +60,15 @@ impl Index {
         Ok(Self { columns, by_field })
     }
 
-    /// A column of the field at a position in the schema; `None` if its type has no such part.
-    pub(crate) fn column(&self, field: usize, part: Part) -> Option<&Column> {
-        let &(first, parts) = self.by_field.get(field)?;
+    /// A column of a field; `None` if its type has no such part.
+    pub(crate) fn column(&self, field: FieldIndex, part: Part) -> Option<&Column> {
+        let (first, parts) = self.by_field[field.position()];
         if part.0 < parts { self.columns.get(first + usize::from(part.0)) } else { None }
+    }
+
+    /// The column of the field's values or extents.
+    pub(crate) fn main(&self, field: FieldIndex) -> &Column {
+        &self.columns[self.by_field[field.position()].0]
     }
 
     pub(crate) fn columns(&self) -> &[Column] {
@@ -81,14 +87,12 @@ impl Column {
 
     /// Calls `each` with the entry of each record, in the given order. An entry is `None` where the
     /// field is missing.
-    ///
-    /// The caller must have checked the records against the record count.
     #[allow(clippy::inline_always)] // the loop over a batch's records; measured
     #[inline(always)]
     pub(crate) fn for_each<const WIDTH: usize>(
         &self,
         path: &Path,
-        records: &[u64],
+        records: &Records<'_>,
         mut each: impl FnMut(usize, Option<&[u8; WIDTH]>) -> Result<()>,
     ) -> Result<()> {
         self.walk(path, records, WIDTH, |i, entry| each(i, entry.and_then(|entry| entry.try_into().ok())))
@@ -99,7 +103,7 @@ impl Column {
     pub(crate) fn gather(
         &self,
         path: &Path,
-        records: &[u64],
+        records: &Records<'_>,
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
@@ -129,7 +133,7 @@ impl Column {
     fn gather_of<const WIDTH: usize>(
         &self,
         path: &Path,
-        records: &[u64],
+        records: &Records<'_>,
         out: &mut [u8],
         missing: impl Fn(usize) -> Error,
     ) -> Result<()> {
@@ -148,7 +152,7 @@ impl Column {
     fn walk(
         &self,
         path: &Path,
-        records: &[u64],
+        records: &Records<'_>,
         width: usize,
         mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
@@ -165,7 +169,7 @@ impl Column {
         file: Option<&'a [u8]>,
         mut chunk: &'a ChunkData,
         path: &Path,
-        records: &[u64],
+        records: &Records<'_>,
         width: usize,
         mut each: impl FnMut(usize, Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {

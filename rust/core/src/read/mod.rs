@@ -13,6 +13,7 @@ pub(crate) mod payload;
 pub(crate) mod prefetch;
 pub(crate) mod reader;
 pub(crate) mod record;
+pub(crate) mod records;
 pub(crate) mod seal;
 pub(crate) mod seen;
 pub(crate) mod snapshot;

@@ -5,19 +5,21 @@ use crate::error::{Error, Result};
 use crate::format::dtype::ArrayType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::parallel::disjoint::fill_parts;
 use crate::parallel::pool::Pool;
 use crate::read::payload::resized;
 use crate::read::prefetch::groups_of;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 use crate::read::seen::Verify;
 use crate::read::source::Source;
 
 /// The payloads of a batch, for work that needs each payload as a whole.
 struct PayloadSource {
     reader: Reader,
-    field: usize,
-    records: Vec<u64>,
+    field: FieldIndex,
+    records: Records<'static>,
     extents: Vec<Extent>,
 }
 
@@ -47,7 +49,7 @@ impl PayloadSource {
 impl Reader {
     /// Looks up the extents of records, and asks the kernel for the payloads if they may not be in
     /// memory.
-    fn payload_source(&self, field: usize, records: &[u64]) -> Result<PayloadSource> {
+    fn payload_source(&self, field: FieldIndex, records: &Records<'_>) -> Result<PayloadSource> {
         let extents = self.extents(field, records)?;
         if let Some(i) = extents.iter().position(|e| e.missing) {
             return Err(self.missing(field, records[i]));
@@ -55,7 +57,7 @@ impl Reader {
         if self.disk_was_read() {
             self.ask_all(&extents);
         }
-        Ok(PayloadSource { reader: self.clone(), field, records: records.to_vec(), extents })
+        Ok(PayloadSource { reader: self.clone(), field, records: records.clone().into_owned(), extents })
     }
 
     /// Copies the arrays of records into `out` on all threads, each in a block of the shape `most`.
@@ -68,18 +70,18 @@ impl Reader {
     #[allow(clippy::too_many_arguments)]
     pub fn read_batch_padded(
         &self,
-        field: usize,
-        records: &[u64],
+        field: FieldIndex,
+        records: &Records<'_>,
         most: &[u64],
         value: &[u8],
         out: &mut [u8],
-        verify: impl Into<Verify>,
+        verify: Verify,
         control: &dyn Control,
     ) -> Result<()> {
-        let FieldType::Array(array) = &self.field_at(field)?.kind else {
+        let FieldType::Array(array) = self.kind(field) else {
             return Err(self.wrong_type(field, "it holds no arrays"));
         };
-        let (item, verify) = (array.dtype().size(), verify.into());
+        let item = array.dtype().size();
         let (dims, given) = (array.shape().len(), out.len() as u64);
         let block = most.iter().try_fold(item as u64, |bytes, &dim| bytes.checked_mul(dim));
         let needed = block.and_then(|block| block.checked_mul(records.len() as u64)).unwrap_or(u64::MAX);

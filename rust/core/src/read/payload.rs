@@ -9,6 +9,7 @@ use crate::codec;
 use crate::error::{Error, Result};
 use crate::format::dictionary::Dictionary;
 use crate::format::extent::Extent;
+use crate::format::schema::{Field, FieldIndex};
 use crate::memory;
 use crate::read::reader::Reader;
 use crate::read::seen::{Verify, is_set};
@@ -32,7 +33,7 @@ impl Reader {
     #[inline]
     pub(crate) fn with_mapped<T>(
         &self,
-        field: usize,
+        field: FieldIndex,
         records: &[u64],
         extents: &[Extent],
         work: impl FnOnce(Option<&[u8]>) -> Result<T>,
@@ -51,7 +52,7 @@ impl Reader {
     /// Copies a value to `out`, which must have its size.
     pub(crate) fn copy_one(
         &self,
-        field: usize,
+        field: FieldIndex,
         record: u64,
         extent: &Extent,
         out: &mut [u8],
@@ -68,7 +69,7 @@ impl Reader {
     pub(crate) fn copy_from(
         &self,
         mapped: Option<&[u8]>,
-        field: usize,
+        field: FieldIndex,
         record: u64,
         extent: &Extent,
         out: &mut [u8],
@@ -118,19 +119,25 @@ impl Reader {
 
     /// Whether the CRC of a payload that is read in place from the mapping must be checked. The
     /// check may take long.
-    pub fn is_due(&self, field: usize, record: u64, verify: Verify) -> bool {
+    pub fn is_due(&self, field: FieldIndex, record: u64, verify: Verify) -> bool {
         Self::is_due_in(self.inner.seen.bits(field), record, verify)
     }
 
     /// Remembers that a payload in the mapping is intact.
-    pub(crate) fn remember(&self, field: usize, record: u64, verify: Verify) {
+    pub(crate) fn remember(&self, field: FieldIndex, record: u64, verify: Verify) {
         if verify == Verify::Once {
             self.inner.seen.set(field, record);
         }
     }
 
     /// Checks the CRCs of payloads in place in the mapping. Does nothing without a mapping.
-    pub(crate) fn check_mapped(&self, field: usize, records: &[u64], extents: &[Extent], verify: Verify) -> Result<()> {
+    pub(crate) fn check_mapped(
+        &self,
+        field: FieldIndex,
+        records: &[u64],
+        extents: &[Extent],
+        verify: Verify,
+    ) -> Result<()> {
         self.with_mapped(field, records, extents, |mapped| {
             let Some(mapped) = mapped else { return Ok(()) };
             for (&record, extent) in records.iter().zip(extents) {
@@ -145,11 +152,11 @@ impl Reader {
         })
     }
 
-    pub(crate) fn check_crc(&self, field: usize, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn check_crc(&self, field: FieldIndex, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
         self.compare_crc(field, record, extent.crc, crate::format::crc::crc32c(bytes))
     }
 
-    pub(crate) fn compare_crc(&self, field: usize, record: u64, stored: u32, computed: u32) -> Result<()> {
+    pub(crate) fn compare_crc(&self, field: FieldIndex, record: u64, stored: u32, computed: u32) -> Result<()> {
         if stored == computed {
             return Ok(());
         }
@@ -161,7 +168,7 @@ impl Reader {
     ///
     /// Always verifies the CRC, even with [`Verify::Never`]: decoders miss some corruption and then
     /// return garbage. The check is cheap compared to decompression.
-    pub(crate) fn decompress_one(&self, field: usize, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn decompress_one(&self, field: FieldIndex, record: u64, extent: &Extent, out: &mut [u8]) -> Result<()> {
         match &self.inner.random {
             Source::Mapped(map) => {
                 let outcome =
@@ -181,7 +188,7 @@ impl Reader {
     }
 
     /// Decompresses a value into new memory.
-    pub(crate) fn decompressed(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+    pub(crate) fn decompressed(&self, field: FieldIndex, record: u64, extent: &Extent) -> Result<Vec<u8>> {
         let mut value = Vec::new();
         resized(&mut value, extent.length())?;
         self.decompress_one(field, record, extent, &mut value)?;
@@ -191,7 +198,7 @@ impl Reader {
     /// Checks and decompresses stored bytes.
     pub(crate) fn decompress(
         &self,
-        field: usize,
+        field: FieldIndex,
         record: u64,
         extent: &Extent,
         stored: &[u8],
@@ -215,16 +222,15 @@ impl Reader {
     /// The errors of the damaged dictionaries of all fields.
     pub(crate) fn damaged_dictionaries(&self) -> Vec<Error> {
         let (file, limit) = (&self.inner.file, self.inner.footer.offset);
-        let of = |(field, all): (usize, &Vec<Dictionary>)| {
-            let name = self.name_of(field);
-            all.iter().filter_map(|d| d.prepared(self.path(), &name, file, limit).err()).collect::<Vec<_>>()
+        let of = |(field, all): (&Field, &Vec<Dictionary>)| {
+            all.iter().filter_map(|d| d.prepared(self.path(), &field.name, file, limit).err()).collect::<Vec<_>>()
         };
-        self.inner.dictionaries.iter().enumerate().flat_map(of).collect()
+        self.schema().fields().iter().zip(&self.inner.dictionaries).flat_map(of).collect()
     }
 
-    fn dictionary(&self, field: usize, id: u32) -> Result<&zstd_safe::DDict<'static>> {
+    fn dictionary(&self, field: FieldIndex, id: u32) -> Result<&zstd_safe::DDict<'static>> {
         let name = self.name_of(field);
-        let known = self.inner.dictionaries.get(field).map_or(&[][..], Vec::as_slice);
+        let known = self.inner.dictionaries.get(field.position()).map_or(&[][..], Vec::as_slice);
         let Some(dictionary) = known.iter().find(|dictionary| dictionary.id() == id) else {
             let detail =
                 format!("a payload needs it, and the schema does not say where it lies ({} are known)", known.len());

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use crate::control::Control;
 use crate::error::Result;
 use crate::format::extent::Extent;
+use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 use crate::sys;
 
 /// Bytes that a thread takes at a time, roughly. Small enough to share a batch evenly, large enough
@@ -36,7 +38,7 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
-    pub fn prefetch(&self, field: usize, records: &[u64], control: &dyn Control) -> Result<u64> {
+    pub fn prefetch(&self, field: FieldIndex, records: &Records<'_>, control: &dyn Control) -> Result<u64> {
         let extents = self.extents(field, records)?;
         self.ask_unless(&extents, control)?;
         Ok(extents.iter().map(|e| e.stored).sum())

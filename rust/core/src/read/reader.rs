@@ -7,11 +7,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
-use crate::format::chunk::Part;
 use crate::format::extent::Extent;
+use crate::format::field_type::FieldType;
 use crate::format::layout::FORMAT_VERSION;
-use crate::format::schema::{Field, Schema};
-use crate::memory;
+use crate::format::schema::{FieldIndex, Schema};
 use crate::read::index::Column;
 use crate::read::mapping::Mapping;
 use crate::read::snapshot::{Access, Snapshot, SnapshotId};
@@ -97,42 +96,23 @@ impl Reader {
         self.inner.views.as_ref().map(|views| &views[1])
     }
 
-    /// Returns the position of a field in the schema.
+    /// Looks a field up by its name.
     ///
     /// # Errors
     /// [`Error::NoField`] lists the known fields.
-    pub fn field(&self, name: &str) -> Result<usize> {
-        self.schema().position(name).ok_or_else(|| self.no_field(name))
+    pub fn field(&self, name: &str) -> Result<FieldIndex> {
+        self.schema().find(name).ok_or_else(|| {
+            let names: Vec<&str> = self.schema().fields().iter().map(|f| f.name.as_str()).collect();
+            Error::NoField { path: self.path().to_owned(), field: name.to_owned(), known: names.join(", ") }
+        })
     }
 
-    pub(crate) fn no_field(&self, name: &str) -> Error {
-        let names: Vec<&str> = self.schema().fields().iter().map(|f| f.name.as_str()).collect();
-        Error::NoField { path: self.path().to_owned(), field: name.to_owned(), known: names.join(", ") }
+    pub(crate) fn kind(&self, field: FieldIndex) -> &FieldType {
+        &self.schema()[field].kind
     }
 
-    pub(crate) fn field_at(&self, position: usize) -> Result<&Field> {
-        self.schema().fields().get(position).ok_or_else(|| self.no_field(&position.to_string()))
-    }
-
-    pub(crate) fn main_column(&self, field: usize) -> Result<&Column> {
-        self.inner.index.column(field, Part::MAIN).ok_or_else(|| self.no_field(&field.to_string()))
-    }
-
-    /// Turns record numbers from users into positions. Negative numbers count from the end.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] names the first number that is out of range.
-    pub fn resolve(&self, numbers: &[i64]) -> Result<Vec<u64>> {
-        let len = self.len();
-        let mut records = memory::room(numbers.len())?;
-        for &number in numbers {
-            let record = if number < 0 { number.wrapping_add_unsigned(len) } else { number }.cast_unsigned();
-            if record >= len {
-                return Err(Error::OutOfRange { path: self.path().to_owned(), record: number, len });
-            }
-            records.push(record);
-        }
-        Ok(records)
+    pub(crate) fn main_column(&self, field: FieldIndex) -> &Column {
+        self.inner.index.main(field)
     }
 
     /// Checks that the file has not been replaced or truncated, and installs the SIGBUS handler.
@@ -151,7 +131,7 @@ impl Reader {
     }
 
     /// The error for a payload that a system call could not read.
-    pub(crate) fn failed_read(&self, field: usize, record: u64, source: io::Error) -> Error {
+    pub(crate) fn failed_read(&self, field: FieldIndex, record: u64, source: io::Error) -> Error {
         if source.kind() == io::ErrorKind::UnexpectedEof
             && let Err(error) = self.check_file()
         {
@@ -161,7 +141,7 @@ impl Reader {
     }
 
     /// Adds the record to an error about an unreadable page of a mapping.
-    pub(crate) fn name_lost(&self, field: usize, records: &[u64], extents: &[Extent], mut error: Error) -> Error {
+    pub(crate) fn name_lost(&self, field: FieldIndex, records: &[u64], extents: &[Extent], mut error: Error) -> Error {
         if let (Error::Lost { place, .. } | Error::Unreadable { place, .. }, Source::Mapped(map)) =
             (&mut error, &self.inner.random)
             && let Some(at) = map.lost_at()
@@ -174,20 +154,19 @@ impl Reader {
         error
     }
 
-    pub(crate) fn name_of(&self, field: usize) -> String {
-        self.schema().fields().get(field).map_or_else(String::new, |f| f.name.clone())
+    pub(crate) fn name_of(&self, field: FieldIndex) -> String {
+        self.schema()[field].name.clone()
     }
 
-    pub(crate) fn missing(&self, field: usize, record: u64) -> Error {
+    pub(crate) fn missing(&self, field: FieldIndex, record: u64) -> Error {
         Error::Missing { path: self.path().to_owned(), record, field: self.name_of(field) }
     }
 
-    pub(crate) fn wrong_type(&self, field: usize, expected: &str) -> Error {
-        let found = self.schema().fields().get(field).map_or_else(|| "unknown".to_owned(), |f| f.kind.to_string());
+    pub(crate) fn wrong_type(&self, field: FieldIndex, expected: &str) -> Error {
         Error::FieldType {
             path: self.path().to_owned(),
             field: self.name_of(field),
-            found,
+            found: self.kind(field).to_string(),
             expected: expected.to_owned(),
         }
     }

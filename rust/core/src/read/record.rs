@@ -9,8 +9,10 @@ use crate::error::{Error, Result};
 use crate::format::dtype::DType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
+use crate::read::records::Records;
 use crate::read::seen::Verify;
 
 /// One value of a record.
@@ -39,14 +41,13 @@ impl Reader {
     ///
     /// # Errors
     /// Damage; with `verify`, also of a payload.
-    pub fn datum(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Datum> {
-        let verify = verify.into();
-        match &self.field_at(field)?.kind {
+    pub fn datum(&self, field: FieldIndex, record: u64, verify: Verify) -> Result<Datum> {
+        match self.kind(field) {
             FieldType::String | FieldType::Json => {
-                Ok(self.strings(field, &[record])?.pop().flatten().map_or(Datum::Missing, Datum::Str))
+                Ok(self.strings(field, &self.records(&[record])?)?.pop().flatten().map_or(Datum::Missing, Datum::Str))
             }
             kind if kind.has_payloads() => {
-                let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+                let extent = self.extent(field, record)?;
                 if extent.missing {
                     return Ok(Datum::Missing);
                 }
@@ -59,7 +60,7 @@ impl Reader {
                 Ok(Datum::Payload(extent.offset, extent.length()))
             }
             kind => {
-                let values = match self.values(field, &[record]) {
+                let values = match self.values(field, &self.records(&[record])?) {
                     Err(Error::Missing { .. }) => return Ok(Datum::Missing),
                     values => values?,
                 };
@@ -77,8 +78,8 @@ impl Reader {
     ///
     /// # Errors
     /// A damaged index or payload (checksums are always checked here), or a field of another type.
-    pub fn strings(&self, field: usize, records: &[u64]) -> Result<Vec<Option<String>>> {
-        if !self.field_at(field)?.kind.holds_text() {
+    pub fn strings(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<Option<String>>> {
+        if !self.kind(field).holds_text() {
             return Err(self.wrong_type(field, "it has no text"));
         }
         let extents = self.extents(field, records)?;
@@ -99,8 +100,8 @@ impl Reader {
     ///
     /// # Errors
     /// A failed read, damage, or a record without a value.
-    pub fn payload(&self, field: usize, record: u64, verify: impl Into<Verify>) -> Result<Vec<u8>> {
-        let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+    pub fn payload(&self, field: FieldIndex, record: u64, verify: Verify) -> Result<Vec<u8>> {
+        let extent = self.extent(field, record)?;
         if extent.missing {
             return Err(self.missing(field, record));
         }
@@ -108,7 +109,7 @@ impl Reader {
             return self.decompressed(field, record, &extent);
         }
         let mut bytes = self.pread(field, record, &extent)?;
-        if verify.into() == Verify::Never {
+        if verify == Verify::Never {
             self.inner.seal.check_after(&self.inner.file)?;
         } else {
             self.check_crc(field, record, &extent, &bytes)?;
@@ -122,8 +123,8 @@ impl Reader {
     ///
     /// # Errors
     /// A buffer of another size, a failed read, damage, or a record without a value.
-    pub fn value_into(&self, field: usize, record: u64, out: &mut [u8], verify: impl Into<Verify>) -> Result<()> {
-        let extent = self.extents(field, &[record])?.pop().unwrap_or_default();
+    pub fn value_into(&self, field: FieldIndex, record: u64, out: &mut [u8], verify: Verify) -> Result<()> {
+        let extent = self.extent(field, record)?;
         if extent.missing {
             return Err(self.missing(field, record));
         }
@@ -131,17 +132,17 @@ impl Reader {
         if needed != given {
             return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
         }
-        self.copy_one(field, record, &extent, out, verify.into())
+        self.copy_one(field, record, &extent, out, verify)
     }
 
-    fn read_checked(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+    fn read_checked(&self, field: FieldIndex, record: u64, extent: &Extent) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         resized(&mut bytes, extent.length())?;
         self.copy_one(field, record, extent, &mut bytes, Verify::Always)?;
         Ok(bytes)
     }
 
-    fn pread(&self, field: usize, record: u64, extent: &Extent) -> Result<Vec<u8>> {
+    fn pread(&self, field: FieldIndex, record: u64, extent: &Extent) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         resized(&mut bytes, extent.stored)?;
         let read = self.inner.file.read_exact_at(&mut bytes, extent.offset);
@@ -152,7 +153,7 @@ impl Reader {
 
 impl Reader {
     /// The error for a list that cannot be decoded although its checksum is right.
-    pub fn bad_list(&self, field: usize, record: u64, detail: String) -> Error {
+    pub fn bad_list(&self, field: FieldIndex, record: u64, detail: String) -> Error {
         Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
     }
 
@@ -160,8 +161,8 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::BadList`]; a field of another type.
-    pub fn items(&self, field: usize, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
-        match &self.field_at(field)?.kind {
+    pub fn items(&self, field: FieldIndex, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
+        match self.kind(field) {
             FieldType::List(kind) => match **kind {
                 FieldType::Scalar(dtype) => list_numbers(dtype, bytes).map(|range| {
                     let shape = vec![(range.len() / dtype.size()) as u64];

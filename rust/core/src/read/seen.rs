@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format::schema::Schema;
+use crate::format::schema::{FieldIndex, Schema};
 
 /// When the CRC of a payload is checked. Compressed values, texts and lists are always checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,12 +17,6 @@ pub enum Verify {
     Once,
     /// Each time.
     Always,
-}
-
-impl From<bool> for Verify {
-    fn from(verify: bool) -> Self {
-        if verify { Self::Always } else { Self::Never }
-    }
 }
 
 /// The payloads of a snapshot that were found intact in the mapping.
@@ -66,13 +60,13 @@ impl Seen {
 
     /// The bits of a field, for [`is_set`]; empty until one is set.
     #[inline]
-    pub(crate) fn bits(&self, field: usize) -> &[AtomicU64] {
-        self.fields.get(field).and_then(|(_, bits)| bits.get()).map_or(&[], |bits| bits)
+    pub(crate) fn bits(&self, field: FieldIndex) -> &[AtomicU64] {
+        self.fields.get(field.position()).and_then(|(_, bits)| bits.get()).map_or(&[], |bits| bits)
     }
 
     /// Remembers that a payload is intact.
-    pub(crate) fn set(&self, field: usize, record: u64) {
-        let Some((_, bits)) = self.fields.get(field) else { return };
+    pub(crate) fn set(&self, field: FieldIndex, record: u64) {
+        let Some((_, bits)) = self.fields.get(field.position()) else { return };
         if let Some(word) = bits.get_or_init(|| zeros(self.records)).get((record / 64) as usize) {
             // Relaxed: a bit is about bytes of the file, not about memory that another thread
             // wrote.

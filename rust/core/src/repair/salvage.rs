@@ -15,12 +15,11 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
 use crate::file::storage::Storage;
-use crate::format::chunk::Part;
 use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::format::layout::Footer;
 use crate::format::metadata::Document;
-use crate::format::schema::Schema;
+use crate::format::schema::{FieldIndex, Schema};
 use crate::read::reader::Reader;
 use crate::read::snapshot::Access;
 use crate::repair::find_whole::{Notes, Search, State, find, kept};
@@ -140,12 +139,11 @@ impl Salvage {
         let done = Arc::new(AtomicU64::new(0));
         let reader = self.reader.clone();
         let mut damaged = Vec::new();
-        for (field, definition) in reader.schema().fields().iter().enumerate() {
+        for (field, definition) in reader.schema().iter() {
             if !definition.kind.has_payloads() {
                 continue;
             }
-            let chunks = reader.inner.index.column(field, Part::MAIN).map_or(&[][..], |column| &column.chunks);
-            let windows = chunks.iter().flat_map(|data| {
+            let windows = reader.main_column(field).chunks.iter().flat_map(|data| {
                 let (first, end) = (data.chunk.first, data.chunk.end_record());
                 (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
             });
@@ -169,8 +167,8 @@ impl Salvage {
     }
 
     /// Finds the values that need a lost dictionary.
-    fn check_dictionaries(&self, field: usize, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
-        let Some(Some(good)) = self.dictionaries.get(field) else { return Ok(()) };
+    fn check_dictionaries(&self, field: FieldIndex, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
+        let Some(Some(good)) = self.dictionaries.get(field.position()) else { return Ok(()) };
         let mut head = Vec::new();
         for (record, extent) in wanted.iter().filter(|(_, extent)| extent.codec == Codec::Zstd) {
             head.resize(extent.stored.min(FRAME_HEADER) as usize, 0);

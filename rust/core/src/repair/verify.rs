@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::format::chunk::Part;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
+use crate::format::schema::FieldIndex;
 use crate::parallel::pool::Pool;
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
@@ -89,7 +89,7 @@ impl Reader {
     fn verify_as(&self, deep: bool, control: &dyn Control) -> Result<Report> {
         self.check_file()?;
         let mut report = Report { records: self.len(), ..Report::default() };
-        let key = self.schema().position(KEY).filter(|&key| self.schema().fields()[key].kind == FieldType::String);
+        let key = self.schema().find(KEY).filter(|&key| *self.kind(key) == FieldType::String);
         let mut more = 0_u64;
         let mut note = |report: &mut Report, error: &Error| {
             if report.errors.len() >= MAX_ERRORS {
@@ -98,7 +98,7 @@ impl Reader {
             }
             report.errors.push(error.coded());
             if let Some((record, field)) = error.place() {
-                let key = key.and_then(|key| self.strings(key, &[record]).ok()?.pop().flatten());
+                let key = key.and_then(|key| self.strings(key, &self.records(&[record]).ok()?).ok()?.pop().flatten());
                 let (field, error) = (field.to_owned(), error.coded());
                 report.damaged.push(DamagedValue { record, field, key, error });
             }
@@ -121,14 +121,13 @@ impl Reader {
             self.check_columns(|error| note(&mut report, error))?;
         }
         let done = Arc::new(AtomicU64::new(0));
-        for (field, definition) in self.schema().fields().iter().enumerate() {
+        for (field, definition) in self.schema().iter() {
             if !definition.kind.has_payloads() {
                 continue;
             }
             // Records that no chunk covers have nothing to check, and a damaged footer may claim
             // any number of them.
-            let chunks = self.inner.index.column(field, Part::MAIN).map_or(&[][..], |column| &column.chunks);
-            let windows = chunks.iter().flat_map(|data| {
+            let windows = self.main_column(field).chunks.iter().flat_map(|data| {
                 let (first, end) = (data.chunk.first, data.chunk.end_record());
                 (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
             });
@@ -153,18 +152,18 @@ impl Reader {
     /// blocks.
     pub(crate) fn readable_extents(
         &self,
-        field: usize,
+        field: FieldIndex,
         window: std::ops::Range<u64>,
         mut note: impl FnMut(&Error),
     ) -> Result<Vec<(u64, Extent)>> {
-        let records: Vec<u64> = window.collect();
+        let records = self.run(window)?;
         if let Ok(extents) = self.extents(field, &records) {
-            return Ok(records.into_iter().zip(extents).collect());
+            return Ok(records.iter().copied().zip(extents).collect());
         }
         let mut good = Vec::new();
-        for record in records {
-            match self.extents(field, &[record]) {
-                Ok(extents) => good.extend(extents.into_iter().map(|e| (record, e))),
+        for &record in &*records {
+            match self.extent(field, record) {
+                Ok(extent) => good.push((record, extent)),
                 Err(error @ Error::BadExtent { .. }) => note(&error),
                 Err(error) if error.is_of_the_file() => return Err(error),
                 Err(_) => {} // a damaged block, already reported
@@ -176,7 +175,7 @@ impl Reader {
     /// Checks the CRCs of payloads on all threads; with `deep`, also their values.
     pub(crate) fn verify_payloads(
         &self,
-        field: usize,
+        field: FieldIndex,
         wanted: Vec<(u64, Extent)>,
         deep: bool,
         done: &Arc<AtomicU64>,

@@ -11,6 +11,7 @@ use crate::format::dtype::DType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::list::{list_items, list_numbers};
+use crate::format::schema::FieldIndex;
 use crate::image::with_decoded;
 use crate::image::{DecodeOptions, SixteenBit};
 use crate::read::payload::resized;
@@ -35,8 +36,14 @@ pub(crate) struct Found {
 
 impl Reader {
     /// Reads a value, and checks its checksum and its contents.
-    pub(crate) fn check_value(&self, field: usize, record: u64, extent: &Extent, memory: &mut Memory) -> Result<Found> {
-        let kind = &self.field_at(field)?.kind;
+    pub(crate) fn check_value(
+        &self,
+        field: FieldIndex,
+        record: u64,
+        extent: &Extent,
+        memory: &mut Memory,
+    ) -> Result<Found> {
+        let kind = self.kind(field);
         if extent.missing {
             return Ok(Found::default());
         }
@@ -75,7 +82,7 @@ impl Reader {
         Ok(found)
     }
 
-    fn bad(&self, field: usize, record: u64, bad: Bad) -> Error {
+    fn bad(&self, field: FieldIndex, record: u64, bad: Bad) -> Error {
         let (path, field) = (self.path().to_owned(), self.name_of(field));
         match bad {
             Bad::Text => Error::BadString { path, record, field },
@@ -88,12 +95,13 @@ impl Reader {
 
     /// Compares the decoded size with the columns of widths and heights, which samplers and users
     /// rely on.
-    fn check_image_size(&self, field: usize, record: u64, (width, height): (u32, u32)) -> Result<()> {
+    fn check_image_size(&self, field: FieldIndex, record: u64, (width, height): (u32, u32)) -> Result<()> {
         for (part, name, decoded) in [(Part::WIDTH, "width", width), (Part::HEIGHT, "height", height)] {
             let Some(column) = self.inner.index.column(field, part) else { continue };
             let mut said = Ok(());
             // A damaged block of the column is already reported.
-            let _ = column.for_each::<4>(self.path(), &[record], |_, entry| {
+            let one = self.records(std::slice::from_ref(&record))?;
+            let _ = column.for_each::<4>(self.path(), &one, |_, entry| {
                 if let Some(stored) = entry.map(|entry| u32::from_le_bytes(*entry)).filter(|&stored| stored != decoded)
                 {
                     let detail = format!("its {name} is {decoded} pixels, the column says {stored}");
@@ -108,7 +116,7 @@ impl Reader {
 
     /// Checks values stored in columns. Skips damaged blocks, which are reported elsewhere.
     pub(crate) fn check_columns(&self, mut note: impl FnMut(&Error)) -> Result<()> {
-        for (field, definition) in self.schema().fields().iter().enumerate() {
+        for (field, definition) in self.schema().iter() {
             let Some(values) = definition.kind.values().filter(|values| values.dtype() == DType::Bool) else {
                 continue;
             };

@@ -14,9 +14,21 @@ pub mod values;
 use std::path::Path;
 
 use fastrecord_core::{
-    Access, ArrayType, ColumnBytes, DType, Datum, FieldType, Mode, Reader, Result, Schema, Value, Writer, WriterOptions,
+    Access, ArrayType, ColumnBytes, DType, Datum, FieldIndex, FieldType, Mode, Reader, Result, Schema, Value, Verify,
+    Writer, WriterOptions,
 };
 use tempfile::TempDir;
+
+/// Fields by their number, for tests that made the schema.
+pub trait Nth {
+    fn nth(&self, number: usize) -> FieldIndex;
+}
+
+impl Nth for Reader {
+    fn nth(&self, number: usize) -> FieldIndex {
+        self.schema().iter().nth(number).unwrap().0
+    }
+}
 
 /// `SplitMix64`: random enough for tests. The seed of a failure reproduces it.
 pub struct Rng(pub u64);
@@ -195,9 +207,9 @@ fn u32_column(reader: &Reader, name: &str) -> Result<Vec<u32>> {
 
 /// Reads everything in a file by whole columns and batches, with checksums.
 pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
-    let records: Vec<u64> = (0..reader.len()).collect();
+    let records = reader.run(0..reader.len())?;
     let mut rows: Vec<Row> = vec![Vec::new(); records.len()];
-    for (field, definition) in reader.schema().fields().iter().enumerate() {
+    for (field, definition) in reader.schema().iter() {
         let kind = definition.kind.clone();
         match kind {
             FieldType::Image | FieldType::Bytes => {
@@ -208,7 +220,7 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
                 } else {
                     vec![(0, 0); records.len()]
                 };
-                let (bytes, offsets) = reader.read_batch_copy(field, &records, true, &never)?;
+                let (bytes, offsets) = reader.read_batch_copy(field, &records, Verify::Always, &never)?;
                 let lengths = reader.lengths(field, &records)?;
                 for (i, row) in rows.iter_mut().enumerate() {
                     let value = bytes[offsets[i] as usize..offsets[i + 1] as usize].to_vec();
@@ -236,15 +248,18 @@ pub fn read_by_batch(reader: &Reader) -> Result<Vec<Row>> {
 
 /// Reads everything in a file value by value, with checksums, except image sizes.
 pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
-    let kinds: Vec<FieldType> = reader.schema().fields().iter().map(|f| f.kind.clone()).collect();
-    let cell = |field: usize, record: u64| {
-        Ok(match reader.datum(field, record, true)? {
+    let cell = |field: FieldIndex, record: u64| {
+        Ok(match reader.datum(field, record, Verify::Always)? {
             Datum::Payload(offset, length) => {
-                let bytes = reader.payload(field, record, true)?;
+                let bytes = reader.payload(field, record, Verify::Always)?;
                 if let Some(map) = reader.mapping() {
                     assert_eq!(map.bytes()[offset as usize..(offset + length) as usize], bytes);
                 }
-                if kinds[field] == FieldType::Image { Cell::Image(bytes, (0, 0)) } else { Cell::Bytes(bytes) }
+                if reader.schema()[field].kind == FieldType::Image {
+                    Cell::Image(bytes, (0, 0))
+                } else {
+                    Cell::Bytes(bytes)
+                }
             }
             Datum::Decompressed(bytes) => Cell::Bytes(bytes),
             Datum::Str(text) => Cell::Text(text),
@@ -254,7 +269,7 @@ pub fn read_one_by_one(reader: &Reader) -> Result<Vec<Row>> {
             other @ Datum::Values(_) => panic!("read values of {other:?}"),
         })
     };
-    (0..reader.len()).map(|record| (0..kinds.len()).map(|field| cell(field, record)).collect()).collect()
+    (0..reader.len()).map(|record| reader.schema().iter().map(|(field, _)| cell(field, record)).collect()).collect()
 }
 
 /// Converts records to the form that [`read_one_by_one`] returns.

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use fastrecord_core::image::{JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    DType, Datum, Error, FieldType, Mode, NewField, Reader, Result, Schema, Value, Writer, encode_list, encode_numbers,
+    DType, Datum, Error, FieldIndex, FieldType, Mode, NewField, Reader, Records, Result, Schema, Value, Verify, Writer,
+    encode_list, encode_numbers,
 };
 use serde_json::{Map, json};
 
@@ -206,20 +207,19 @@ pub struct Contents {
 }
 
 pub fn contents(reader: &Reader) -> Result<Contents> {
-    let records: Vec<u64> = (0..reader.len()).collect();
-    contents_of(reader, &records)
+    contents_of(reader, &reader.run(0..reader.len())?)
 }
 
 /// The same as [`contents`], for some records.
-pub fn contents_of(reader: &Reader, records: &[u64]) -> Result<Contents> {
+pub fn contents_of(reader: &Reader, records: &Records<'_>) -> Result<Contents> {
     let mut fields = Vec::new();
-    for (field, definition) in reader.schema().fields().iter().enumerate() {
+    for (field, definition) in reader.schema().iter() {
         let (name, kind) = (definition.name.clone(), &definition.kind);
         let values = if kind.holds_text() {
             let texts = reader.strings(field, records)?;
             texts.into_iter().map(|text| text.map(String::into_bytes)).collect()
         } else if kind.has_payloads() {
-            let (bytes, ranges) = reader.read_batch_owned(field, records, true, &never)?;
+            let (bytes, ranges) = reader.read_batch_owned(field, records, Verify::Always, &never)?;
             let value = |(start, length): (u64, u64)| bytes[start as usize..(start + length) as usize].to_vec();
             ranges.into_iter().map(|range| range.map(value)).collect()
         } else {
@@ -243,7 +243,7 @@ pub fn contents_of(reader: &Reader, records: &[u64]) -> Result<Contents> {
 }
 
 /// Values in a column that may be missing for some records.
-fn values_of(reader: &Reader, field: usize, records: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
+fn values_of(reader: &Reader, field: FieldIndex, records: &Records<'_>) -> Result<Vec<Option<Vec<u8>>>> {
     match reader.values(field, records) {
         Err(Error::Missing { .. }) => {}
         bytes => {
@@ -253,7 +253,7 @@ fn values_of(reader: &Reader, field: usize, records: &[u64]) -> Result<Vec<Optio
         }
     }
     let one = |&record: &u64| {
-        Ok(match reader.datum(field, record, true)? {
+        Ok(match reader.datum(field, record, Verify::Always)? {
             Datum::Missing => None,
             Datum::Values(bytes) => Some(bytes),
             Datum::Int(value) => Some(value.to_le_bytes().to_vec()),
@@ -264,7 +264,7 @@ fn values_of(reader: &Reader, field: usize, records: &[u64]) -> Result<Vec<Optio
     // Most records have a value; only records without one are read one by one.
     let there = records.partition_point(|&record| record < 2);
     let mut values: Vec<_> = records[..there].iter().map(one).collect::<Result<_>>()?;
-    match reader.values(field, &records[there..]) {
+    match reader.values(field, &reader.records(&records[there..]).unwrap()) {
         Err(Error::Missing { .. }) => values.extend(records[there..].iter().map(one).collect::<Result<Vec<_>>>()?),
         bytes => {
             let bytes = bytes?;

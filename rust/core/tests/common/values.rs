@@ -1,6 +1,6 @@
 //! Random values of every type, and the full content of a file for comparison.
 
-use fastrecord_core::{DType, Field, FieldType, Reader, Result, Schema, Value, encode_list, encode_numbers};
+use fastrecord_core::{DType, Field, FieldType, Reader, Result, Schema, Value, Verify, encode_list, encode_numbers};
 
 use super::{Rng, column_bytes, never, png};
 
@@ -155,9 +155,9 @@ fn words(reader: &Reader, name: &str) -> Result<Vec<u64>> {
 
 /// Every value of a file by record and field, with checksums verified.
 pub fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
-    let records: Vec<u64> = (0..reader.len()).collect();
+    let records = reader.run(0..reader.len()).unwrap();
     let mut rows = vec![Vec::with_capacity(reader.schema().fields().len()); records.len()];
-    for (field, definition) in reader.schema().fields().iter().enumerate() {
+    for (field, definition) in reader.schema().iter() {
         let kind = &definition.kind;
         let (bytes, starts) = if kind.holds_text() {
             let texts = reader.strings(field, &records)?;
@@ -166,7 +166,7 @@ pub fn read_all(reader: &Reader) -> Result<Vec<Vec<Found>>> {
             }
             continue;
         } else if kind.has_payloads() {
-            reader.read_batch_copy(field, &records, true, &never)?
+            reader.read_batch_copy(field, &records, Verify::Always, &never)?
         } else {
             let bytes = reader.values(field, &records)?;
             let width = bytes.len().checked_div(records.len()).unwrap_or_default() as u64;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{EXTENTS, Forge, VALUES, folder, never, options};
-use fastrecord_core::{Access, Error, Mode, Reader, Writer};
+use fastrecord_core::{Access, Error, Mode, Reader, Verify, Writer};
 use tempfile::TempDir;
 
 /// The largest block of memory requested at once.
@@ -63,8 +63,9 @@ fn take_all(path: &Path) -> Vec<String> {
         let last = reader.len().saturating_sub(1);
         let records: Vec<u64> =
             (0..reader.len().min(200)).chain([last / 2, last]).filter(|&r| r < reader.len()).collect();
+        let records = reader.records(records).unwrap();
         let mut note = |error: Option<Error>| errors.extend(error.map(|e| e.to_string()));
-        for (field, definition) in reader.schema().fields().iter().enumerate() {
+        for (field, definition) in reader.schema().iter() {
             for part in ["", ".width", ".height"] {
                 note(
                     reader
@@ -76,16 +77,16 @@ fn take_all(path: &Path) -> Vec<String> {
             if definition.kind.has_payloads() {
                 note(reader.lengths(field, &records).err());
                 note(reader.prefetch(field, &records, &|| false).err());
-                note(reader.view_batch(field, &records, false, &|| false).err());
-                note(reader.view_batch(field, &records, true, &never).err());
-                note(reader.read_batch_copy(field, &records, true, &never).err());
+                note(reader.view_batch(field, &records, Verify::Never, &|| false).err());
+                note(reader.view_batch(field, &records, Verify::Always, &never).err());
+                note(reader.read_batch_copy(field, &records, Verify::Always, &never).err());
             } else {
                 note(reader.values(field, &records).err());
             }
-            for &record in &records {
-                note(reader.datum(field, record, true).err());
+            for &record in records.iter() {
+                note(reader.datum(field, record, Verify::Always).err());
                 if definition.kind.has_payloads() {
-                    note(reader.payload(field, record, true).err());
+                    note(reader.payload(field, record, Verify::Always).err());
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! Extents and their descriptions of payloads.
 
-use fastrecord_core::{Access, Error, Mode, Reader, Value, Writer};
+use fastrecord_core::{Access, Error, Mode, Reader, Value, Verify, Writer};
 
 use crate::common;
 use crate::common::{
-    Cell, EXTENTS, Forge, VALUES, extent, extent_with_side, never, open, options, png, put, read_one_by_one,
+    Cell, EXTENTS, Forge, Nth, VALUES, extent, extent_with_side, never, open, options, png, put, read_one_by_one,
 };
 use crate::{DATA_AND_LABEL, refused, take_all, written};
 
@@ -92,9 +92,15 @@ fn a_missing_value_is_not_an_error_until_it_is_copied() {
         assert_eq!(rows[1], [Cell::Bytes(b"there".to_vec()), Cell::Missing]);
         assert_eq!(rows[2], [Cell::Missing, Cell::Missing]);
         assert_eq!(rows[3], [Cell::Missing, six]);
-        assert_eq!(reader.lengths(0, &[0, 1, 2, 3]).unwrap(), [0, 5, 0, 0]);
-        assert!(matches!(reader.read_batch_copy(0, &[1, 2], true, &never), Err(Error::Missing { record: 2, .. })));
-        assert!(matches!(reader.values(1, &[0, 1]), Err(Error::Missing { record: 1, .. })));
+        assert_eq!(reader.lengths(reader.nth(0), &reader.records(&[0, 1, 2, 3]).unwrap()).unwrap(), [0, 5, 0, 0]);
+        assert!(matches!(
+            reader.read_batch_copy(reader.nth(0), &reader.records(&[1, 2]).unwrap(), Verify::Always, &never),
+            Err(Error::Missing { record: 2, .. })
+        ));
+        assert!(matches!(
+            reader.values(reader.nth(1), &reader.records(&[0, 1]).unwrap()),
+            Err(Error::Missing { record: 1, .. })
+        ));
         assert!(matches!(reader.column("label"), Err(Error::Missing { record: 1, .. })));
         assert!(reader.verify(&|| false).unwrap().errors.is_empty());
     }
@@ -126,8 +132,8 @@ fn strings_that_are_no_utf8_are_an_error_that_names_the_record() {
     let (_folder, path) = written(&forge.build(|_| ()));
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
-        assert_eq!(reader.strings(0, &[0]).unwrap(), [Some("good".to_owned())]);
-        let error = reader.strings(0, &[0, 1]).unwrap_err();
+        assert_eq!(reader.strings(reader.nth(0), &reader.records(&[0]).unwrap()).unwrap(), [Some("good".to_owned())]);
+        let error = reader.strings(reader.nth(0), &reader.records(&[0, 1]).unwrap()).unwrap_err();
         assert!(error.to_string().contains("record 1, field key: not valid UTF-8"), "{error}");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use fastrecord_core::{Access, DType, Error, FORMAT_VERSION, FieldType, Mode, Reader, Schema, Value, Writer};
+use fastrecord_core::{Access, DType, Error, FORMAT_VERSION, FieldType, Mode, Reader, Schema, Value, Verify, Writer};
 
 use crate::common;
-use crate::common::{Cell, Forge, VALUES, entry, folder, open, options, put, seal_superblock, slot, u64_at};
+use crate::common::{Cell, Forge, Nth, VALUES, entry, folder, open, options, put, seal_superblock, slot, u64_at};
 use crate::{forged, refused, take_all, written};
 
 #[test]
@@ -18,7 +18,8 @@ fn a_file_made_by_hand_from_the_format_page_is_read() {
     writer.append(&[Value::Bytes(b"four"), Value::Int(4)]).unwrap();
     writer.close().unwrap();
     assert_eq!(open(&path).len(), 4);
-    assert_eq!(open(&path).payload(0, 3, true).unwrap(), b"four");
+    let reader = open(&path);
+    assert_eq!(reader.payload(reader.nth(0), 3, Verify::Always).unwrap(), b"four");
 }
 
 #[test]
@@ -300,8 +301,8 @@ fn a_damaged_chunk_is_not_merged_and_appending_goes_on_behind_it() {
     writer.close().unwrap();
     assert_eq!(fs::read(&path).unwrap()[4096..bytes.len()], bytes[4096..]);
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-    assert_eq!(reader.values(0, &[1]).unwrap(), 2_i64.to_le_bytes());
-    let error = reader.values(0, &[0]).unwrap_err();
+    assert_eq!(reader.values(reader.nth(0), &reader.records(&[1]).unwrap()).unwrap(), 2_i64.to_le_bytes());
+    let error = reader.values(reader.nth(0), &reader.records(&[0]).unwrap()).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 

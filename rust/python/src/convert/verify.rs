@@ -26,7 +26,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Check {
 
     fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(verify) = given.extract::<bool>() {
-            return Ok(Self(verify.into()));
+            return Ok(Self(if verify { Verify::Always } else { Verify::Never }));
         }
         let wanted = |found: Cow<'_, str>| format!("verify is \"once\", True or False, not {found}");
         match given.cast::<PyString>() {

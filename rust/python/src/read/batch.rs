@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::FieldType;
+use fastrecord_core::{FieldIndex, FieldType, Records};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyString};
@@ -17,7 +17,7 @@ pub(crate) enum Values {
     /// A `Payloads` or a numpy array.
     Ready(Py<PyAny>),
     /// Texts or parsed JSON, created at first access.
-    Texts(usize, OnceLock<Py<PyAny>>),
+    Texts(FieldIndex, OnceLock<Py<PyAny>>),
 }
 
 /// Records read in one call: a mapping of field name to values.
@@ -29,7 +29,7 @@ pub(crate) enum Values {
 #[pyclass(module = "fastrecord", frozen, mapping)]
 pub(crate) struct Batch {
     pub(crate) state: Arc<State>,
-    pub(crate) records: Vec<u64>,
+    pub(crate) records: Records<'static>,
     pub(crate) fields: Vec<(String, Values)>,
 }
 
@@ -53,12 +53,13 @@ impl Batch {
                     return Ok(list.clone_ref(py));
                 }
                 let texts = py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py)?;
-                let list = if self.state.reader.schema().fields()[*position].kind == FieldType::Json {
+                let list = if self.state.reader.schema()[*position].kind == FieldType::Json {
                     let parse = |(text, &record): (Option<String>, &u64)| match text {
                         Some(text) => self.state.parsed(py, *position, record, &text),
                         None => Ok(py.None().into_bound(py)),
                     };
-                    let values: Vec<_> = texts.into_iter().zip(&self.records).map(parse).collect::<PyResult<_>>()?;
+                    let values: Vec<_> =
+                        texts.into_iter().zip(self.records.iter()).map(parse).collect::<PyResult<_>>()?;
                     PyList::new(py, values)?.into_any().unbind()
                 } else {
                     PyList::new(py, texts)?.into_any().unbind()

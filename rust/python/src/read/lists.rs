@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastrecord_core::{DType, FieldType, ListItem};
+use fastrecord_core::{DType, FieldIndex, FieldType, ListItem, Records, Verify};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
@@ -16,7 +16,7 @@ use crate::read::values::State;
 pub(crate) fn list_owned<'py>(
     py: Python<'py>,
     state: &State,
-    field: usize,
+    field: FieldIndex,
     item: &FieldType,
     record: u64,
     bytes: Vec<u8>,
@@ -31,14 +31,15 @@ pub(crate) fn list_owned<'py>(
 pub(crate) fn lists_of<'py>(
     py: Python<'py>,
     state: &State,
-    field: usize,
+    field: FieldIndex,
     item: &FieldType,
-    records: &[u64],
+    records: &Records<'_>,
 ) -> PyResult<Bound<'py, PyList>> {
     let reader = &state.reader;
     // The threads copy and check the payloads into one shared buffer. The bytes must not change
     // while they are parsed.
-    let (bytes, places) = without_gil(py, |control| reader.read_batch_owned(field, records, true, control))?;
+    let read = without_gil(py, |control| reader.read_batch_owned(field, records, Verify::Always, control));
+    let (bytes, places) = read?;
     let all = Arc::new(bytes);
     let view = export(py, Bytes::Owned(Arc::clone(&all)))?.into_bound(py);
     let list = |(&record, place): (&u64, Option<(u64, u64)>)| {
@@ -52,7 +53,7 @@ pub(crate) fn lists_of<'py>(
 
 struct Builder<'a, 'py> {
     state: &'a State,
-    field: usize,
+    field: FieldIndex,
     record: u64,
     view: &'a Bound<'py, PyAny>,
     /// The offset of the list in the view.

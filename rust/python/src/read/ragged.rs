@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fastrecord_core::{ArrayType, DType, Error, Verify, largest_shape};
+use fastrecord_core::{ArrayType, DType, Error, FieldIndex, Records, Verify, largest_shape};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -25,9 +25,9 @@ type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Arrays {
     state: Arc<State>,
-    field: usize,
+    field: FieldIndex,
     array: ArrayType,
-    records: Vec<u64>,
+    records: Records<'static>,
     /// All dimensions of each array.
     shapes: Vec<u64>,
     verify: Verify,
@@ -38,9 +38,9 @@ impl Arrays {
     pub(crate) fn new(
         py: Python<'_>,
         state: &Arc<State>,
-        field: usize,
+        field: FieldIndex,
         array: &ArrayType,
-        records: &[u64],
+        records: &Records<'static>,
         (verify, copy): (Verify, bool),
     ) -> PyResult<Self> {
         let reader = &state.reader;
@@ -52,7 +52,7 @@ impl Arrays {
                 let _ = places.set((view, ranges));
             }
         }
-        let (state, array, records) = (Arc::clone(state), array.clone(), records.to_vec());
+        let (state, array, records) = (Arc::clone(state), array.clone(), records.clone());
         Ok(Self { state, field, array, records, shapes, verify, places })
     }
 

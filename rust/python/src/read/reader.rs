@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, Error, Reader as CoreReader, Verify, hex};
+use fastrecord_core::{Access, ColumnBytes, Error, FieldIndex, Reader as CoreReader, Verify, hex};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -111,9 +111,9 @@ impl Reader {
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let reader = &state.reader;
-        let record = reader.resolve(&[index(record)?]).map_err(to_py)?[0];
+        let record = reader.resolve_one(index(record)?).map_err(to_py)?;
         let dict = PyDict::new(py);
-        for (position, field) in reader.schema().fields().iter().enumerate() {
+        for (position, field) in reader.schema().iter() {
             dict.set_item(&field.name, value(py, &state, position, record, state.verify, false)?)?;
         }
         Ok(dict)
@@ -139,7 +139,7 @@ impl Reader {
         copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let record = state.reader.resolve(&[index(record)?]).map_err(to_py)?[0];
+        let record = state.reader.resolve_one(index(record)?).map_err(to_py)?;
         let verify = verify.map_or(state.verify, |check| check.0);
         value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
     }
@@ -179,7 +179,7 @@ impl Reader {
         let reader = &state.reader;
         let records = match indices {
             Some(given) => reader.resolve(&self::indices(given)?).map_err(to_py)?,
-            None => (0..reader.len()).collect(),
+            None => reader.run(0..reader.len()).map_err(to_py)?,
         };
         let field = reader.field(field).map_err(to_py)?;
         let lengths = py.detach(|| reader.lengths(field, &records)).map_err(to_py)?;
@@ -195,7 +195,7 @@ impl Reader {
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let dict = PyDict::new(py);
-        for (position, field) in state.reader.schema().fields().iter().enumerate() {
+        for (position, field) in state.reader.schema().iter() {
             let Some(compression) = &field.compression else { continue };
             let sizes = py.detach(|| state.reader.sizes(position)).map_err(to_py)?;
             dict.set_item(&field.name, stored_dict(py, compression, sizes)?)?;
@@ -232,14 +232,14 @@ impl Reader {
         let state = self.state()?;
         let reader = &state.reader;
         let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
-        let wanted: Vec<usize> = match fields {
+        let wanted: Vec<FieldIndex> = match fields {
             Some(names) => names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?,
-            None => (0..reader.schema().fields().len()).collect(),
+            None => reader.schema().iter().map(|(field, _)| field).collect(),
         };
         let verify = verify.map_or(state.verify, |check| check.0);
         let mut values = Vec::with_capacity(wanted.len());
         for field in wanted {
-            let name = reader.schema().fields()[field].name.clone();
+            let name = reader.schema()[field].name.clone();
             values.push((name, values_of(py, &state, field, &records, verify, copy)?));
         }
         deliver(py)?;
@@ -279,7 +279,7 @@ impl Reader {
         let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
         let field = reader.field(field).map_err(to_py)?;
         let verify = verify.map_or(state.verify, |check| check.0);
-        check_out(out, &reader.schema().fields()[field].kind, records.len())?;
+        check_out(out, &reader.schema()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
             without_gil(py, |control| reader.read_batch_into(field, &records, bytes, verify, control))
         })?;

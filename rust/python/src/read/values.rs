@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use fastrecord_core::memory::room;
-use fastrecord_core::{ArrayType, DType, Datum, FieldType, Reader as CoreReader, Spares, Verify};
+use fastrecord_core::{ArrayType, DType, Datum, FieldIndex, FieldType, Reader as CoreReader, Records, Spares, Verify};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -48,8 +48,8 @@ impl State {
 
     /// Returns the memory for batches of a field. A forked child does not use its parent's: that
     /// lock may never be released.
-    fn spares(&self, field: usize) -> Arc<Spares> {
-        let spares = self.spares[field].get_or_init(|| Spares::new(SPARES));
+    fn spares(&self, field: FieldIndex) -> Arc<Spares> {
+        let spares = self.spares[field.position()].get_or_init(|| Spares::new(SPARES));
         if spares.is_ours() { Arc::clone(spares) } else { Spares::new(0) }
     }
 
@@ -57,7 +57,7 @@ impl State {
     pub(crate) fn parsed<'py>(
         &self,
         py: Python<'py>,
-        field: usize,
+        field: FieldIndex,
         record: u64,
         text: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -66,18 +66,18 @@ impl State {
             if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyRecursionError>(py) {
                 return error;
             }
-            let (path, name) = (self.reader.path().display(), &self.reader.schema().fields()[field].name);
+            let (path, name) = (self.reader.path().display(), &self.reader.schema()[field].name);
             let message = format!("{path}: record {record}, field {name}: not valid JSON: {} [FR308]", error.value(py));
             CorruptFileError::new_err(message)
         })
     }
 
     /// Returns all dimensions of a record's array.
-    fn shape_of(&self, field: usize, array: &ArrayType, record: u64) -> PyResult<Vec<u64>> {
+    fn shape_of(&self, field: FieldIndex, array: &ArrayType, record: u64) -> PyResult<Vec<u64>> {
         if array.variable() == 0 {
             return Ok(array.shape().iter().flatten().copied().collect());
         }
-        self.reader.shapes(field, &[record]).map_err(to_py)
+        self.reader.records(&[record]).and_then(|one| self.reader.shapes(field, &one)).map_err(to_py)
     }
 }
 
@@ -86,13 +86,13 @@ impl State {
 pub(crate) fn value<'py>(
     py: Python<'py>,
     state: &State,
-    field: usize,
+    field: FieldIndex,
     record: u64,
     verify: Verify,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let reader = &state.reader;
-    let kind = &reader.schema().fields()[field].kind;
+    let kind = &reader.schema()[field].kind;
     // The copy checks the CRC itself. A list is always copied, and its payload may be long.
     let read = || reader.datum(field, record, if copy { Verify::Never } else { verify });
     // Reading from a mapping takes a few loads. A system call or a checksum may take long, so they
@@ -153,13 +153,13 @@ pub(crate) fn value<'py>(
 pub(crate) fn values_of(
     py: Python<'_>,
     state: &Arc<State>,
-    field: usize,
-    records: &[u64],
+    field: FieldIndex,
+    records: &Records<'static>,
     verify: Verify,
     copy: bool,
 ) -> PyResult<Values> {
     let reader = &state.reader;
-    let kind = &reader.schema().fields()[field].kind;
+    let kind = &reader.schema()[field].kind;
     let array = match kind {
         FieldType::String | FieldType::Json => return Ok(Values::Texts(field, OnceLock::new())),
         FieldType::Image | FieldType::Bytes => {
@@ -225,9 +225,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> {
 fn stacked_payloads<'py>(
     py: Python<'py>,
     state: &State,
-    field: usize,
+    field: FieldIndex,
     array: &ArrayType,
-    records: &[u64],
+    records: &Records<'static>,
     verify: Verify,
 ) -> PyResult<Bound<'py, PyAny>> {
     let reader = &state.reader;
