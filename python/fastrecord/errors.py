@@ -77,6 +77,9 @@ class Code(StrEnum):
         "one value does not fit into memory, as in `verify --deep` and `extract`, which continue "
         "with the others",
         "use a machine with more memory, or fewer threads")
+    INTERNAL = ("FR108", FastRecordError,
+        "a bug in fastrecord: a case that its code rules out",
+        "report it, with the message")
 
     # 2: a file that cannot be used as it is
     NOT_FREC = ("FR201", CorruptFileError,
