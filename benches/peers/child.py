@@ -85,7 +85,7 @@ def check(epochs: Epochs, number: int, data: Data, batch_size: int) -> dict[str,
         if shape not in {(len(labels), 3, 224, 224), (len(labels), 224, 224, 3)}:
             raise ValueError(f"a batch of {batch.dtype} {shape} with {len(labels)} labels")
         if len(labels) != min(batch_size, data.records - len(seen)):
-            raise ValueError(f"a batch of {len(labels)} behind {len(seen)} of {data.records} images")
+            raise ValueError(f"a batch of {len(labels)} after {len(seen)} of {data.records} images")
         seen += [int(label) for label in labels]
         means.append(batch.float().mean().item() * len(labels))
     if sorted(seen) != list(range(data.records)):

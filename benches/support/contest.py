@@ -60,7 +60,7 @@ def started(
         usual = statistics.median(means.values())
         for name, mean in means.items():
             if abs(mean - usual) > MEAN_DIFFERS:
-                raise ValueError(f"{name}: the mean of its pixels is {mean:.2f}, that of the others {usual:.2f}")
+                raise ValueError(f"{name}: the mean of its pixels is {mean:.2f}, the others have {usual:.2f}")
         yield ready
 
 

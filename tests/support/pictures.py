@@ -158,7 +158,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "JPEG with an EXIF orientation": lambda: with_segment(jpeg(), 0xE1, exif(6)),
     "JPEG with garbage in EXIF": lambda: with_segment(jpeg(), 0xE1, b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"),
     "JPEG with a comment": lambda: with_segment(jpeg(), 0xFE, b"\xff\xd9 is not its end"),
-    "JPEG with bytes behind its end": lambda: jpeg() + bytes(500),
+    "JPEG with bytes after its end": lambda: jpeg() + bytes(500),
     "PNG": lambda: save(picture(), "PNG"),
     "grey PNG": lambda: save(picture(mode="L"), "PNG"),
     "PNG of 1 bit": lambda: save(picture(mode="1"), "PNG"),

@@ -144,7 +144,7 @@ class Story(ABC):
         found, expected = here / "out.frec", self.expected / "out.frec"
         verify(found)
         if records(found) != records(expected) or metadata(found) != metadata(expected):
-            raise AssertionError("the result is not that of an undisturbed run")
+            raise AssertionError("the result differs from an undisturbed run")
 
 
 def verify(path: Path) -> None:

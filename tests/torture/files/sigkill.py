@@ -79,7 +79,7 @@ def _phase(out: Path) -> str:
             report = reader.verify()
             if not report["ok"]:
                 raise AssertionError(f"{report['errors']}")
-            return "behind the last commit" if reader.complete else "between two commits"
+            return "after the last commit" if reader.complete else "between two commits"
     except fr.CorruptFileError as err:
         # An unwritten superblock has its own error.
         if "holds no commit" in str(err) or out.stat().st_size == 0:
@@ -181,7 +181,7 @@ class _Appends(Story):
     def compare(self, here: Path) -> None:
         verify(here / "out.frec")
         if _read_rows(here / "out.frec") != _read_rows(self.expected / "out.frec"):
-            raise AssertionError("the result is not that of an undisturbed run")
+            raise AssertionError("the result differs from an undisturbed run")
 
 
 def _read_rows(path: Path) -> list[tuple[Any, ...]]:
@@ -215,7 +215,7 @@ class _AddField(_Appends):
         given = _read_rows((self.expected if added else self.folder) / ("out.frec" if added else "in.frec"))
         if _read_rows(here / "out.frec") != given:
             raise AssertionError("the file is neither as it was, nor has it the new field")
-        return "behind the last commit" if added else "before the first commit"
+        return "after the last commit" if added else "before the first commit"
 
 
 def _nothing(conn: Connection) -> None:
@@ -251,7 +251,7 @@ class _Merge(_Appends):
 
     def look(self, here: Path) -> str:
         phase = _phase(here / "out.frec")
-        if phase == "behind the last commit":
+        if phase == "after the last commit":
             self.compare(here)
         return phase
 
@@ -273,7 +273,7 @@ class _Compact(_Appends):
     def look(self, here: Path) -> str:
         self.compare(here)
         with fr.Reader(here / "out.frec") as reader:
-            return "behind the last commit" if reader.commit == 1 else "before the first commit"
+            return "after the last commit" if reader.commit == 1 else "before the first commit"
 
 
 class _Extract(Story):
@@ -296,7 +296,7 @@ class _Extract(Story):
             raise AssertionError("a file is there that is not whole")
         if not found:
             return "before there was a file"
-        return "between two files" if len(found) < len(self.undisturbed) else "behind the last file"
+        return "between two files" if len(found) < len(self.undisturbed) else "after the last file"
 
     def files(self, here: Path) -> dict[str, bytes]:
         out = here / "out"
@@ -309,7 +309,7 @@ class _Extract(Story):
 
     def compare(self, here: Path) -> None:
         if self.files(here) != self.undisturbed or len(self.undisturbed) != _ROWS:
-            raise AssertionError("the files are not those of an undisturbed run")
+            raise AssertionError("the files differ from an undisturbed run")
 
 
 _STORIES: tuple[type[Story], ...] = (

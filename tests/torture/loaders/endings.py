@@ -67,7 +67,7 @@ def _endings(count: int) -> Outcome:
 EXPERIMENT = Experiment(
     "endings",
     8,
-    "processes that ended amid an epoch",
+    "processes that ended during an epoch",
     "tests/torture/loaders/endings.py, tests/torture/loaders/ending_host.py",
     9,
     2_000,
