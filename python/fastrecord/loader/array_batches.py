@@ -18,7 +18,7 @@ from fastrecord._core import FastRecordError
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import pick
 from fastrecord.loader.batch_source import ForeignRequests, OwnRequests, Request
-from fastrecord.loader.delivery import Delivery
+from fastrecord.loader.destination import Destination
 from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
 from fastrecord.loader.unstacked import ListedFields
@@ -42,14 +42,16 @@ class ArrayBatches:
     Args:
         dataset: A data set in fields mode.
         listed: Makes the values of fields that the threads cannot stack.
-        delivery: Where batches go.
+        destination: Where batches go.
         prefetch: Groups in progress besides the one being consumed; 0: a batch is made when it is
             requested.
     """
 
-    def __init__(self, dataset: FastRecordDataset, listed: ListedFields, delivery: Delivery, prefetch: int) -> None:
+    def __init__(
+        self, dataset: FastRecordDataset, listed: ListedFields, destination: Destination, prefetch: int
+    ) -> None:
         self._dataset, self._listed = dataset, listed
-        self._delivery, self._prefetch = delivery, prefetch
+        self._destination, self._prefetch = destination, prefetch
         schema = dataset.readers[0].schema
         self._names = tuple(dataset.fields or ())
         stacked = {name: schema[name] for name in self._names if name not in listed.names}
@@ -81,13 +83,13 @@ class ArrayBatches:
         pending: deque[_Group] = deque()
         while True:
             while len(pending) <= self._prefetch and (request := next(waiting, None)) is not None:
-                pending.append(_Group(loading, request, self._kinds, self._delivery))
+                pending.append(_Group(loading, request, self._kinds, self._destination))
             if not pending:
                 return
             group = pending.popleft()
             with clock.waiting():
                 group.complete()
-            if pending and self._delivery.copies and pending[0].is_ready():
+            if pending and self._destination.copies and pending[0].is_ready():
                 # Its copy to the device runs during the consumer's computation.
                 pending[0].complete()
             yield self._cut(group, skips)
@@ -96,7 +98,7 @@ class ArrayBatches:
     def _cut(self, group: _Group, skips: EpochSkips) -> Iterator[tuple[Request, Part, dict[str, Any] | None]]:
         request, failures, stacked = group.request, group.failures, tuple(self._kinds)
         listed = None if failures else self._listed.read_many(request.rows)
-        simple, on_stream = not (failures or self._listed.names), self._delivery.stream is not None
+        simple, on_stream = not (failures or self._listed.names), self._destination.stream is not None
         columns = group.columns()
         stop = 0
         for number, size in enumerate(request.sizes):
@@ -117,7 +119,7 @@ class ArrayBatches:
                     if len(kept) < size:
                         part = kept + start
                         fields = {name: pick(tensor, kept) for name, tensor in fields.items()}
-                fields |= {name: self._delivery.send_all(value) for name, value in others.items()}
+                fields |= {name: self._destination.send_all(value) for name, value in others.items()}
                 fields = {name: fields[name] for name in self._names}
             yield request, part, fields
 
@@ -146,13 +148,13 @@ class _Group:
         failures: Positions of failed rows, in order, with their errors; set by `complete`.
     """
 
-    def __init__(self, loading: _core.Loading, request: Request, kinds: _Kinds, delivery: Delivery) -> None:
-        self.request, self._delivery = request, delivery
+    def __init__(self, loading: _core.Loading, request: Request, kinds: _Kinds, destination: Destination) -> None:
+        self.request, self._destination = request, destination
         self.failures: list[tuple[int, Exception]] = []
         records = len(request.rows)
         self._kinds = [(dtype, (records, *shape)) for dtype, shape in kinds.values()]
         self._memory: list[torch.Tensor] | None = None
-        if delivery.pinned:
+        if destination.pinned:
             self._memory = [torch.empty(shape, dtype=dtype, pin_memory=True) for dtype, shape in self._kinds]
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
@@ -173,7 +175,7 @@ class _Group:
         if whole is None:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
         self._memory = None
-        self._whole = [self._delivery.copy(tensor) for tensor in whole] if self._delivery.copies else whole
+        self._whole = [self._destination.copy(tensor) for tensor in whole] if self._destination.copies else whole
 
     def columns(self) -> list[Sequence[torch.Tensor]]:
         """Return each field's tensors, one for each batch; call it only once."""
@@ -184,11 +186,11 @@ class _Group:
 
     def reach(self) -> None:
         """Make the current stream wait for the copy of the group."""
-        current = self._delivery.current_stream()
+        current = self._destination.current_stream()
         if current is not None and current != self._reached:
             self._reached = current
             for tensor in self._whole or ():
-                self._delivery.receive(tensor)
+                self._destination.receive(tensor)
 
     def failures_in(self, start: int, stop: int) -> list[tuple[int, Exception]]:
         """Return the failures of the batch of rows [start, stop), with positions in that batch."""

@@ -1,6 +1,6 @@
 """`Foreign`: images that the core cannot decode, decoded by Pillow in the consumer's thread.
 
-Writes into the memory of batches that `delivery` made.
+Writes into the memory of batches that `destination` made.
 """
 
 from __future__ import annotations

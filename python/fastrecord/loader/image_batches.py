@@ -20,7 +20,7 @@ from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.values import as_tensors, pick
 from fastrecord.loader.batch_source import ForeignRequests, OwnRequests, Request
-from fastrecord.loader.delivery import Delivery, Pending
+from fastrecord.loader.destination import Destination, Pending
 from fastrecord.loader.foreign import Foreign
 from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
@@ -36,7 +36,7 @@ class ImageBatches:
         single: With one output, put the images themselves into the batch, not a dict.
         fields: Further fields whose values follow.
         options: Further options for the core's threads.
-        delivery: Where batches go.
+        destination: Where batches go.
         prefetch: Batches in progress besides the one that the consumer has or waits for.
         by_pillow: Whether Pillow decodes images that the core cannot decode.
     """
@@ -48,13 +48,13 @@ class ImageBatches:
         single: bool,
         fields: Sequence[str],
         options: Mapping[str, Any],
-        delivery: Delivery,
+        destination: Destination,
         prefetch: int,
         *,
         by_pillow: bool,
     ) -> None:
         self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
-        self._delivery, self._prefetch = delivery, prefetch
+        self._destination, self._prefetch = destination, prefetch
         # The consumer's batch, the previous batch during its replacement, and the batches in
         # progress.
         self._options = {**options, "main": _main(dataset, outputs), "spares": len(outputs) * (prefetch + 2)}
@@ -88,7 +88,7 @@ class ImageBatches:
             with clock.waiting():
                 batch.complete()
             kept, made = self._finish(batch, skips)
-            if pending and self._delivery.copies and pending[0].is_ready():
+            if pending and self._destination.copies and pending[0].is_ready():
                 # Its copy to the device runs during the consumer's computation.
                 pending[0].complete()
             yield ((batch.request, kept, made),)
@@ -96,11 +96,11 @@ class ImageBatches:
     def _begin(self, loading: _core.Loading, request: Request, clock: Clock) -> Pending:
         foreign = self._foreign
         fill = None if foreign is None else partial(foreign.fill, loading, request, clock=clock)
-        return self._delivery.begin(loading, request, self._outputs, fill)
+        return self._destination.begin(loading, request, self._outputs, fill)
 
     def _finish(self, batch: Pending, skips: EpochSkips) -> tuple[NDArray[np.int64] | slice, Any]:
         """Return the consumer's batch, without failed records if they may be skipped."""
-        rows, images = batch.request.rows, [self._delivery.receive(image) for image in batch.images]
+        rows, images = batch.request.rows, [self._destination.receive(image) for image in batch.images]
         kept: NDArray[np.int64] | slice = slice(None)
         skips.seen += len(rows)
         if batch.failures:
@@ -122,13 +122,13 @@ class ImageBatches:
             rows = rows[left]
             images = [pick(tensor, left) for tensor in images]
             labels, values = self._following(rows)
-        shown = [self._delivery.show(tensor) for tensor in images]
+        shown = [self._destination.show(tensor) for tensor in images]
         if self._dataset.fields is not None:
             others = dict(zip(self._fields, values, strict=True))
             named = {**dict(zip(self._outputs, shown, strict=True)), **others}
             return kept, {name: named[name] for name in self._dataset.fields}
         parts: list[Any] = [shown[0] if self._single else dict(zip(self._outputs, shown, strict=True))]
-        parts += [self._delivery.send(own) for own in labels] + values
+        parts += [self._destination.send(own) for own in labels] + values
         return kept, tuple(parts) if len(parts) > 1 else parts[0]
 
     def _following(self, rows: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
@@ -158,7 +158,7 @@ class ImageBatches:
         values = dict(zip(self._fields, self._dataset.values(rows, self._fields), strict=True))
         if label in values:
             values[label] = self._dataset.labels(rows)
-        return [self._delivery.send_all(as_tensors(value, schema[name])) for name, value in values.items()]
+        return [self._destination.send_all(as_tensors(value, schema[name])) for name, value in values.items()]
 
     def _labels(self, rows: NDArray[np.int64]) -> Any:
         labels = self._dataset.labels(rows)

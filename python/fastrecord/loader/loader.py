@@ -25,7 +25,7 @@ from fastrecord.fixed import Fixed
 from fastrecord.loader.answers import instead_of_transform, refuse_arguments
 from fastrecord.loader.array_batches import ArrayBatches
 from fastrecord.loader.batch_source import make_requests
-from fastrecord.loader.delivery import Delivery
+from fastrecord.loader.destination import Destination
 from fastrecord.loader.foreign import SixteenBit
 from fastrecord.loader.image_batches import ImageBatches
 from fastrecord.loader.skip import MAX_SKIPPED, OnError, SkippedRecord, Skipper
@@ -181,7 +181,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._prefetch = integer("prefetch", prefetch, 0, _MANY)
-        self._delivery = Delivery(device, pin_memory, dtype)
+        self._destination = Destination(device, pin_memory, dtype)
         self._skipper = Skipper(on_error, max_skipped, dataset)
         self._image, self._images, self._flip, self._fields = image, images, flag("flip", flip), fields
         self._ragged, self._verify = ragged, verify
@@ -214,14 +214,16 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             decoding = {"image": image, "flip": self._flip or None, "fields": self._fields, **self._decoding}
             _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
             listed = ListedFields(dataset, self._ragged)
-            return ArrayBatches(dataset, listed, self._delivery, self._prefetch)
+            return ArrayBatches(dataset, listed, self._destination, self._prefetch)
         if self._ragged is not None:
             raise ValueError("ragged is for batches of arrays: select their fields in the data set, without images=")
         outputs = _outputs(dataset, image, images)
         further = _further_fields(dataset, outputs, self._fields)
         options = {"flip": self._flip, "verify": dataset.verify, **self._options}
-        delivery, prefetch, by_pillow = self._delivery, self._prefetch, self._by_pillow
-        return ImageBatches(dataset, outputs, images is None, further, options, delivery, prefetch, by_pillow=by_pillow)
+        destination, prefetch, by_pillow = self._destination, self._prefetch, self._by_pillow
+        return ImageBatches(
+            dataset, outputs, images is None, further, options, destination, prefetch, by_pillow=by_pillow
+        )
 
     def _change(self, **changed: Any) -> None:
         """Use other arguments from the next iteration on; if they are refused, nothing changes."""
@@ -436,7 +438,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             "images": self._images,
             "flip": self._flip or None,
             "batch_transform": self._batch_transform,
-            "device": self._delivery.device,
+            "device": self._destination.device,
         }
         lines = [
             type(self).__name__,

@@ -1,4 +1,4 @@
-"""`Delivery`: moves batches from the core's threads to plain or pinned memory, or to a device.
+"""`Destination`: moves batches from the core's threads to plain or pinned memory, or to a device.
 
 Does not choose records.
 """
@@ -23,7 +23,7 @@ Failures = list[tuple[int, Exception]]
 Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
 
 
-class Delivery:
+class Destination:
     """The destination of batches.
 
     Args:
@@ -141,7 +141,7 @@ class Pending:
 
     def __init__(
         self,
-        delivery: Delivery,
+        destination: Destination,
         request: Request,
         load: _core.Load,
         shapes: Iterable[tuple[int, ...]],
@@ -151,7 +151,7 @@ class Pending:
         self.request = request
         self.images: list[torch.Tensor] = []
         self.failures: list[tuple[int, Exception]] = []
-        self._delivery, self._load, self._shapes, self._memory = delivery, load, list(shapes), memory
+        self._destination, self._load, self._shapes, self._memory = destination, load, list(shapes), memory
         self._fill = fill
 
     def is_ready(self) -> bool:
@@ -171,7 +171,7 @@ class Pending:
             ]
         self._memory = None
         self.failures = self._fill(images, failures) if failures and self._fill is not None else failures
-        self.images = [self._delivery.copy(image) for image in images] if self._delivery.copies else images
+        self.images = [self._destination.copy(image) for image in images] if self._destination.copies else images
 
 
 def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
