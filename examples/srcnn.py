@@ -162,13 +162,15 @@ def make_loader(
     Training batches are mirrored at random and shuffled; others repeat the same crops and order at
     each `set_epoch(0)`.
     """
-    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": train, "drop_last": train, "seed": seed}
     schema = dataset.readers[0].schema
     if schema["lr"].name == "image":
         images = {"lr": fr.transforms.RandomCrop(crop), "hr": fr.transforms.RandomCrop(scale * crop)}
-        return fr.FastRecordLoader(dataset, images=images, flip=train, **options)
+        sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
+        return fr.FastRecordLoader(dataset, batch_sampler=sampler, images=images, flip=train)
     pair = fr.transforms.PairedRandomCrop(crop, scale=scale, flip=train, to_chw=True)
-    return fr.FastRecordLoader(dataset.select(["lr", "hr"]), batch_transform=pair, **options)
+    dataset = dataset.select(["lr", "hr"])
+    sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
+    return fr.FastRecordLoader(dataset, batch_sampler=sampler, batch_transform=pair)
 
 
 def enlarge(small: torch.Tensor, scale: int) -> torch.Tensor:

@@ -70,7 +70,7 @@ def epochs(data: Data, options: Options) -> Epochs:
         image=crop(SIZE),
         flip=True,
         threads=options.threads,
-        dtype=torch.float32 if options.variant.endswith("+float") else None,
+        delivery=fr.Delivery(dtype=torch.float32 if options.variant.endswith("+float") else None),
     )
     maker = loader._maker
     if options.variant == "whole" and isinstance(maker, ImageBatches):

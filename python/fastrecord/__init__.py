@@ -63,8 +63,10 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.dataset import concat as concat
     from fastrecord.diagnose.bench import bench_file as bench_file
     from fastrecord.diagnose.doctor import examine as examine
+    from fastrecord.loader.delivery import Delivery as Delivery
     from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
+    from fastrecord.loader.skip import Skip as Skip
     from fastrecord.loader.skip import SkippedRecord as SkippedRecord
     from fastrecord.loader.stats import LoaderStats as LoaderStats
     from fastrecord.operations.extract import extract_records as extract_records
@@ -86,12 +88,14 @@ if typing.TYPE_CHECKING:
 _LAZY = {
     "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
     "Dataset": "dataset.dataset:FastRecordDataset",
+    "Delivery": "loader.delivery",
     "FastRecordBatchSampler": "sampler.batch_sampler",
     "FastRecordDataset": "dataset.dataset",
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
     "ResumableLoader": "loader.resumable",
+    "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
     "bench_file": "diagnose.bench",
     "class_weights": "sampler.draws",

@@ -181,7 +181,7 @@ class Code(StrEnum):
         "select the fields that they share, or pack them alike")
     RAGGED = ("FR411", FastRecordError,
         "arrays of a batch differ where they must not",
-        '`ragged="list"` or `"pad"` for the field')
+        '`Delivery(ragged=...)` of `"list"` or `"pad"` for the field')
     SEVERAL_FIELDS = ("FR412", SchemaError,
         "several fields match",
         "name one")
@@ -216,7 +216,7 @@ class Code(StrEnum):
         "get it again")
     IMAGE_KIND = ("FR504", DecodeError,
         "this kind of image is not decoded; the message names the kind",
-        '`decoder="auto"` leaves it to Pillow, with the plugin that the kind needs; or convert it')
+        '`Decoding(decoder="auto")` leaves it to Pillow, with the plugin that the kind needs; or convert it')
     IMAGE_PIXELS = ("FR505", DecodeError,
         "the image has more pixels than the limit",
         "make it smaller, or raise `max_pixels`")
@@ -249,7 +249,7 @@ class Code(StrEnum):
         "store it in a field of type bytes")
     SIXTEEN_BIT = ("FR515", DecodeError,
         "16-bit grey, where an image has 8 bits",
-        '`sixteen_bit="scale"` or `"clip"`; store arrays to keep all bits')
+        '`Decoding(sixteen_bit=...)` of `"scale"` or `"clip"`; store arrays to keep all bits')
     JPEG_SCANS = ("FR516", DecodeError,
         "a JPEG has more scans than any encoder writes",
         "rewrite it: `jpegtran -copy all -optimize`")
@@ -372,8 +372,8 @@ class Code(StrEnum):
         "nothing of a batch, or of an epoch, could be loaded",
         "see the error that it quotes")
     TOO_MANY_SKIPPED = ("FR808", FastRecordError,
-        "more records were skipped than `max_skipped` allows",
-        "`fastrecord verify` finds them all; a larger `max_skipped` continues")
+        "more records were skipped than `Skip(at_most=...)` allows",
+        "`fastrecord verify` finds them all; a larger `at_most` continues")
     # fmt: on
 
 

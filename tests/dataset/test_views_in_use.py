@@ -156,8 +156,7 @@ def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tm
 
 def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, bytes]]:
     """Return number, label and pixels of each record from the loader, in order."""
-    order = {"shuffle": False, **options}
-    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), fields=["key"], **order)
+    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), **{"shuffle": False, **options})
     return [
         (int(key), label, image.numpy().tobytes())
         for images, labels, keys in loader
@@ -166,19 +165,19 @@ def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, b
 
 
 def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> None:
-    data = fr.FastRecordDataset(numbered_halves)
+    data = fr.FastRecordDataset(numbered_halves, extra_fields=["key"])
     every = {number: (number, label, pixels) for number, label, pixels in loaded(data)}
     assert len(every) == COUNT
     view = composed(data)
     assert loaded(view) == [every[number] for number in numbers(view)]
     assert sorted(loaded(view, shuffle=True)) == sorted(every[number] for number in numbers(view))
     again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, image=fr.transforms.Resize((8, 8)))))
-    assert [label for _, labels in again for label in labels.tolist()] == view.targets.tolist()
+    assert [label for _, labels, _ in again for label in labels.tolist()] == view.targets.tolist()
 
 
 def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: Path) -> None:
-    view = fr.FastRecordDataset(numbered).subset([7, 30, 2])
-    loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8), fields=["key"])
+    view = fr.FastRecordDataset(numbered, extra_fields=["key"]).subset([7, 30, 2])
+    loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8))
     assert [keys for _, _, keys in loader] == [["002", "007"], ["030"]]
     with pytest.raises(IndexError, match="record 3 is out of range: the data set has 3"):
         list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
@@ -186,10 +185,10 @@ def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: P
 
 @pytest.mark.parametrize("kind", ["slice", "split"])
 def test_a_shuffle_by_blocks_of_a_view_has_each_of_its_records_once(numbered: Path, kind: str) -> None:
-    data = fr.FastRecordDataset(numbered)
+    data = fr.FastRecordDataset(numbered, extra_fields=["key"])
     view = data.subset(slice(5, 35)) if kind == "slice" else data.split(2, seed=1)[0]
     sampler = fr.FastRecordBatchSampler(view, 4, shuffle="blocks", block_records=3, window_blocks=3, seed=2)
-    loader = fr.FastRecordLoader(view, batch_sampler=sampler, image=fr.transforms.Resize(8), fields=["key"])
+    loader = fr.FastRecordLoader(view, batch_sampler=sampler, image=fr.transforms.Resize(8))
     keys = [int(key) for _, _, keys in loader for key in keys]
     assert keys != sorted(keys)
     assert sorted(keys) == sorted(numbers(view))

@@ -116,7 +116,7 @@ def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> 
         for number in range(400):
             writer.append({"lr": record(number)["lr"]})
     path = damage(tmp_path / "sound.frec", tmp_path / "bad.frec", record(100)["lr"].tobytes())
-    loader = make(fr.FastRecordDataset(path), 400, on_error="skip", max_skipped=90)
+    loader = make(fr.FastRecordDataset(path), 400, on_error="skip", at_most=90)
     (batch,) = list(loader)
     lost = [skipped.record for skipped in loader.skipped]
     assert 100 in lost

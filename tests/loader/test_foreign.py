@@ -111,8 +111,6 @@ def test_with_the_native_decoder_they_are_errors_that_name_record_and_kind(tmp_p
     assert (loader.stats().skipped, loader.stats().by_pillow) == (2, 0)
     with pytest.raises(fr.DecodeError, match=r"record 1, field image: .*AVIF.*FR504"):
         fr.FastRecordDataset(path, decode="native")[1]
-    with pytest.raises(ValueError, match='decoder is "auto" or "native", not \'pillow\''):
-        make(path, decoder="pillow")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,18 @@ def test_a_distributed_sampler_is_told_the_epoch(data: fr.FastRecordDataset) -> 
     assert not torch.equal(epoch(loaders[0]), first)
 
 
+def test_the_seed_of_another_sampler_is_that_of_the_augmentation(data: fr.FastRecordDataset) -> None:
+    plain, seeded, other = (
+        epoch(make(data, None, batch_sampler=BatchSampler(sampler, 4, drop_last=False)))
+        for sampler in (
+            SequentialSampler(data),
+            *(DistributedSampler(data, 1, 0, shuffle=False, seed=seed) for seed in (0, 6)),
+        )
+    )
+    assert torch.equal(plain, seeded)
+    assert not torch.equal(plain, other)
+
+
 def test_batches_may_be_lists_arrays_or_tensors_of_any_size(data: fr.FastRecordDataset) -> None:
     batches = [[3, 1], torch.tensor([2, 2, 21]), [], torch.tensor([5]).numpy(), range(4, 6), [-1]]
     loader = make(data, None, batch_sampler=batches)

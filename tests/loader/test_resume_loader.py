@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastrecord as fr
-from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import RandomResizedCrop
-from tests.support.loading import write_photos
+from tests.support.loading import loader_of, write_photos
 from tests.support.resuming import global_batches
 
 EPOCH = 2
@@ -47,7 +46,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 class Keyed:
     """A loader whose batches are lists of (key, bytes) per record."""
 
-    def __init__(self, loader: FastRecordLoader) -> None:
+    def __init__(self, loader: fr.FastRecordLoader) -> None:
         self.loader = loader
 
     def __iter__(self) -> Iterator[list[tuple[str, bytes]]]:
@@ -67,7 +66,7 @@ def open_ranks(files: list[Path], world_size: int, options: dict[str, Any], **lo
         sampler = FastRecordBatchSampler(
             dataset, 6 // world_size, rank=rank, world_size=world_size, **{"shuffle": True, **options}
         )
-        made.append(Keyed(FastRecordLoader(dataset, batch_sampler=sampler, **loading)))
+        made.append(Keyed(loader_of(dataset, None, batch_sampler=sampler, **loading)))
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,34 @@ def write_pairs(path: Path, pairs: Iterable[tuple[NDArray[np.uint8], NDArray[np.
 
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
     """Return a loader of random 24 x 24 crops, half of them mirrored, with two threads."""
-    dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data)
+    extra = options.pop("extra_fields", ())
+    dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data, extra_fields=extra)
     if "images" not in options:
         options = {"image": RandomResizedCrop(24), "flip": True, **options}
-    return FastRecordLoader(
-        dataset, batch_size, **{"threads": 2, "shuffle": None if batch_size is None else False, **options}
-    )
+    return loader_of(dataset, batch_size, **options)
+
+
+def loader_of(dataset: fr.FastRecordDataset, batch_size: int | None, **options: Any) -> FastRecordLoader:
+    """Return a loader in order with two threads; its objects' options may be given by name.
+
+    These are the options of Delivery, Decoding, Skip and, with a batch size, the batch sampler.
+    """
+    options = {"threads": 2, "shuffle": None if batch_size is None else False, **options}
+    for argument, kind in (("delivery", fr.Delivery), ("decoding", fr.Decoding)):
+        own = _taken(options, *(field.name for field in fields(kind)))
+        if own:
+            options[argument] = kind(**own)
+    if "at_most" in options:
+        on_error = options["on_error"]
+        options["on_error"] = fr.Skip(at_most=options.pop("at_most"), handler=on_error if callable(on_error) else None)
+    if batch_size is not None and (own := _taken(options, "seed", "drop_last")):
+        options["batch_sampler"] = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=options.pop("shuffle"), **own)
+        batch_size = None
+    return FastRecordLoader(dataset, batch_size, **options)
+
+
+def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def epoch(loader: FastRecordLoader) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 import fastrecord as fr
 from fastrecord.loader.loader import FastRecordLoader
+from tests.support.loading import loader_of
 
 SCHEMA = fr.Schema(
     {
@@ -71,9 +72,7 @@ def opened(*paths: Path, **options: Any) -> fr.FastRecordDataset:
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
     """Return a loader with two threads."""
     dataset = data if isinstance(data, fr.FastRecordDataset) else opened(data)
-    return FastRecordLoader(
-        dataset, batch_size, **{"threads": 2, "shuffle": None if batch_size is None else False, **options}
-    )
+    return loader_of(dataset, batch_size, **options)
 
 
 def numbers(batches: Iterable[Any]) -> list[list[int]]:

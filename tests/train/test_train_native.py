@@ -314,7 +314,7 @@ def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
     config = small_config(tmp_path / "bad.frec", tmp_path / "out", epochs=1, on_error="skip", max_skipped=1)
     val = dataclasses.replace(config, train=str(colours), val=str(tmp_path / "bad_val.frec"), max_skipped=0)
     for of, chosen, keys in (("training", config, {"blue/40.jpg", "red/11.jpg"}), ("evaluation", val, {"red/7.jpg"})):
-        with pytest.raises(fr.FastRecordError, match="max_skipped"):
+        with pytest.raises(fr.FastRecordError, match="--max-skipped"):
             train(dataclasses.replace(chosen, overwrite=True))
         (row,) = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
         assert (row["of"], row["epoch"], row["count"]) == (of, 0, len(keys))
@@ -322,7 +322,7 @@ def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
         assert row["step"] == 10 if of == "evaluation" else row["step"] <= 10
     # A resumed run first reports all of them, once.
     options = {"overwrite": True, "checkpoint_every": 1}
-    with pytest.raises(fr.FastRecordError, match="max_skipped"):
+    with pytest.raises(fr.FastRecordError, match="--max-skipped"):
         train(dataclasses.replace(config, **options))  # type: ignore[arg-type]  # each fits its field
     train(dataclasses.replace(config, max_skipped=None, resume="auto"))
     rows = [row for row in read_metrics(tmp_path / "out" / "metrics.jsonl") if row["event"] == "skipped"]
@@ -335,7 +335,7 @@ def test_a_run_that_skips_more_than_allowed_ends_with_what_to_do(colours: Path, 
     flip(colours, bad, record=40)
     config = small_config(bad, tmp_path / "out", on_error="skip", max_skipped=most)
     with pytest.raises(
-        fr.FastRecordError, match=rf"^1 of the epoch's first \d+ records .*max_skipped={most} .*'blue/40\.jpg'.*--deep"
+        fr.FastRecordError, match=rf"^1 of the epoch's first \d+ records .*at_most={most} .*'blue/40\.jpg'.*--deep"
     ):
         train(config)
     assert train(dataclasses.replace(config, max_skipped=1, epochs=1, overwrite=True)).step == 10

@@ -124,8 +124,8 @@ def test_labels_follow_several_images(tmp_path: Path) -> None:
         fr.Reader(write_pairs(tmp_path / "pairs.frec", [(pixels(30, 30), pixels(60, 60))])) as reader,
     ):
         writer.append({"a": bytes(reader[0]["lr"]), "b": bytes(reader[0]["hr"]), "label": 5, "key": "k"})
-    data = fr.FastRecordDataset(tmp_path / "a.frec")
-    ((images, labels, keys),) = list(make(data, images={"b": Resize(20), "a": Resize(10)}, fields=["key"]))
+    made = make(tmp_path / "a.frec", images={"b": Resize(20), "a": Resize(10)}, extra_fields=["key"])
+    ((images, labels, keys),) = list(made)
     assert {name: tuple(image.shape) for name, image in images.items()} == {"b": (1, 3, 20, 20), "a": (1, 3, 10, 10)}
     assert (labels.tolist(), keys) == ([5], ["k"])
 

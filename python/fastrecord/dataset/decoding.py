@@ -42,8 +42,9 @@ class Decoding:
 
     def __post_init__(self) -> None:
         choice("decoder", self.decoder, get_args(Decoder))
-        if isinstance(self.truncated, bool):
-            instead = "accept" if self.truncated else "reject"
+        truncated: object = self.truncated
+        if isinstance(truncated, bool):
+            instead = "accept" if truncated else "reject"
             raise TypeError(f'truncated is "reject" or "accept", not a bool: write truncated="{instead}"')
         choice("truncated", self.truncated, get_args(Truncated))
         choice("sixteen_bit", self.sixteen_bit, get_args(SixteenBit))

@@ -371,7 +371,10 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
 def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:
     """Measure the loader on batches of the sample, from its first batch until the time is over."""
     from fastrecord.dataset.dataset import FastRecordDataset
+    from fastrecord.dataset.decoding import Decoding
+    from fastrecord.loader.delivery import Delivery
     from fastrecord.loader.loader import FastRecordLoader
+    from fastrecord.loader.skip import Skip
     from fastrecord.transforms import RandomResizedCrop
 
     dataset = FastRecordDataset(path, image_field=report.field, allow_incomplete=True)
@@ -381,10 +384,9 @@ def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget:
         image=RandomResizedCrop(size),
         flip=True,
         threads=threads,
-        on_error="skip",
-        max_skipped=None,
-        sixteen_bit="clip",
-        pin_memory=False,
+        on_error=Skip(at_most=None),
+        decoding=Decoding(sixteen_bit="clip"),
+        delivery=Delivery(pin_memory=False),
     ) as loader:
         batches = iter(loader)
         next(batches)

@@ -9,44 +9,43 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-_NO_WORKERS = "threads of the core make the batches, and there are no worker processes: leave it out"
-_SAMPLERS = "it is the batch sampler's: batch_sampler=FastRecordBatchSampler(dataset, batch_size, {name}=...)"
-_DATASETS = "it is the data set's: FastRecordDataset(path, {name}=...)"
-_MOVE = (
-    "images stay uint8 unless you give dtype=, which normalises by ImageNet's statistics; for others apply "
-    "fastrecord.transforms.Normalize(mean, std) to the batches"
+_NO_WORKERS = "threads of the core make the batches, and there are no worker processes: "
+_SAMPLER = "write batch_sampler=FastRecordBatchSampler(dataset, batch_size, {name}=...)"
+_DATASET = "write FastRecordDataset(path, {name}=...)"
+_DELIVERY = "write delivery=fr.Delivery({name}=...)"
+_DECODING = "write decoding=fr.Decoding({name}=...)"
+_IMAGE = "write image= with a geometry of fastrecord.transforms, such as RandomResizedCrop(224), and flip=True"
+_TRANSFORM = f"{_IMAGE}; for whole batches batch_transform="
+_NORMALIZE = (
+    "images stay uint8 unless delivery=fr.Delivery(dtype=...) normalises them by ImageNet's statistics; for others "
+    "apply fastrecord.transforms.Normalize(mean, std) to the batches"
 )
-_IMAGE = "say image= with a geometry of fastrecord.transforms, such as RandomResizedCrop(224), and flip=True"
 
+# Where each argument went: of torch's DataLoader, of other loaders, and of this package's objects.
 _ANSWERS: dict[str, str] = {
-    "num_workers": "threads of the core make the batches, and there are no worker processes: say threads=, or nothing",
-    "workers": "threads of the core make the batches: say threads=, or nothing",
-    "num_threads": "say threads=",
-    "persistent_workers": _NO_WORKERS,
-    "worker_init_fn": _NO_WORKERS,
-    "multiprocessing_context": _NO_WORKERS,
-    "timeout": _NO_WORKERS,
-    "prefetch_factor": "say prefetch=, the number of batches under way",
-    "collate_fn": "batches are stacked as they are made: change whole batches by batch_transform=",
-    "sampler": "say batch_sampler=, such as FastRecordBatchSampler(dataset, batch_size, shuffle=True)",
-    "generator": "order and augmentation are drawn from seed=",
-    "pin_memory_device": "say device=",
-    "in_order": "batches always come in order: leave it out",
-    "mean": _MOVE,
-    "std": _MOVE,
-    "normalize": _MOVE,
-    "transform": f"{_IMAGE}; for whole batches batch_transform=",
-    "transforms": f"{_IMAGE}; for whole batches batch_transform=",
-    "augment": f"{_IMAGE}; for whole batches batch_transform=",
-    "size": _IMAGE,
-    "image_size": _IMAGE,
-    "hflip": "say flip=True",
-    "horizontal_flip": "say flip=True",
+    **dict.fromkeys(("num_workers", "workers"), _NO_WORKERS + "write threads=, or nothing"),
+    "num_threads": "write threads=",
     **dict.fromkeys(
-        ("weights", "balance", "num_samples", "rank", "world_size", "tail", "block_records", "window_blocks"), _SAMPLERS
+        ("persistent_workers", "worker_init_fn", "multiprocessing_context", "timeout"), _NO_WORKERS + "leave it out"
     ),
+    "in_order": "batches always come in order: leave it out",
+    "collate_fn": "batches are stacked as they are made: change whole batches by batch_transform=",
+    "sampler": "write batch_sampler=, such as FastRecordBatchSampler(dataset, batch_size, shuffle=True)",
+    "generator": "write batch_sampler=FastRecordBatchSampler(dataset, batch_size, seed=...)",
+    "max_skipped": "write on_error=fr.Skip(at_most=...)",
+    "prefetch_factor": "write delivery=fr.Delivery(prefetch=...), the number of batches in progress",
+    "pin_memory_device": "write delivery=fr.Delivery(device=...)",
+    "fields": "write FastRecordDataset(path, extra_fields=...)",
+    **dict.fromkeys(("mean", "std", "normalize"), _NORMALIZE),
+    **dict.fromkeys(("transform", "transforms", "augment"), _TRANSFORM),
+    **dict.fromkeys(("size", "image_size"), _IMAGE),
+    **dict.fromkeys(("hflip", "horizontal_flip"), "write flip=True"),
+    **dict.fromkeys(("device", "pin_memory", "dtype", "prefetch", "ragged"), _DELIVERY),
+    **dict.fromkeys(("decoder", "truncated", "sixteen_bit", "exif_orientation", "max_pixels"), _DECODING),
+    **dict.fromkeys(("seed", "drop_last", "weights", "balance", "num_samples", "rank", "world_size", "tail"), _SAMPLER),
     **dict.fromkeys(
         (
+            "verify",
             "target_transform",
             "decode",
             "image_field",
@@ -55,9 +54,8 @@ _ANSWERS: dict[str, str] = {
             "classes",
             "allow_incomplete",
             "access",
-            "snapshots",
         ),
-        _DATASETS,
+        _DATASET,
     ),
 }
 
@@ -121,9 +119,7 @@ def _instead(name: str, part: Any, resize: int | None) -> str:
         case "RandomHorizontalFlip":
             return "flip=True" if part.p == 0.5 else "flip=True, which mirrors one in two"
         case "Normalize":
-            return (
-                f"apply fastrecord.transforms.Normalize({list(part.mean)}, {list(part.std)}) to the batches, or dtype="
-            )
+            return f"apply fastrecord.transforms.Normalize({list(part.mean)}, {list(part.std)}) to the batches"
         case _ if name in _TENSORS:
             return "nothing, as batches are tensors"
         case _:

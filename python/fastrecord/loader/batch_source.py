@@ -129,25 +129,21 @@ class ForeignRequests:
         batches: Iterated once an epoch, in this process.
         rows: Checks record numbers and converts them to an array.
         records: Number of records of the data set.
-        seed: Seed of the augmentation.
+
+    The seed of the augmentation is the iterable's, or its sampler's, else 0.
     """
 
-    def __init__(
-        self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, records: int, seed: int
-    ) -> None:
+    def __init__(self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, records: int) -> None:
         self.sampler = batches
         self._rows, self._records = rows, records
-        self._seed = seed
+        self._seed = _number(batches, "seed") or 0
         self._progress = _Progress(epoch=0)
         self._skip = 0
 
     def _counted(self) -> int:
         """Return the epoch of a sampler that counts epochs, else the epoch counted here."""
-        inner = getattr(self.sampler, "sampler", self.sampler)
-        epoch = getattr(inner, "epoch", None)
-        if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0:
-            return epoch
-        return self._next_epoch()
+        epoch = _number(self.sampler, "epoch")
+        return self._next_epoch() if epoch is None else epoch
 
     def _next_epoch(self) -> int:
         progress = self._progress
@@ -257,13 +253,20 @@ class ForeignRequests:
         self._skip = done
 
 
+def _number(batches: Any, name: str) -> int | None:
+    """Return a batch sampler's attribute, or that attribute of its sampler; None without one."""
+    for owner in (getattr(batches, "sampler", None), batches):
+        value = getattr(owner, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WORD:
+            return value
+    return None
+
+
 def make_requests(
     dataset: FastRecordDataset,
     batch_size: int | None,
     batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
     shuffle: Shuffle | None,
-    drop_last: bool,
-    seed: int | None,
 ) -> OwnRequests | ForeignRequests:
     """Return the source of a loader's batches; the arguments are those of FastRecordLoader.
 
@@ -275,13 +278,10 @@ def make_requests(
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
         order = True if shuffle is None else shuffle
-        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=order, seed=seed or 0, drop_last=drop_last)
-        return OwnRequests(sampler, dataset.selection.rows)
-    if shuffle or drop_last:
-        raise ValueError("shuffle and drop_last are the batch sampler's: leave them out with batch_sampler=")
+        return OwnRequests(FastRecordBatchSampler(dataset, batch_size, shuffle=order), dataset.selection.rows)
+    if shuffle:
+        raise ValueError("shuffle is the batch sampler's: leave it out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
-        if seed is not None:
-            raise ValueError("the batch sampler has a seed, for the augmentation too: leave seed out")
         if batch_sampler.records != len(dataset):
             raise ValueError(
                 f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
@@ -296,5 +296,4 @@ def make_requests(
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
-    own_seed = 0 if seed is None else integer("seed", seed, 0, WORD)
-    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset), seed=own_seed)
+    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset))

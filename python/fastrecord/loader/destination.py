@@ -6,13 +6,14 @@ Does not choose records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from fastrecord import _core
 from fastrecord.loader.batch_source import Request
+from fastrecord.loader.delivery import Delivery
 from fastrecord.transforms import Geometry, Normalize
 
 # Values that one call of torch normalises, which cannot be interrupted: about 10 ms of work, in the
@@ -24,37 +25,22 @@ Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
 
 
 class Destination:
-    """The destination of batches.
-
-    Args:
-        device: None leaves them in host memory.
-        pin_memory: "auto": True if the device is CUDA, or if no device is given and CUDA is
-            available.
-        dtype: A float type to normalise to; None leaves uint8.
+    """Where batches go: memory of the core, pinned memory, or a device.
 
     Raises:
-        TypeError: `dtype` is not a float type.
-        ValueError: no such device; or pinned memory or CUDA is requested, but CUDA is not
-            available.
+        ValueError: pinned memory or CUDA is requested, but CUDA is not available.
     """
 
-    def __init__(
-        self, device: torch.device | str | int | None, pin_memory: bool | Literal["auto"], dtype: torch.dtype | None
-    ) -> None:
-        try:
-            self.device = None if device is None else torch.device(device)
-        except RuntimeError as error:
-            raise ValueError(f"device: {error}") from error
-        if pin_memory not in (True, False, "auto"):
-            raise ValueError(f'pin_memory is True, False or "auto", not {pin_memory!r}')
+    def __init__(self, delivery: Delivery) -> None:
+        self.device = None if delivery.device is None else torch.device(delivery.device)
         self.copies = self.device is not None and self.device.type != "cpu"
         on_cuda = self.device is not None and self.device.type == "cuda"
-        if (on_cuda or pin_memory is True) and not torch.cuda.is_available():
-            raise ValueError("no CUDA device is available to torch: leave out device and pin_memory, or use the CPU")
+        if (on_cuda or delivery.pin_memory is True) and not torch.cuda.is_available():
+            raise ValueError("torch finds no CUDA device: leave device and pin_memory out of delivery, or use the CPU")
         self.pinned = on_cuda or (self.device is None and torch.cuda.is_available())
-        if pin_memory != "auto":
-            self.pinned = pin_memory
-        self._normalize = None if dtype is None else Normalize(dtype=dtype).to(self.device or "cpu")
+        if delivery.pin_memory != "auto":
+            self.pinned = delivery.pin_memory
+        self._normalize = None if delivery.dtype is None else Normalize(dtype=delivery.dtype).to(self.device or "cpu")
         self._stream: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import io
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ from PIL import Image, ImageOps
 from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_limits, foreign_kind
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import PIL_ERRORS, as_stored
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extended
 from fastrecord.loader.batch_source import Request
 from fastrecord.loader.stats import Clock
 
-SixteenBit = Literal["reject", "scale", "clip"]
 Failures = list[tuple[int, Exception]]
 
 # Errors of the core for images that Pillow may decode.
@@ -44,21 +44,12 @@ class Foreign:
     Args:
         dataset: The records.
         fields: Image field of each output.
-        sixteen_bit, exif_orientation, max_pixels: As for the loader.
+        decoding: As for the loader.
     """
 
-    def __init__(
-        self,
-        dataset: FastRecordDataset,
-        fields: Sequence[str],
-        *,
-        sixteen_bit: str,
-        exif_orientation: bool,
-        max_pixels: int | None,
-    ) -> None:
-        self._dataset, self._fields = dataset, tuple(fields)
-        self._sixteen_bit, self._upright = sixteen_bit, exif_orientation
-        self._max_pixels = all_limits()["max_pixels"] if max_pixels is None else max_pixels
+    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding) -> None:
+        self._dataset, self._fields, self._decoding = dataset, tuple(fields), decoding
+        self._max_pixels = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
 
     def fill(
         self, loading: Loading, request: Request, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
@@ -129,9 +120,9 @@ class Foreign:
             name = opened.format or "unknown"
             if opened.width * opened.height > self._max_pixels:
                 size = f"{opened.width} x {opened.height} pixels"
-                limit = f"the limit of {self._max_pixels}: `max_pixels` of the loader sets another"
+                limit = f"the limit of {self._max_pixels}: fastrecord.Decoding(max_pixels=...) sets another"
                 raise Code.IMAGE_PIXELS.error(f"{size} are more than {limit}")
-            if self._upright:
+            if self._decoding.exif_orientation:
                 opened.load()  # applies the orientation of some formats
                 image = ImageOps.exif_transpose(opened)
             else:
@@ -147,10 +138,10 @@ class Foreign:
         Raises:
             DecodeError: it has more bits, and `sixteen_bit` is "reject".
         """
-        if not image.mode.startswith(("I", "F")) or self._sixteen_bit == "clip":
+        if not image.mode.startswith(("I", "F")) or self._decoding.sixteen_bit == "clip":
             return image
         bits = 16 if image.mode.startswith("I;16") else 32
-        if bits == 16 and self._sixteen_bit == "scale":
+        if bits == 16 and self._decoding.sixteen_bit == "scale":
             values = np.asarray(image).astype(np.uint32)
             return Image.fromarray(((values + 128) // 257).astype(np.uint8))
         scale = 'sixteen_bit="scale" divides by 257, ' if bits == 16 else ""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastrecord import _core
 from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.values import as_tensors, pick
 from fastrecord.loader.batch_source import ForeignRequests, OwnRequests, Request
@@ -35,10 +36,10 @@ class ImageBatches:
         outputs: Field -> geometry of its images.
         single: With one output, put the images themselves into the batch, not a dict.
         fields: Further fields whose values follow.
-        options: Further options for the core's threads.
+        flip: Whether images are mirrored at random.
+        decoding: What is decoded, and by what.
         destination: Where batches go.
         prefetch: Batches in progress besides the one that the consumer has or waits for.
-        by_pillow: Whether Pillow decodes images that the core cannot decode.
     """
 
     def __init__(
@@ -47,27 +48,26 @@ class ImageBatches:
         outputs: Mapping[str, Geometry],
         single: bool,
         fields: Sequence[str],
-        options: Mapping[str, Any],
+        flip: bool,
+        decoding: Decoding,
         destination: Destination,
         prefetch: int,
-        *,
-        by_pillow: bool,
     ) -> None:
         self._dataset, self._outputs, self._single, self._fields = dataset, outputs, single, fields
         self._destination, self._prefetch = destination, prefetch
         # The consumer's batch, the previous batch during its replacement, and the batches in
         # progress.
-        self._options = {**options, "main": _main(dataset, outputs), "spares": len(outputs) * (prefetch + 2)}
-        names = ("sixteen_bit", "exif_orientation", "max_pixels")
-        self._foreign = (
-            Foreign(dataset, list(outputs), **{name: options[name] for name in names}) if by_pillow else None
-        )
+        spares = len(outputs) * (prefetch + 2)
+        self._options = {"flip": flip, "main": _main(dataset, outputs), "spares": spares, **decoding.options()}
+        self._foreign = Foreign(dataset, list(outputs), decoding) if decoding.decoder == "auto" else None
 
     def plan(self) -> _core.ImagePlan:
         """Return the plan for the core's threads."""
         names = list(self._outputs)
         specs = [geometry._spec() for geometry in self._outputs.values()]
-        return _core.ImagePlan([(reader, names) for reader in self._dataset.readers], specs, **self._options)
+        return _core.ImagePlan(
+            [(reader, names) for reader in self._dataset.readers], specs, verify=self._dataset.verify, **self._options
+        )
 
     def groups(
         self, loading: _core.Loading, requests: OwnRequests | ForeignRequests, clock: Clock, skips: EpochSkips

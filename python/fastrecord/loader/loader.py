@@ -5,39 +5,40 @@ Uses no worker processes and no Python code per record.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Never, Self
+from typing import Any, Never, Self, TypeVar
 
 import numpy as np
-import torch
 
 from fastrecord import _core
-from fastrecord.checks import WORD, flag, integer
+from fastrecord.checks import flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.shards import Paths
 from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
 from fastrecord.loader.answers import instead_of_transform, refuse_arguments
 from fastrecord.loader.array_batches import ArrayBatches
 from fastrecord.loader.batch_source import make_requests
+from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
-from fastrecord.loader.foreign import SixteenBit
 from fastrecord.loader.image_batches import ImageBatches
-from fastrecord.loader.skip import MAX_SKIPPED, OnError, SkippedRecord, Skipper
+from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
-from fastrecord.loader.unstacked import ListedFields, Ragged
+from fastrecord.loader.unstacked import ListedFields
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.state import Shuffle
 from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
 from fastrecord.transforms.batch_info import BatchInfo
 
-# More threads or batches than this are a mistake.
+_Options = TypeVar("_Options", Decoding, Delivery)
+
+# More threads than this are a mistake.
 _MANY = 1 << 16
 # Number of counters of a plan.
 _COUNTERS = 7
@@ -52,12 +53,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, and
     int64 (B,), or floats or arrays if the labels are. Without labels, batches are the images alone,
-    as in the data set. The values of `fields` follow: numbers and arrays of one shape as tensors,
-    others as lists.
+    as in the data set. The values of the data set's `extra_fields` follow: numbers and arrays of
+    one shape as tensors, others as lists.
 
     **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and
-    arrays of a fixed shape are tensors (B, *shape) of the field's type. `ragged` selects the form
-    of arrays of varying shape; other values are lists. Small batches are made many at a time, so a
+    arrays of a fixed shape are tensors (B, *shape) of the field's type. `Delivery(ragged=...)`
+    selects the form of arrays of varying shape; other values are lists. Small batches are made many at a time, so a
     batch of 8 costs as much per record as a batch of 128. The batches of one group (about 4 MiB, at
     most 64 batches) share one block of memory, which lives as long as any of them.
 
@@ -77,17 +78,16 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     garbage-collected ends its threads.
 
     Args:
-        dataset: Determines files, fields and whether payloads are verified. It may not have a
-            `transform`; a `target_transform` is called with each label. Paths stand for
-            `FastRecordDataset(paths)`.
-        batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler.
+        dataset: Determines files, fields, further values of a batch, and when payloads are checked.
+            It may not have a `transform`; a `target_transform` is called with each label. Paths
+            stand for `FastRecordDataset(paths)`.
+        batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler with seed 0.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches
             of record numbers. To resume, the loader iterates over such an iterable again and skips
-            the batches that were done.
+            the batches that were done. Its `seed`, or its sampler's, seeds the augmentation; 0 if
+            it has none.
         shuffle: With `batch_size`, as in FastRecordBatchSampler: True (the default) to train, False
             to evaluate, "blocks" for slow disks.
-        drop_last: Passed to the sampler that `batch_size` creates.
-        seed: Seed of order and augmentation, default 0; a given FastRecordBatchSampler has its own.
         image: Geometry of the images, from `fastrecord.transforms`.
         images: Instead of `image`, for records with several images: field name -> geometry. All
             show the same part of the scene: the crop is drawn for the smallest output, and the
@@ -97,46 +97,20 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             channel if it would be resized, may be a mask: it is an error in all of these fields
             except the data set's `image_field` (in fields mode the first).
         flip: Mirror one image in two left to right at random.
-        fields: Names of further fields whose values follow; by default the data set's
-            `extra_fields`. Not in fields mode.
-        ragged: In fields mode, field of arrays of varying shape -> form. "list" (the default): a
-            list of tensors. "pad": one tensor (B, *largest shape), padded with zeros at the end.
-            "packed": all arrays concatenated along their first axis, and their offsets, int64 (B +
-            1,).
         batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; its
             return value is the batch. For example `transforms.PairedRandomCrop(32)`. Runs in the
             consumer's thread.
         threads: Number of worker threads; by default the CPUs that this process may use, divided by
             `LOCAL_WORLD_SIZE`.
-        prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
-            consumer has or waits for. 0: each batch is made when it is requested.
-        pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
-            "auto": True if `device` is CUDA, or if it is not given and CUDA is available.
-        device: Where batches go; copies to CUDA run on their own stream during the previous step.
-            Default: batches stay in host memory.
-        dtype: For images, a float type: the device normalises them by ImageNet's statistics. For
-            other statistics leave them uint8 and apply `transforms.Normalize`. Default: uint8.
         on_error: What happens to a record that cannot be decoded, is damaged or lacks a value.
             "raise": its error is raised when the batch is due. "skip": the record is left out of
             the batch, and `skipped` and `stats()` count it. A callable: called with the error and a
-            `SkippedRecord`; the record is skipped if it returns. I/O errors are never skipped.
-        max_skipped: How many records an iteration may skip, also if a callable decides; one more
-            ends it with an error. A float: a share of this rank's records of an epoch, but at least
-            10 if it is not 0.0. With a foreign batch sampler, it is a share of the rank's part of
-            the data set, or of the records so far if they are more. An int: a number. None: no
-            limit.
-        decoder: What decodes kinds of images that the core does not support, such as AVIF. "auto":
-            Pillow, in the consumer's thread; the first such image causes a warning, and
-            `stats().by_pillow` counts them. "native": nothing; they are errors.
-        truncated: "reject": an image that lacks some of its data is an error. "accept": the
-            available part is decoded.
-        sixteen_bit: 16-bit grey does not fit into 8 bits. "reject": it is an error. "scale":
-            divided by 257 and rounded. "clip": values above 255 become white, as in Pillow.
-        exif_orientation: Rotate images by their EXIF data (in TIFF, by their tag); torchvision does
-            not.
-        max_pixels: Larger images are errors. Default: Pillow's limit.
-        verify: When payloads are checked against their CRCs: "once", True or False. Default: the
-            data set's setting.
+            `SkippedRecord`; the record is skipped if it returns. A `Skip` also says how many may be
+            skipped. I/O errors are never skipped.
+        decoding: What decodes images, and which are refused; default `Decoding()`. Images that
+            Pillow decodes cause a warning the first time, and `stats().by_pillow` counts them.
+        delivery: Device, type, memory and form of the batches, and how many are made ahead; default
+            `Delivery()`.
 
     Raises:
         TypeError, ValueError: an argument is of another type, out of range, or contradicts another.
@@ -150,51 +124,27 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         *,
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
         shuffle: Shuffle | None = None,
-        drop_last: bool = False,
-        seed: int | None = None,
         image: Geometry | None = None,
         images: Mapping[str, Geometry] | None = None,
         flip: bool = False,
-        fields: Sequence[str] | None = None,
-        ragged: Mapping[str, Ragged] | None = None,
         batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
-        prefetch: int = 2,
-        pin_memory: bool | Literal["auto"] = "auto",
-        device: torch.device | str | int | None = None,
-        dtype: torch.dtype | None = None,
         on_error: OnError = "raise",
-        max_skipped: float | None = MAX_SKIPPED,
-        decoder: Literal["auto", "native"] = "auto",
-        truncated: Literal["reject", "accept"] = "reject",
-        sixteen_bit: SixteenBit = "reject",
-        exif_orientation: bool = False,
-        max_pixels: int | None = None,
-        verify: bool | Literal["once"] | None = None,
+        decoding: Decoding | None = None,
+        delivery: Delivery | None = None,
         **others: Never,
     ) -> None:
         if others:
             refuse_arguments(type(self).__name__, others, list(inspect.signature(FastRecordLoader).parameters)[:-1])
         self._dataset = dataset = _as_dataset(dataset)
         _refuse_transform(dataset)
-        self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle, drop_last, seed)
+        self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
-        self._prefetch = integer("prefetch", prefetch, 0, _MANY)
-        self._destination = Destination(device, pin_memory, dtype)
-        self._skipper = Skipper(on_error, max_skipped, dataset)
-        self._image, self._images, self._flip, self._fields = image, images, flag("flip", flip), fields
-        self._ragged, self._verify = ragged, verify
-        self._decoding = {"dtype": dtype, "max_pixels": max_pixels}
-        if decoder not in ("auto", "native"):
-            raise ValueError(f'decoder is "auto" or "native", not {decoder!r}')
-        self._by_pillow = decoder == "auto"
-        self._options = {
-            "truncated": truncated,
-            "sixteen_bit": sixteen_bit,
-            "exif_orientation": flag("exif_orientation", exif_orientation),
-            "max_pixels": None if max_pixels is None else integer("max_pixels", max_pixels, 1, WORD),
-        }
+        self._decoding, self._delivery = _of("decoding", decoding, Decoding), _of("delivery", delivery, Delivery)
+        self._destination = Destination(self._delivery or Delivery())
+        self._skipper = Skipper(as_skip(on_error), dataset)
+        self._image, self._images, self._flip = image, images, flag("flip", flip)
         self.batch_transform = batch_transform
         self._maker = self._make()
         self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
@@ -207,23 +157,18 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def _make(self) -> ArrayBatches | ImageBatches:
         """Return the batch maker for the current arguments."""
         dataset, image, images = self._dataset, self._image, self._images
-        if self._verify is not None:
-            dataset = copy.copy(dataset)
-            dataset.verify = self._verify
+        delivery = self._delivery or Delivery()
         if dataset.fields is not None and images is None:
-            decoding = {"image": image, "flip": self._flip or None, "fields": self._fields, **self._decoding}
-            _refuse_decoding(dataset, [name for name, value in decoding.items() if value is not None])
-            listed = ListedFields(dataset, self._ragged)
-            return ArrayBatches(dataset, listed, self._destination, self._prefetch)
-        if self._ragged is not None:
+            given = {"image": image, "flip": self._flip or None, "decoding": self._decoding, "dtype": delivery.dtype}
+            _refuse_decoding(dataset, [name for name, value in given.items() if value is not None])
+            listed = ListedFields(dataset, delivery.ragged)
+            return ArrayBatches(dataset, listed, self._destination, delivery.prefetch)
+        if delivery.ragged is not None:
             raise ValueError("ragged is for batches of arrays: select their fields in the data set, without images=")
         outputs = _outputs(dataset, image, images)
-        further = _further_fields(dataset, outputs, self._fields)
-        options = {"flip": self._flip, "verify": dataset.verify, **self._options}
-        destination, prefetch, by_pillow = self._destination, self._prefetch, self._by_pillow
-        return ImageBatches(
-            dataset, outputs, images is None, further, options, destination, prefetch, by_pillow=by_pillow
-        )
+        further, decoding = _further_fields(dataset, outputs), self._decoding or Decoding()
+        single, prefetch = images is None, delivery.prefetch
+        return ImageBatches(dataset, outputs, single, further, self._flip, decoding, self._destination, prefetch)
 
     def _change(self, **changed: Any) -> None:
         """Use other arguments from the next iteration on; if they are refused, nothing changes."""
@@ -445,7 +390,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             "    " + repr(self._dataset).replace("\n", "\n    "),
             f"    Batches: {self._requests.sampler!r}",
             *(f"    {name}: {value}" for name, value in made.items() if value is not None),
-            f"    threads: {self._threads}, prefetch: {self._prefetch}",
+            f"    threads: {self._threads}, prefetch: {(self._delivery or Delivery()).prefetch}",
         ]
         return "\n".join(lines)
 
@@ -464,6 +409,17 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _of(name: str, value: Any, kind: type[_Options]) -> _Options | None:
+    """Check that an argument is None or of a class.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError(f"{name} is a fastrecord.{kind.__name__}, not {value!r}: write {name}=fr.{kind.__name__}(...)")
 
 
 def _as_dataset(dataset: Any) -> FastRecordDataset:
@@ -507,21 +463,15 @@ def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
         )
 
 
-def _further_fields(
-    dataset: FastRecordDataset, outputs: Mapping[str, Geometry], fields: Sequence[str] | None
-) -> tuple[str, ...]:
+def _further_fields(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> tuple[str, ...]:
     """Return the fields whose values follow the images."""
-    if isinstance(fields, str):
-        raise TypeError(f"fields is a sequence of names: write ({fields!r},)")
     if dataset.fields is not None:
-        if fields is not None:
-            raise ValueError("the data set is in fields mode, and says all fields: leave out fields")
         strays = [name for name in outputs if name not in dataset.fields]
         if strays:
             raise Code.NO_FIELD.error(f"images= names {strays[0]!r}, which is not among the data set's fields")
         further = tuple(name for name in dataset.fields if name not in outputs)
     else:
-        further = tuple(dataset.extra_fields if fields is None else fields)
+        further = dataset.extra_fields
     for name in outputs:
         check_fields(dataset.readers, name, None, further)
     return further

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ _AT_LEAST = 10
 # Maximum number of records named in the error that ends an epoch.
 _NAMED = 3
 
-# Far above what an intact data set loses, and far below what a wrong file or a dying disk loses.
-MAX_SKIPPED = 0.05
-
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecord:
@@ -51,51 +48,87 @@ class SkippedRecord:
     reason: str
 
 
-OnError: TypeAlias = Literal["raise", "skip"] | Callable[[Exception, SkippedRecord], object]
+Handler: TypeAlias = Callable[[Exception, SkippedRecord], object]
 
 
-def check_max_skipped(value: Any) -> float | int | None:
-    """Check a limit: an int is a number of records, a float a share, None no limit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """Leave records that cannot be loaded out of their batches; a loader's `on_error`.
+
+    Attributes:
+        at_most: How many records an iteration may skip; one more ends it with an error. A float: a
+            share of this rank's records of an epoch, but at least 10 if it is not 0.0. With a
+            foreign batch sampler, it is a share of the rank's part of the data set, or of the
+            records so far if they are more. An int: a number. None: no limit. The default is far
+            above the loss of an intact data set, and far below that of a wrong file or a dying
+            disk.
+        handler: Called with the error and a `SkippedRecord`, in the consumer's thread; the record
+            is skipped if it returns. None: the first records are logged as warnings.
 
     Raises:
-        TypeError: another type.
-        ValueError: out of range.
+        TypeError, ValueError: a value is not allowed; the message says what is.
     """
-    if value is None:
-        return None
-    if not isinstance(value, (float, np.floating)):
-        return integer("max_skipped", value, 0)
-    if not 0 <= value <= 1:
-        raise ValueError(
-            f"max_skipped is {value!r}: as a float it is a share of an epoch's records, from 0.0 to 1.0 (a number of "
-            "records is an int)"
-        )
-    return float(value)
+
+    at_most: float | int | None = 0.05
+    handler: Handler | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.at_most, (float, np.floating)):
+            if not 0 <= self.at_most <= 1:
+                raise ValueError(
+                    f"at_most is a share of an epoch's records from 0.0 to 1.0, or a number of records as an int, "
+                    f"not {self.at_most!r}"
+                )
+        elif self.at_most is not None:
+            integer("at_most", self.at_most, 0)
+        if self.handler is not None and not callable(self.handler):
+            raise TypeError(f"handler is a callable, not {self.handler!r}")
+
+    def allowed(self, records: int) -> float:
+        """Return how many of an epoch's records may be skipped."""
+        if self.at_most is None:
+            return math.inf
+        if not isinstance(self.at_most, (float, np.floating)):
+            return self.at_most
+        # 0.57 * 1000 is slightly less than 570.
+        return max(math.floor(self.at_most * records + 1e-9), _AT_LEAST if self.at_most else 0)
+
+
+OnError: TypeAlias = Literal["raise", "skip"] | Handler | Skip
+
+
+def as_skip(on_error: OnError) -> Skip | None:
+    """Return what `on_error` stands for; None if errors are raised.
+
+    Raises:
+        ValueError: it is not allowed.
+    """
+    if isinstance(on_error, Skip) or on_error == "raise":
+        return None if on_error == "raise" else on_error
+    if on_error == "skip":
+        return Skip()
+    if callable(on_error):
+        return Skip(handler=on_error)
+    raise ValueError(f'on_error is "raise", "skip", a callable or a fastrecord.Skip, not {on_error!r}')
 
 
 class Skipper:
-    """Applies `on_error` to failed records; counts the skipped ones and lists the first of them.
+    """Applies a `Skip` to failed records; counts the skipped ones and lists the first of them.
 
     Attributes:
         records: The first 1000 skipped records.
         total: Number of skipped records.
-
-    Raises:
-        TypeError, ValueError: an argument has a value that is not allowed.
     """
 
-    def __init__(self, on_error: OnError, max_skipped: float | None, dataset: FastRecordDataset) -> None:
-        if on_error not in ("raise", "skip") and not callable(on_error):
-            raise ValueError(f'on_error is "raise", "skip" or a callable, not {on_error!r}')
-        self._on_error = on_error
-        self._max_skipped = check_max_skipped(max_skipped)
+    def __init__(self, skip: Skip | None, dataset: FastRecordDataset) -> None:
+        self.allows = skip
         self._dataset = dataset
         self.records: list[SkippedRecord] = []
         self.total = 0
 
     def anew(self) -> Skipper:
         """Return a new one with the same settings that has skipped nothing."""
-        return Skipper(self._on_error, self._max_skipped, self._dataset)
+        return Skipper(self.allows, self._dataset)
 
     def begin(self, records: int, *, may_fall_short: bool) -> EpochSkips:
         """Begin an iteration.
@@ -106,16 +139,6 @@ class Skipper:
         """
         return EpochSkips(self, records, may_fall_short)
 
-    def allowed(self, records: int) -> float:
-        """Return how many of an epoch's records may be skipped."""
-        most = self._max_skipped
-        if most is None:
-            return math.inf
-        if not isinstance(most, float):
-            return most
-        # 0.57 * 1000 is slightly less than 570.
-        return max(math.floor(most * records + 1e-9), _AT_LEAST if most else 0)
-
     def skip(self, row: int, failure: Exception) -> SkippedRecord:
         """Skip a record, or raise its error.
 
@@ -124,10 +147,10 @@ class Skipper:
         """
         error, record = self._describe(row, failure)
         # I/O errors are never skipped: they are not about one record.
-        if self._on_error == "raise" or not isinstance(failure, FastRecordError):
+        if self.allows is None or not isinstance(failure, FastRecordError):
             raise error
-        if callable(self._on_error):
-            self._on_error(error, record)
+        if self.allows.handler is not None:
+            self.allows.handler(error, record)
         elif self.total < _TOLD:
             _log.warning("skipped: %s", record.reason)
         elif self.total == _TOLD:
@@ -178,13 +201,13 @@ class EpochSkips:
         for position, failure in failures:
             self._last.append(self._skipper.skip(int(rows[position]), failure))
             self._count += 1
-        allowed = self._skipper.allowed(max(self.seen, self._records))
-        if self._count > allowed:
-            raise Code.TOO_MANY_SKIPPED.error(f"{self._too_many(allowed)}")
+        skip = self._skipper.allows
+        if skip is not None and self._count > (allowed := skip.allowed(max(self.seen, self._records))):
+            raise Code.TOO_MANY_SKIPPED.error(self._too_many(skip, allowed))
         if len(failures) == len(rows) and not self._may_fall_short:
             raise Code.NONE_LOADED.error(
                 f"none of the {len(rows)} records of a batch could be loaded, and ranks that take equally many batches "
-                f"(tail 'pad' or 'drop') can not leave one out: use larger batches; the last one: "
+                f"(tail 'pad' or 'drop') cannot leave one out: use larger batches; the last one: "
                 f"{self._last[-1].reason}"
             )
         return np.delete(np.arange(len(rows)), [position for position, _ in failures])
@@ -201,16 +224,16 @@ class EpochSkips:
                 f"{self._last[-1].reason}"
             )
 
-    def _too_many(self, allowed: float) -> str:
+    def _too_many(self, skip: Skip, allowed: float) -> str:
         names = [
             f"{skipped.path}: record {skipped.record}" + ("" if skipped.key is None else f", key {skipped.key!r}")
             for skipped in self._last
         ]
         path = self._last[-1].path
         return (
-            f"{self._count} of the epoch's first {self.seen} records could not be loaded: max_skipped="
-            f"{self._skipper._max_skipped} allows {allowed} to be skipped in an epoch; the last ones: "
+            f"{self._count} of the epoch's first {self.seen} records could not be loaded: "
+            f"at_most={skip.at_most} allows {allowed} to be skipped in an epoch; the last ones: "
             f"{'; '.join(names)}; the reason of the last: {self._last[-1].reason}; `fastrecord verify --deep {path}` "
-            "finds every bad record of a file, `fastrecord repair` saves the others into a new one, and a larger "
-            "max_skipped goes on without them"
+            "finds every bad record of a file, `fastrecord repair` saves the others into a new one, and a larger limit "
+            "(fastrecord.Skip(at_most=...), --max-skipped of the trainer) continues without them"
         )

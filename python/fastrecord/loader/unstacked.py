@@ -6,7 +6,7 @@ These are text, bytes, JSON, lists, and arrays of varying shape.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ from fastrecord._core import FastRecordError
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import as_tensors
 from fastrecord.errors import Code
-
-Ragged: TypeAlias = Literal["list", "pad", "packed"]
+from fastrecord.loader.delivery import Ragged
 
 
 class ListedFields:
@@ -25,10 +24,7 @@ class ListedFields:
 
     Args:
         dataset: A data set in fields mode.
-        ragged: Field of arrays of varying shape -> form. "list": tensors of their own shapes.
-            "pad": one tensor (B, *largest shape), padded with zeros at the end. "packed": one
-            tensor of all arrays concatenated along their first axis, and their offsets, int64 (B +
-            1,).
+        ragged: As in Delivery.
 
     Attributes:
         names: The fields.
@@ -36,25 +32,19 @@ class ListedFields:
     Raises:
         SchemaError: a field of images, which a loader decodes; a field in `ragged` without arrays
             of varying shape.
-        ValueError: `ragged` has another value.
-        TypeError: it is not a mapping.
     """
 
     def __init__(self, dataset: FastRecordDataset, ragged: Mapping[str, Ragged] | None) -> None:
-        if not isinstance(ragged, Mapping | None):
-            raise TypeError(f'ragged has a way for each field, such as {{"tokens": "pad"}}, not {ragged!r}')
         self._dataset = dataset
         self._ragged = dict(ragged or {})
         self._label = dataset.selection.mapped_label
         reader = dataset.readers[0]
         schema = reader.schema
         names = dataset.fields or ()
-        for name, way in self._ragged.items():
-            if way not in get_args(Ragged):
-                raise ValueError(f'ragged: {name!r} is "list", "pad" or "packed", not {way!r}')
+        for name in self._ragged:
             if name not in names or None not in (schema[name].shape or ()):
                 raise Code.FIELD_TYPE.error(
-                    f"{reader.path}: ragged: field {name!r} is no array whose shape varies among the fields"
+                    f"{reader.path}: ragged: field {name!r} is not one of the selected arrays of varying shape"
                 )
         self._kinds = {name: schema[name] for name in names if schema[name].nbytes is None or name == self._label}
         for name, kind in self._kinds.items():

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord.transforms import RandomResizedCrop
+from tests.support.loading import loader_of
 from tests.torture import known
 
 # All worker processes so far.
@@ -71,13 +72,13 @@ def write_files(folder: Path) -> Files:
 def images(path: Path, **options: Any) -> fr.FastRecordLoader:
     """Return a loader of images with batches of 100 KB."""
     data = fr.FastRecordDataset(path, extra_fields=("key",))
-    return fr.FastRecordLoader(data, 8, **{"image": RandomResizedCrop(64), "threads": 2, "shuffle": True, **options})
+    return loader_of(data, 8, **{"image": RandomResizedCrop(64), "shuffle": True, **options})
 
 
 def arrays(path: Path, **options: Any) -> fr.FastRecordLoader:
     """Return a loader of all kinds of fields except images."""
     data = fr.FastRecordDataset(path, fields=known.ARRAY_FIELDS)
-    return fr.FastRecordLoader(data, 8, **{"threads": 2, "shuffle": True, **options})
+    return loader_of(data, 8, **{"shuffle": True, **options})
 
 
 class ConsumerError(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastrecord import FastRecordDataset, FastRecordLoader, LoaderStats, SkippedRecord
+from fastrecord import Delivery, FastRecordDataset, FastRecordLoader, LoaderStats, Skip, SkippedRecord
 from fastrecord.train.batches.base import Batch, SampledBatches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
@@ -58,9 +58,10 @@ class NativeBatches(SampledBatches):
             image=make_crop(config.augment, config.image_size, training=training),
             flip=training and config.augment == "imagenet",
             threads=config.threads,
-            device=ranks.device if ranks.device.type == "cuda" else None,
-            on_error=self._note_skipped if config.on_error == "skip" else "raise",
-            max_skipped=config.max_skipped,
+            delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
+            on_error=Skip(at_most=config.max_skipped, handler=self._note_skipped)
+            if config.on_error == "skip"
+            else "raise",
         )
 
     def epoch(self, epoch: int) -> Iterator[Batch]:

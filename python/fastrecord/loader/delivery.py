@@ -1,0 +1,63 @@
+"""`Delivery`: what a loader's batches are, and where they go.
+
+A description only; `destination` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+from fastrecord.checks import choice, integer
+
+# More batches than this are a mistake.
+_MANY = 1 << 16
+
+Ragged: TypeAlias = Literal["list", "pad", "packed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """What the batches of a loader are, and where they go.
+
+    Attributes:
+        device: Copies to CUDA run on their own stream during the previous step. None: batches stay
+            in host memory.
+        pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
+            "auto": True if `device` is CUDA, or if it is not given and CUDA is available.
+        dtype: For images, a float type: the device normalises them by ImageNet's statistics. For
+            other statistics leave them uint8 and apply `transforms.Normalize`. None: uint8.
+        prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
+            consumer has or waits for. 0: each batch is made when it is requested.
+        ragged: For batches of arrays, field of arrays of varying shape -> form. "list" (the
+            default): a list of tensors. "pad": one tensor (B, *largest shape), padded with zeros at
+            the end. "packed": all arrays concatenated along their first axis, and their offsets,
+            int64 (B + 1,).
+
+    Raises:
+        TypeError, ValueError: a value is not allowed; the message says what is.
+    """
+
+    device: torch.device | str | int | None = None
+    pin_memory: bool | Literal["auto"] = "auto"
+    dtype: torch.dtype | None = None
+    prefetch: int = 2
+    ragged: Mapping[str, Ragged] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _ = None if self.device is None else torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device: {error}") from error
+        if self.pin_memory not in (True, False, "auto"):
+            raise ValueError(f'pin_memory is True, False or "auto", not {self.pin_memory!r}')
+        if self.dtype is not None and not getattr(self.dtype, "is_floating_point", False):
+            raise TypeError(f"dtype is a float type of torch, or None for uint8, not {self.dtype!r}")
+        integer("prefetch", self.prefetch, 0, _MANY)
+        if not isinstance(self.ragged, Mapping | None):
+            raise TypeError(f'ragged is a form for each field, such as {{"tokens": "pad"}}, not {self.ragged!r}')
+        for name, form in (self.ragged or {}).items():
+            choice(f"ragged[{name!r}]", form, get_args(Ragged))
