@@ -50,22 +50,22 @@ def mixing(batches: FastRecordBatchSampler) -> tuple[float, float, float, float]
     """
     seen, entropies, neighbours, stretches = [], [], [], []
     for number in np.linspace(0, len(batches) - 20, 200).astype(int).tolist():
-        labels = batches.rows(number, epoch=0) * CLASSES // RECORDS
+        labels = batches.indices(number, epoch=0) * CLASSES // RECORDS
         counts = np.unique(labels, return_counts=True)[1]
         share = counts / len(labels)
         seen.append(len(counts))
         entropies.append(-(share * np.log2(share)).sum())
         neighbours.append((labels[1:] == labels[:-1]).mean())
-        stretch = np.concatenate([batches.rows(n, epoch=0) for n in range(number, number + 20)])
+        stretch = np.concatenate([batches.indices(n, epoch=0) for n in range(number, number + 20)])
         stretches.append(len(np.unique(stretch * CLASSES // RECORDS)))
     return statistics.mean(seen), statistics.mean(entropies), statistics.mean(neighbours), statistics.mean(stretches)
 
 
 def requests(batches: FastRecordBatchSampler, numbers: range, look_ahead: bool) -> Iterator[NDArray[np.int64]]:
     """Read requests per batch, ascending: the prefetched ones with blocks, else the batch's own."""
-    ahead = batches._read_ahead(batches._begin()) if look_ahead else None
+    ahead = batches.read_ahead(0) if look_ahead else None
     for number in numbers:
-        yield np.sort(batches.rows(number, epoch=0)) if ahead is None else ahead.rows(number)
+        yield np.sort(batches.indices(number, epoch=0)) if ahead is None else ahead.indices(number)
 
 
 def runs_of(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -96,13 +96,13 @@ def cold(path: Path, field: str, batches: FastRecordBatchSampler, *, look_ahead:
     before = disk_bytes()
     with fr.Reader(path) as reader:
         out = np.zeros(int(reader.lengths(field).max()) * BATCH, np.uint8)
-        ahead = batches._read_ahead(batches._begin()) if look_ahead else None
+        ahead = batches.read_ahead(0) if look_ahead else None
         drop(path)
         start, read = time.perf_counter(), 0
         for number in range(len(batches)):
-            rows = batches.rows(number, epoch=0)
+            rows = batches.indices(number, epoch=0)
             if ahead is not None:
-                reader.prefetch(ahead.rows(number), field)
+                reader.prefetch(ahead.indices(number), field)
             read += int(reader.read_batch_into(rows, field, out, verify=False)[-1])
         seconds = time.perf_counter() - start
     return read / seconds, (disk_bytes() - before) / read

@@ -112,7 +112,7 @@ def test_labels_of_strings_are_classes_by_sorted_name_over_all_files(tmp_path: P
         assert {2, 3} < set(part.targets.tolist())
     assert fr.class_weights(data).tolist() == [0.75, 0.75, 0.75, 1.5, 0.75, 1.5]
     even = fr.FastRecordBatchSampler(data, 4, balance="label")
-    assert sorted(data.targets[even.rows(0)].tolist()) == [0, 1, 2, 3]
+    assert sorted(data.targets[even.indices(0)].tolist()) == [0, 1, 2, 3]
     assert (fr.FastRecordDataset(paths[0]) + fr.FastRecordDataset(paths[1])).classes == data.classes
     assert data.select(["label"])[1] == {"label": 2}
     with pytest.raises(ValueError, match="no class is named 'dog'"):

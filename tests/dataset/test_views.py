@@ -239,7 +239,7 @@ def test_other_seeds_split_in_other_ways_and_the_same_one_in_the_same_way(data: 
 
 
 def test_a_split_is_no_order_of_an_epoch(data: fr.FastRecordDataset) -> None:
-    order = fr.FastRecordBatchSampler(data, COUNT, shuffle=True, seed=5).rows(0, epoch=0).tolist()
+    order = fr.FastRecordBatchSampler(data, COUNT, shuffle=True, seed=5).indices(0, epoch=0).tolist()
     mixed = numbers(data.split(1, seed=5)[0])
     assert sum(a == b for a, b in zip(order, mixed, strict=True)) < 8
 

@@ -91,7 +91,7 @@ def test_every_shuffle_gives_the_batches_of_its_sampler(patches: Path, shuffle: 
     options: dict[str, Any] = {"block_records": 4, "window_blocks": 3} if shuffle == "blocks" else {}
     sampler = FastRecordBatchSampler(dataset, 6, shuffle=shuffle, seed=2, **options)
     loader = make(dataset, None, batch_sampler=sampler)
-    wanted = [sampler.rows(batch, epoch=0).tolist() for batch in range(len(sampler))]
+    wanted = [sampler.indices(batch, epoch=0).tolist() for batch in range(len(sampler))]
     for batch, chosen in zip(loader, wanted, strict=True):
         assert batch["number"].tolist() == chosen
         assert plain(batch["hr"]) == plain(expected(chosen)["hr"])

@@ -150,7 +150,7 @@ def test_blocks_are_shuffled_and_resumed(data: fr.FastRecordDataset) -> None:
     sampler = FastRecordBatchSampler(data, 4, shuffle="blocks", block_records=3, window_blocks=2, seed=1)
     whole = make(data, None, batch_sampler=sampler)
     first = list(whole)
-    assert numbers(first) == [row for batch in range(6) for row in sampler.rows(batch, epoch=0).tolist()]
+    assert numbers(first) == [row for batch in range(6) for row in sampler.indices(batch, epoch=0).tolist()]
     assert sorted(numbers(first)) == list(range(COUNT))
     broken = make(data, 4, shuffle="blocks", seed=1)
     expected = list(make(data, 4, shuffle="blocks", seed=1))

@@ -37,12 +37,9 @@ runs = st.tuples(
 
 def named(sampler: FastRecordBatchSampler) -> list[list[int]]:
     """Return the records named for prefetch with each batch of an iteration."""
-    run = sampler._begin()
-    ahead = sampler._read_ahead(run)
-    assert ahead is not None
-    batches = [ahead.rows(batch) for batch in range(run.done, len(sampler))]
-    assert all(rows.dtype == np.int64 and rows.ndim == 1 for rows in batches)
-    return [rows.tolist() for rows in batches]
+    spans = list(sampler.spans(sampler.begin()))
+    assert all(span.ahead is not None and span.ahead.dtype == np.int64 for span in spans)
+    return [span.ahead.tolist() for span in spans if span.ahead is not None]
 
 
 @given(runs, st.data())
@@ -63,7 +60,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
             known |= set(rows)
             # Padding of the last batch is from the first window and is not read again.
             wrapped = sampler.tail == "pad" and (batch + 1) * sampler.global_batch_size > n
-            assert wrapped or set(sampler.rows(batch, epoch=0).tolist()) <= known
+            assert wrapped or set(sampler.indices(batch, epoch=0).tolist()) <= known
         exact = FastRecordBatchSampler(
             range(n),
             batch_size,
@@ -74,7 +71,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
             world_size=world_size,
             tail="drop" if tail == "drop" else "exact",
         )
-        own = [exact.rows(batch).tolist() for batch in range(done, len(exact))]
+        own = [exact.indices(batch).tolist() for batch in range(done, len(exact))]
         assert known == set(itertools.chain.from_iterable(own))
 
 
@@ -87,7 +84,7 @@ def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_befor
     for start in range(50, 900, 50):
         window = list(itertools.chain.from_iterable(batches[start : start + 50]))
         assert window == sorted(window)
-        coming = [sampler.rows(batch, epoch=0).tolist() for batch in range(start + 50, start + 100)]
+        coming = [sampler.indices(batch, epoch=0).tolist() for batch in range(start + 50, start + 100)]
         assert window == sorted(itertools.chain.from_iterable(coming))
         breaks = sum(b != a + 1 for a, b in itertools.pairwise(window))
         assert breaks < 100  # whole blocks of 32 neighbours
@@ -104,12 +101,12 @@ def test_ranks_together_name_whole_blocks_and_no_record_twice() -> None:
 
 def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None:
     sampler = FastRecordBatchSampler(range(6400), 64, shuffle="blocks", block_records=32, window_blocks=20)
-    ahead = sampler._read_ahead(sampler._begin())
+    ahead = sampler.read_ahead(0)
     assert ahead is not None
-    ahead.rows(0)
-    jumped = ahead.rows(35)  # half of the fourth window is left, and half of the fifth should have been named
-    left = [sampler.rows(batch, epoch=0).tolist() for batch in range(35, 40)]
-    coming = [sampler.rows(batch, epoch=0).tolist() for batch in range(40, 50)]
+    ahead.indices(0)
+    jumped = ahead.indices(35)  # half of the fourth window is left, and half of the fifth should have been named
+    left = [sampler.indices(batch, epoch=0).tolist() for batch in range(35, 40)]
+    coming = [sampler.indices(batch, epoch=0).tolist() for batch in range(40, 50)]
     rest = sorted(itertools.chain.from_iterable(left))
     assert jumped[: len(rest)].tolist() == rest
     assert jumped[len(rest) :].tolist() == sorted(itertools.chain.from_iterable(coming))[:384]
@@ -118,7 +115,7 @@ def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_without_blocks_nothing_is_named(shuffle: bool) -> None:
     sampler = FastRecordBatchSampler(range(100), 8, shuffle=shuffle)
-    assert sampler._read_ahead(sampler._begin()) is None
+    assert sampler.read_ahead(0) is None
 
 
 # --- the loader ---
@@ -200,11 +197,10 @@ def test_the_kernel_reads_the_next_window_while_batches_of_this_one_are_made(noi
     path, offsets = noise
     images = loader(path, prefetch=0)
     sampler = images.batch_sampler
-    ahead = sampler._read_ahead(sampler._begin())
-    first = set(sampler.rows(0, epoch=0).tolist())
-    coming = set(ahead.rows(0).tolist()) - first
+    ahead = sampler.read_ahead(0)
+    first = set(sampler.indices(0, epoch=0).tolist())
+    coming = set(ahead.indices(0).tolist()) - first
     assert len(coming) == 16  # the other half of the window, and half of the next
-    sampler.set_epoch(0)
     with images, contextlib.closing(PageCache(path)) as cache:
         batches = iter(images)
         cache.drop()

@@ -108,7 +108,7 @@ def test_an_epoch_holds_each_record_once(n: int) -> None:
 
 def test_records_come_to_a_batch_as_if_drawn_at_random() -> None:
     # A record's count in the first batches of 200 epochs is binomial: 200 draws, p = 64 / 1000.
-    batches = [FastRecordBatchSampler(range(1000), 64, shuffle=True).rows(0, epoch=epoch) for epoch in range(200)]
+    batches = [FastRecordBatchSampler(range(1000), 64, shuffle=True).indices(0, epoch=epoch) for epoch in range(200)]
     hits = np.bincount(np.concatenate(batches), minlength=1000)
     mean, variance = 200 * 0.064, 200 * 0.064 * (1 - 0.064)
     assert abs(hits.var() - variance) < 4 * variance * np.sqrt(2 / 1000)
@@ -204,11 +204,11 @@ def test_a_batch_is_computed_without_those_before_it() -> None:
     sampler = FastRecordBatchSampler(range(1000), 16, shuffle=True, seed=3, rank=1, world_size=3, tail="pad")
     batches = list(sampler)
     assert all(type(record) is int for batch in batches for record in batch)
-    assert [sampler.rows(batch, epoch=0).tolist() for batch in range(len(sampler))] == batches
+    assert [sampler.indices(batch, epoch=0).tolist() for batch in range(len(sampler))] == batches
     assert sampler.positions(20).tolist() == [(960 + 1 + 3 * i) % 1000 for i in range(16)]
     for batch in (-1, len(sampler)):
         with pytest.raises(IndexError, match=f"batch {batch} is out of range: an epoch of this rank has 21"):
-            sampler.rows(batch)
+            sampler.indices(batch)
 
 
 def test_each_whole_iteration_is_the_next_epoch() -> None:
@@ -300,7 +300,7 @@ def test_an_epoch_out_of_range_is_refused(epoch: int) -> None:
     with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
         FastRecordBatchSampler(range(50), 4, shuffle=True).set_epoch(epoch)
     with pytest.raises(ValueError, match=f"epoch is from 0 to 18446744073709551615, not {epoch}"):
-        FastRecordBatchSampler(range(50), 4, shuffle=True).rows(0, epoch=epoch)
+        FastRecordBatchSampler(range(50), 4, shuffle=True).indices(0, epoch=epoch)
 
 
 def test_numpy_integers_are_integers() -> None:
@@ -339,4 +339,4 @@ def test_ranks_come_from_the_process_group_and_one_that_comes_too_late_is_an_err
     processes = json.loads(out.read_text())
     assert [process["batches"] for process in processes] == [list(sampler) for sampler in ranks(50, 4, 2)]
     assert [process["tail"] for process in processes] == ["pad", "pad"]
-    assert "made as rank 0 of 1, but torch.distributed now says rank 1 of 2" in processes[1]["refusal"]
+    assert "made as rank 0 of 1, but torch.distributed now has rank 1 of 2" in processes[1]["refusal"]

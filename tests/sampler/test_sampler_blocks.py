@@ -134,7 +134,7 @@ def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
     # The first batch has 64 of the first window's 640 records: 3.2 on average from 20 blocks.
     counts = []
     for epoch in range(200):
-        rows = by_blocks(6400, 64, block_records=32, window_blocks=20).rows(0, epoch=epoch)
+        rows = by_blocks(6400, 64, block_records=32, window_blocks=20).indices(0, epoch=epoch)
         blocks, here = np.unique(rows // 32, return_counts=True)
         assert len(blocks) <= 20
         counts.append(np.append(here, np.zeros(20 - len(here), int)))
@@ -146,7 +146,7 @@ def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
 def test_a_hundred_million_records_resume_at_once() -> None:
     sampler = by_blocks(100_000_000, 256, rank=3, world_size=8)
     last = len(sampler) - 1
-    expected = sampler.rows(last).tolist()
+    expected = sampler.indices(last).tolist()
     sampler.load_state_dict(sampler.state_dict(batches_done=last))
     assert list(sampler) == [expected]
 

@@ -219,14 +219,16 @@ def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out
     sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     whole = [list(sampler), list(sampler)]
     sampler.set_epoch(0)
-    run = sampler._begin()
-    assert [sampler.rows(batch, epoch=run.epoch).tolist() for batch in range(7)] == whole[0]
+    run = sampler.begin()
+    spans = list(sampler.spans(run, 3))
+    assert [len(span.sizes) for span in spans] == [3, 3, 1]
+    assert [row for span in spans for row in span.indices.tolist()] == list(itertools.chain.from_iterable(whole[0]))
     run.done += 5
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (0, 5)
     run.done += 2
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)
-    again = sampler._begin()
-    assert [sampler.rows(batch, epoch=again.epoch).tolist() for batch in range(7)] == whole[1]
+    again = sampler.begin()
+    assert [span.indices.tolist() for span in sampler.spans(again)] == whole[1]
     assert (again.epoch, again.done) == (1, 0)
     run.done -= 4  # a finished epoch no longer counts
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)

@@ -85,7 +85,7 @@ def balanced(counts: list[int], seed: int, epoch: int, position: int) -> int:
 
 def drawn(sampler: FastRecordBatchSampler, epoch: int = 0) -> list[int]:
     """Return the records of an epoch, in order."""
-    return [row for batch in range(len(sampler)) for row in sampler.rows(batch, epoch=epoch).tolist()]
+    return [row for batch in range(len(sampler)) for row in sampler.indices(batch, epoch=epoch).tolist()]
 
 
 def by_weight(weights: Any, batch_size: int = 5, **options: Any) -> FastRecordBatchSampler:
@@ -169,8 +169,8 @@ def test_neighbouring_draws_are_unrelated() -> None:
 
 def test_a_position_draws_every_record_equally_often_over_seeds_and_epochs() -> None:
     for counts in (
-        Counter(by_weight(np.ones(16), 8, seed=seed).rows(1, epoch=3)[5] for seed in range(4000)),
-        Counter(by_weight(np.ones(16), 8, seed=3).rows(1, epoch=epoch)[5] for epoch in range(4000)),
+        Counter(by_weight(np.ones(16), 8, seed=seed).indices(1, epoch=3)[5] for seed in range(4000)),
+        Counter(by_weight(np.ones(16), 8, seed=3).indices(1, epoch=epoch)[5] for epoch in range(4000)),
     ):
         assert abs(deviation(np.array([counts[i] for i in range(16)]), np.full(16, 250.0))) < 4
 
@@ -230,12 +230,12 @@ def test_ranks_share_the_same_draws(world_size: int, options: dict[str, Any], ta
     ranks = [sampler(rank, world_size) for rank in range(world_size)]
     assert len(alone) == {"pad": 5, "drop": 4, "exact": 5}[tail]
     for batch in range(len(alone)):
-        whole = alone.rows(batch, epoch=1).tolist()
+        whole = alone.indices(batch, epoch=1).tolist()
         for rank, own in enumerate(ranks):
-            share = own.rows(batch, epoch=1).tolist() if batch < len(own) else []
+            share = own.indices(batch, epoch=1).tolist() if batch < len(own) else []
             assert share == whole[rank::world_size]
     if tail == "pad":
-        assert alone.rows(4, epoch=1).tolist()[4:] == alone.rows(0, epoch=1).tolist()[:20]
+        assert alone.indices(4, epoch=1).tolist()[4:] == alone.indices(0, epoch=1).tolist()[:20]
 
 
 def test_any_batch_is_computed_without_those_before_it() -> None:
@@ -243,7 +243,7 @@ def test_any_batch_is_computed_without_those_before_it() -> None:
     last = len(sampler) - 1
     assert len(sampler) == 1 << 44
     expected = [weighted(list(range(1, 1001)), 0, 2, position) for position in sampler.positions(last).tolist()]
-    assert sampler.rows(last, epoch=2).tolist() == expected
+    assert sampler.indices(last, epoch=2).tolist() == expected
 
 
 def test_iterations_are_epochs_and_states_go_on_in_them() -> None:

@@ -75,28 +75,19 @@ class OwnRequests:
             records: A request ends with the batch that reaches this number of records.
         """
         sampler = self.sampler
-        size = sampler.batch_size
-        batches = max(1, min(batches, -(-records // size)))
-        run = sampler._begin()
-        ahead = sampler._read_ahead(run)
+        batches = max(1, min(batches, -(-records // sampler.batch_size)))
+        run = sampler.begin()
 
         def hand_out() -> None:
             run.done += 1
 
-        for first in range(run.done, len(sampler), batches):
-            stop = min(first + batches, len(sampler))
-            positions = sampler._span(first, stop)
-            rows = self._view.take(sampler._at(positions, run.epoch))
-            sizes = [size] * (stop - first)
-            sizes[-1] = len(rows) - size * (len(sizes) - 1)
-            coming = None if ahead is None else self._coming([ahead.rows(batch) for batch in range(first, stop)])
-            yield Request(sampler.seed, run.epoch, rows, positions, sizes, hand_out, coming)
-
-    def _coming(self, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-        if isinstance(self._view, All) and len(parts) == 1:
-            return parts[0]
-        # The order of the files may differ from the view's order.
-        return np.sort(self._view.take(np.concatenate(parts)))
+        for span in sampler.spans(run, batches):
+            rows = self._view.take(span.indices)
+            coming = span.ahead
+            if coming is not None and (len(span.sizes) > 1 or not isinstance(self._view, All)):
+                # The order of the files may differ from the view's order.
+                coming = np.sort(self._view.take(coming))
+            yield Request(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, coming)
 
     @property
     def epoch_records(self) -> int:
@@ -282,16 +273,7 @@ def make_requests(
     if shuffle:
         raise ValueError("shuffle is the batch sampler's: leave it out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
-        if batch_sampler.records != len(dataset):
-            raise ValueError(
-                f"the batch sampler is for {batch_sampler.records} records, the data set has {len(dataset)}: "
-                "make it of this data set"
-            )
-        if batch_sampler._snapshots and batch_sampler._view != dataset.fingerprint:
-            raise ValueError(
-                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
-                "or of a view made by the same steps"
-            )
+        batch_sampler.check_data(dataset)
         return OwnRequests(batch_sampler, dataset.selection.rows)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__

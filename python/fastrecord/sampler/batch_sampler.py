@@ -172,49 +172,67 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             )
         self._block_records = self._blocks_given.get("block_records", default_block_records(self._snapshots))
         self._window_blocks = self._blocks_given.get("window_blocks", _WINDOW_BLOCKS)
-        self._run = _Run(epoch=0, done=0)
+        self._run = Run(epoch=0)
 
     def __len__(self) -> int:
         """Return the number of this rank's batches in a whole epoch, also after a resume."""
         return batch_count(self._n, global_batch_size=self.global_batch_size, rank=self._rank, tail=self._tail)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the record numbers of each batch; the class documents the epoch and the start."""
-        run = self._begin()
-        while run.done < len(self):
-            rows = self.rows(run.done, epoch=run.epoch)
+        """Yield the indices of each batch; the class documents the epoch and the start."""
+        run = self.begin()
+        for span in self.spans(run):
             run.done += 1
-            yield rows.tolist()
+            yield span.indices.tolist()
 
-    def _begin(self) -> _Run:
+    def begin(self) -> Run:
         """Begin an iteration: the next batch is number `run.done` of `run.epoch`.
 
-        The caller computes batches from `rows` and `positions`, as far ahead as it likes. It
-        increments `run.done` for each batch it hands out, because `epoch` and `state_dict` depend
-        on it.
+        The caller takes batches from `spans`, as far ahead as it likes. It increments `run.done`
+        for each batch it hands out, because `epoch` and `state_dict` depend on it.
+
+        Raises:
+            RuntimeError: torch.distributed has another rank or world size than the sampler.
         """
         group = process_group()
         if self._follows_group and group is not None and group != (self._rank, self._world_size):
             raise RuntimeError(
-                f"the sampler was made as rank {self._rank} of {self._world_size}, but torch.distributed now says rank "
+                f"the sampler was made as rank {self._rank} of {self._world_size}, but torch.distributed now has rank "
                 f"{group[0]} of {group[1]}: make it after init_process_group, or give it rank and world_size"
             )
         if self._run.begun:
-            self._run = _Run(epoch=self.epoch, done=0)
+            self._run = Run(epoch=self.epoch)
         # Each iteration keeps its own count: an older iteration that continues must not move the
         # position of a newer one.
         run = self._run
         run.begun = True
         return run
 
-    def _read_ahead(self, run: _Run) -> ReadAhead | None:
-        """Return the read-ahead of a run; None if its order is not by blocks."""
+    def spans(self, run: Run, batches: int = 1) -> Iterator[Span]:
+        """Yield the batches of an iteration that are not done yet, several neighbours at a time.
+
+        Args:
+            run: A return value of `begin`.
+            batches: Maximum number of batches in a span.
+        """
+        ahead = self.read_ahead(run.epoch)
+        size = self._batch_size
+        for first in range(run.done, len(self), batches):
+            stop = min(first + batches, len(self))
+            positions = self._positions(first, stop)
+            sizes = [size] * (stop - first)
+            sizes[-1] = len(positions) - size * (len(sizes) - 1)
+            coming = None if ahead is None else np.concatenate([ahead.indices(batch) for batch in range(first, stop)])
+            yield Span(positions, self._at(positions, run.epoch), sizes, coming)
+
+    def read_ahead(self, epoch: int) -> ReadAhead | None:
+        """Return the read-ahead of an epoch; None if its order is not by blocks."""
         if self._shuffle != "blocks":
             return None
         size = self.global_batch_size
         used = self._n - self._n % size if self._tail == "drop" else self._n
         return ReadAhead(
-            self._block_order(run.epoch), used, global_batch_size=size, rank=self._rank, world_size=self._world_size
+            self._block_order(epoch), used, global_batch_size=size, rank=self._rank, world_size=self._world_size
         )
 
     def positions(self, batch: int) -> NDArray[np.int64]:
@@ -228,9 +246,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} is out of range: an epoch of this rank has {len(self)}")
-        return self._span(batch, batch + 1)
+        return self._positions(batch, batch + 1)
 
-    def _span(self, first: int, stop: int) -> NDArray[np.int64]:
+    def _positions(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return this rank's positions of batches [first, stop), one batch after the other."""
         size = self.global_batch_size
         # Padding: the epoch order continues as long as the batch needs; positions past its end wrap
@@ -244,8 +262,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         # batches form one range.
         return np.arange(share.start, last.stop, share.step, dtype=np.int64) % self._n
 
-    def rows(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
-        """Return the record numbers of one batch of this rank, int64 (records in the batch,).
+    def indices(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
+        """Return the indices of one batch of this rank, int64 (records in the batch,).
 
         No iteration is affected.
 
@@ -261,17 +279,34 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         return self._at(positions, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
 
     def _at(self, positions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-        """Return the record numbers at positions of the order of an epoch."""
+        """Return the indices at positions of the order of an epoch."""
         if self._shuffle is False:
             return positions
         if self._draw is not None:
-            return self._draw.rows(self._seed, number, positions)
+            return self._draw.indices(self._seed, number, positions)
         if self._shuffle == "blocks":
             return self._block_order(number).rows(positions)
         return _core.permute(self._n, self._seed, number, positions)
 
     def _block_order(self, epoch: int) -> _core.BlockOrder:
         return _core.BlockOrder(self._n, self._block_records, self._window_blocks, self._seed, epoch)
+
+    def check_data(self, data: Sized) -> None:
+        """Refuse a data set with other records than the sampler's.
+
+        Raises:
+            ValueError: its length differs, or it is another view of the files.
+        """
+        if self._records != len(data):
+            raise ValueError(
+                f"the batch sampler is for {self._records} records, the data set has {len(data)}: "
+                "make it of this data set"
+            )
+        if self._snapshots and self._view != getattr(data, "fingerprint", None):
+            raise ValueError(
+                "the batch sampler is for other records of the files than the data set has: make it of this data set, "
+                "or of a view made by the same steps"
+            )
 
     @property
     def batch_size(self) -> int:
@@ -354,7 +389,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """
         epoch = integer("epoch", epoch, 0, WORD)
         if epoch != self._run.epoch or self._handed_out_all():
-            self._run = _Run(epoch=epoch, done=0)
+            self._run = Run(epoch=epoch)
 
     def state_dict(self, batches_done: int | None = None) -> dict[str, Any]:
         """Return the position in the epoch, ready for JSON; `load_state_dict` continues from it.
@@ -429,7 +464,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._tail = loaded.tail
         self._block_records = loaded.block_records or self._block_records
         self._window_blocks = loaded.window_blocks or self._window_blocks
-        self._run = _Run(epoch=loaded.epoch, done=loaded.batches_done)
+        self._run = Run(epoch=loaded.epoch, done=loaded.batches_done)
 
     def __repr__(self) -> str:
         """Describe the data and the order."""
@@ -445,12 +480,35 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
 
 @dataclass(slots=True)
-class _Run:
-    """One pass through an epoch: an iteration, or (not begun) the plan of the next one."""
+class Run:
+    """One pass through an epoch: an iteration, or (not begun) the plan of the next one.
+
+    Attributes:
+        epoch: Its number.
+        done: Batches handed out.
+        begun: Whether an iteration has begun.
+    """
 
     epoch: int
-    done: int
+    done: int = 0
     begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Neighbouring batches of one rank.
+
+    Attributes:
+        positions: Of the records in the epoch's order, int64 (N,).
+        indices: The records, as numbers in the data, int64 (N,).
+        sizes: Number of records of each batch; their sum is N.
+        ahead: The indices to prefetch meanwhile, int64 (M,); None if the order is not by blocks.
+    """
+
+    positions: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    sizes: list[int]
+    ahead: NDArray[np.int64] | None
 
 
 def process_group() -> tuple[int, int] | None:

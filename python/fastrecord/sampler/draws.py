@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Draw(Protocol):
     """A rule that draws records as a function of (seed, epoch, position) alone."""
 
-    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records at positions, int64 (N,)."""
+    def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices at positions, int64 (N,)."""
 
     def recipe(self) -> dict[str, Any]:
         """Return the parameters that identify the rule in states, ready for JSON."""
@@ -57,8 +57,8 @@ class Weighted:
             raise ValueError(f"weights have a finite sum above 0, not {self._cumulative[-1]}")
         self._digest = digest(array)
 
-    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records at positions, int64 (N,)."""
+    def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices at positions, int64 (N,)."""
         return _core.draw_weighted(self._cumulative, seed, epoch, positions)
 
     def recipe(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ class Balanced:
         self._ends = np.cumsum(counts).astype(np.uint64)
         self._digest = digest(inverse)
 
-    def rows(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records at positions, int64 (N,)."""
+    def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices at positions, int64 (N,)."""
         return self._by_class[_core.draw_balanced(self._ends, seed, epoch, positions)]
 
     def recipe(self) -> dict[str, Any]:

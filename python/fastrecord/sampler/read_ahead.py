@@ -1,6 +1,6 @@
 """`ReadAhead`: which records to prefetch when records are shuffled by blocks.
 
-Returns record numbers; it does not read or advise.
+Returns indices; it does not read or advise.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class ReadAhead:
         self._next: NDArray[np.int64] = np.empty(0, np.int64)
         self._named = 0
 
-    def rows(self, batch: int) -> NDArray[np.int64]:
-        """Return the records to prefetch when a batch begins: int64 (N,), N may be 0.
+    def indices(self, batch: int) -> NDArray[np.int64]:
+        """Return the indices to prefetch when a batch begins: int64 (N,), N may be 0.
 
-        The numbers are this rank's records. The first batch, and a batch that does not follow the
+        The indices are this rank's. The first batch, and a batch that does not follow the
         previous one, start with the rest of their own window. That rest has not been prefetched.
 
         Args:
