@@ -5,7 +5,7 @@ Reads no files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from PIL import Image
@@ -25,7 +25,7 @@ class FieldBatch(Sequence[dict[str, Any]]):
         records: N.
     """
 
-    def __init__(self, columns: dict[str, Any], numbers: frozenset[str], records: int) -> None:
+    def __init__(self, columns: dict[str, Any], numbers: Collection[str | None], records: int) -> None:
         self.columns, self._numbers, self._records = columns, numbers, records
 
     def __len__(self) -> int:
@@ -47,9 +47,19 @@ class FieldBatch(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample."""
-        listed = {name: v.tolist() if name in self._numbers else v for name, v in self.columns.items()}
-        for number in range(self._records):
-            yield {name: values[number] for name, values in listed.items()}
+        return each_sample(self.columns, self._numbers)
+
+
+def each_sample(columns: dict[str, Any], numbers: Collection[str | None]) -> Iterator[dict[str, Any]]:
+    """Yield the samples of columns: dicts of a value from each.
+
+    Args:
+        columns: Field -> tensor (N, ...) or N values.
+        numbers: Fields whose values are Python numbers in a sample.
+    """
+    listed = [values.tolist() if name in numbers else values for name, values in columns.items()]
+    for sample in zip(*listed, strict=True):
+        yield dict(zip(columns, sample, strict=True))
 
 
 def collate(batch: Any) -> Any:

@@ -8,21 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from fastrecord._core import CorruptFileError, FastRecordError, Reader
-from fastrecord.dataset.decode import decode_native, decode_pil, place
-from fastrecord.dataset.labels import listed_labels
+from fastrecord._core import FastRecordError, Reader
 from fastrecord.dataset.rows import All
-from fastrecord.dataset.samples import check_selection, field_batch, field_sample
-from fastrecord.dataset.selection import MISSING, Selection
-from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, open_files
-from fastrecord.dataset.values import as_tensors, owned, read_values
-from fastrecord.errors import Code, extended
+from fastrecord.dataset.samples import SampleReader
+from fastrecord.dataset.selection import MISSING, Selection, check_selection
+from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
+from fastrecord.dataset.values import read_values
+from fastrecord.errors import Code
 from fastrecord.schema.classes import check_names
-from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels, key_suffix
+from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
 from fastrecord.schema.shard_sets import check_together
 
 _CHUNK = 4096
@@ -278,13 +275,12 @@ class FastRecordDataset(Dataset[Any]):
             TypeError: not a sequence of names.
             ValueError: a name comes twice, or a transform expects images.
         """
-        names = check_selection(fields)
         if self.fields is None and (self.transform or self.target_transform):
             raise ValueError(
                 "the data set's transform takes an image, and a sample with selected fields is a dict: select first, "
                 "and give the view a transform of its own"
             )
-        return self._of(self.selection.with_fields(names))
+        return self._of(self.selection.with_fields(fields))
 
     @property
     def fields(self) -> tuple[str, ...] | None:
@@ -313,11 +309,8 @@ class FastRecordDataset(Dataset[Any]):
             CorruptFileError: a checksum differs.
             DecodeError: the image format is not supported.
         """
-        shard, record = self.locate(index)
-        if self.selection.fields is not None:
-            return self._transformed(field_sample(self, shard, record))
-        records = np.array([record])
-        return self._sample(shard, record, self._label_list(shard, records)[0], self._tensors(shard, records)[0])
+        number = normalized_one(index, len(self))
+        return self._samples(self.selection.rows.take(np.array([number])))[0]
 
     def __getitems__(self, indices: ArrayLike) -> Sequence[Any]:
         """Return the samples of a batch, in the order given; torch's DataLoader calls this.
@@ -336,25 +329,32 @@ class FastRecordDataset(Dataset[Any]):
         """
         numbers = normalized(indices, len(self))
         rows = self.selection.rows.take(numbers)
-        changed = type(self).__getitem__ is not FastRecordDataset.__getitem__
-        if self.selection.fields is not None and not changed:
-            batch = field_batch(self, rows)
-            return batch if self.transform is None else [self.transform(sample) for sample in batch]
-        parts = list(self.selection.shards.split(rows))
-        # The kernel reads the whole batch during the decoding of its first images.
-        for shard, _, records in parts if self.selection.fields is None else ():
-            self.selection.shards.readers[shard].prefetch(records, self.image_field)
-        if changed:
-            # Subclasses that override __getitem__, as is common with ImageFolder, expect batches to
-            # use it.
-            return [self[number] for number in numbers.tolist()]
-        sources: list[tuple[int, int, Any, Any]] = [(0, 0, None, None)] * len(rows)
-        for shard, positions, records in parts:
-            values = (records.tolist(), self._label_list(shard, records), self._tensors(shard, records))
-            for position, record, label, image in zip(positions.tolist(), *values, strict=True):
-                sources[position] = (shard, record, label, image)
-        # Keep the given order, so that random transforms draw the same numbers as with ImageFolder.
-        return [self._sample(*source) for source in sources]
+        if type(self).__getitem__ is FastRecordDataset.__getitem__:
+            return self._samples(rows)
+        # Subclasses that override __getitem__, as is common with ImageFolder, expect batches to use
+        # it.
+        if self.fields is None:
+            self._reader().prefetch(rows, self.image_field)
+        return [self[number] for number in numbers.tolist()]
+
+    def _samples(self, rows: NDArray[np.int64]) -> Sequence[Any]:
+        """Return the samples of rows, transformed in order: random transforms draw as in ImageFolder."""
+        reader = self._reader()
+        if self.fields is None:
+            return [self._transformed(*parts) for parts in reader.tuples(rows)]
+        batch = reader.batch(rows)
+        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+
+    def _transformed(self, image: Any, *rest: Any) -> Any:
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None and self.has_labels:
+            label, *extra = rest
+            rest = (self.target_transform(label), *extra)
+        return (image, *rest) if rest else image
+
+    def _reader(self) -> SampleReader:
+        return SampleReader(self.selection, self.decode, self.sixteen_bit, self.verify)
 
     def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
         """Return the values of some fields of some records.
@@ -389,47 +389,6 @@ class FastRecordDataset(Dataset[Any]):
         """
         self._require_labels()
         return self.selection.labels.of(self.selection.shards.rows(rows), verify=self.verify)
-
-    def _label_list(self, shard: int, records: NDArray[np.int64]) -> list[Any]:
-        if self.selection.label_field is None:
-            return [None] * len(records)
-        return listed_labels(self.selection.labels.of_file(shard, records, verify=self.verify))
-
-    def _tensors(self, shard: int, records: NDArray[np.int64]) -> Sequence[torch.Tensor | None]:
-        """Return the images of records of one file as the core decodes them, or a None for each."""
-        if self.decode != "native":
-            return [None] * len(records)
-        reader = self.selection.shards.readers[shard]
-        return decode_native(reader, records, self.image_field, verify=self.verify, sixteen_bit=self.sixteen_bit)
-
-    def _sample(self, shard: int, record: int, label: Any, image: torch.Tensor | None) -> Any:
-        reader = self.selection.shards.readers[shard]
-        names = self.selection.extra_fields if image is not None else (self.image_field, *self.selection.extra_fields)
-        try:
-            # Check each record right before it is decoded: its bytes stay in the CPU cache after
-            # the CRC.
-            extra = [reader.get(record, name, verify=self.verify, copy=True) for name in names]
-        except CorruptFileError as error:
-            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
-        sample: Any = image
-        if image is None:
-            payload = extra.pop(0)
-            if payload is None:
-                raise Code.NO_IMAGE.error(f"{place(reader, record, self.image_field)}: the record has no image")
-            raw = self.decode is None
-            sample = payload if raw else decode_pil(payload, reader, record, self.image_field)
-        parts = [self._transformed(sample)]
-        if self.selection.label_field is not None:
-            parts.append(label if self.target_transform is None else self.target_transform(label))
-        schema = self.selection.shards.schema
-        parts += [
-            as_tensors(owned(value), schema[name])
-            for name, value in zip(self.selection.extra_fields, extra, strict=True)
-        ]
-        return tuple(parts) if len(parts) > 1 else parts[0]
-
-    def _transformed(self, sample: Any) -> Any:
-        return sample if self.transform is None else self.transform(sample)
 
     @property
     def classes(self) -> list[str]:

@@ -1,117 +1,149 @@
-"""Samples and batches of selected fields: a dict field -> value.
+"""`SampleReader`: samples as dicts of fields, and views of them as `(image, label, *extra)`.
 
 Opens no files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastrecord._core import CorruptFileError, Reader
-from fastrecord.dataset.collate import FieldBatch
+from fastrecord.dataset.collate import FieldBatch, each_sample
 from fastrecord.dataset.decode import decode_native, decode_pil, place
-from fastrecord.dataset.values import as_tensors, is_number, read_values, sample_value
+from fastrecord.dataset.labels import listed_labels
+from fastrecord.dataset.selection import Selection
+from fastrecord.dataset.values import as_tensors, is_number, read_values
 from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import key_suffix
 
-if TYPE_CHECKING:
-    from fastrecord.dataset.dataset import FastRecordDataset
+Rows = NDArray[np.int64]
+# Field -> tensor (N, ...), or the N values in order.
+Columns = dict[str, Any]
 
 
-def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
-    """Check and return the names of selected fields.
+class SampleReader:
+    """Reads the samples of some rows.
 
-    Raises:
-        TypeError: not a sequence of names.
-        ValueError: no names, or a name comes twice.
-    """
-    if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
-        kind = f"write ({fields!r},)" if isinstance(fields, str) else f"not {fields!r}"
-        raise TypeError(f"fields is a sequence of names: {kind}")
-    names = tuple(fields)
-    if not names:
-        raise ValueError("fields names no field")
-    if len(set(names)) != len(names):
-        raise ValueError(f"fields names {next(name for name in names if names.count(name) > 1)!r} more than once")
-    return names
-
-
-def field_sample(dataset: FastRecordDataset, shard: int, record: int) -> dict[str, Any]:
-    """Return one sample.
-
-    Raises:
-        CorruptFileError: a checksum differs.
-        DecodeError: the image format is not supported.
-        SchemaError: a label has no class.
-    """
-    reader, schema = dataset.selection.shards.readers[shard], dataset.selection.shards.schema
-    sample: dict[str, Any] = {}
-    for name in dataset.selection.fields or ():
-        if schema[name].name == "image" and dataset.decode is not None:
-            sample[name] = _images(dataset, reader, np.array([record]), name)[0]
-            continue
-        if name == dataset.selection.mapped_label:
-            sample[name] = dataset.selection.labels.of_file(shard, np.array([record]), verify=dataset.verify)[0].item()
-            continue
-        try:
-            sample[name] = sample_value(reader, record, name, schema[name], verify=dataset.verify)
-        except CorruptFileError as error:
-            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
-    return sample
-
-
-def field_batch(dataset: FastRecordDataset, rows: NDArray[np.int64]) -> FieldBatch:
-    """Return the samples of a batch.
+    A sample is a dict field -> value: Python numbers, tensors for arrays, decoded images, and
+    `str`, `bytes` and JSON unchanged.
 
     Args:
-        dataset: A data set in fields mode.
-        rows: Record numbers over all files, int64 (N,).
-
-    Raises:
-        CorruptFileError: a checksum differs.
-        DecodeError: the image format is not supported.
-        SchemaError: a label has no class.
+        selection: The files and fields.
+        decode: "pil", "native" or None, as for `FastRecordDataset`.
+        sixteen_bit: As for `FastRecordDataset`.
+        verify: When payloads are checked.
     """
-    names = dataset.selection.fields or ()
-    shards = dataset.selection.shards
-    schema = shards.schema
-    images = [name for name in names if schema[name].name == "image" and dataset.decode is not None]
-    label = dataset.selection.mapped_label
-    plain = [name for name in names if name not in images and name != label]
-    values = read_values(shards, rows, plain, verify=dataset.verify) if plain else {}
-    if label is not None:
-        values[label] = dataset.selection.labels.of(rows, verify=dataset.verify)
-    for name in images:
-        values[name] = [None] * len(rows)
-        for shard, positions, records in shards.split(rows):
-            found = _images(dataset, shards.readers[shard], records, name)
-            for position, image in zip(positions.tolist(), found, strict=True):
-                values[name][position] = image
-    columns = {name: as_tensors(values[name], schema[name]) for name in names}
-    numbers = frozenset(name for name in names if is_number(schema[name]) or name == label)
-    return FieldBatch(columns, numbers, len(rows))
 
+    def __init__(
+        self, selection: Selection, decode: str | None, sixteen_bit: str, verify: bool | Literal["once"]
+    ) -> None:
+        self._selection, self._decode, self._sixteen_bit, self._verify = selection, decode, sixteen_bit, verify
+        self._shards = selection.shards
 
-def _images(dataset: FastRecordDataset, reader: Reader, records: NDArray[np.int64], field: str) -> Sequence[Any]:
-    """Return images of one file: PIL images, or tensors (3, H, W)."""
-    if dataset.decode == "native":
-        found: list[torch.Tensor] = decode_native(
-            reader, records, field, verify=dataset.verify, sixteen_bit=dataset.sixteen_bit
-        )
-        return found
-    return [_picture(dataset, reader, record, field) for record in records.tolist()]
+    def batch(self, rows: Rows) -> FieldBatch:
+        """Return the samples of the selected fields, as stacked tensors and lists.
 
+        Args:
+            rows: Record numbers over all files, int64 (N,).
 
-def _picture(dataset: FastRecordDataset, reader: Reader, record: int, field: str) -> Any:
-    try:
-        payload = reader.get(record, field, verify=dataset.verify, copy=True)
-    except CorruptFileError as error:
-        raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
-    if payload is None:
-        raise Code.NO_IMAGE.error(f"{place(reader, record, field)}: the record has no image")
-    return decode_pil(payload, reader, record, field)
+        Raises:
+            CorruptFileError: a checksum differs.
+            DecodeError: the image format is not supported.
+            SchemaError: a label has no class.
+        """
+        names, schema = self._selection.fields or (), self._shards.schema
+        label = self._selection.mapped_label
+        images = [name for name in names if schema[name].name == "image" and self._decode is not None]
+        columns = self._stored(rows, [name for name in names if name not in images and name != label])
+        columns |= {name: list(self._images(rows, name)) for name in images}
+        if label is not None:
+            columns[label] = torch.from_numpy(self._selection.labels.of(rows, verify=self._verify))
+        return FieldBatch({name: columns[name] for name in names}, self._numbers(names) | {label}, len(rows))
+
+    def tuples(self, rows: Rows) -> Iterator[tuple[Any, ...]]:
+        """Yield `(image, label, *extra)` of each row, or `(image, *extra)` without labels.
+
+        Images are decoded by Pillow one at a time, so the caller may transform each right away.
+
+        Args:
+            rows: Record numbers over all files, int64 (N,).
+
+        Raises:
+            CorruptFileError: a checksum differs.
+            DecodeError: a record has no image, or its format is not supported.
+            SchemaError: a label has no class.
+        """
+        selection = self._selection
+        columns = [self._images(rows, str(selection.image_field))]
+        if selection.label_field is not None:
+            columns.append(listed_labels(selection.labels.of(rows, verify=self._verify)))
+        extra = selection.extra_fields
+        # An extra field may be the image or the label again, as it is stored.
+        stored = each_sample(self._stored(rows, extra), self._numbers(extra)) if extra else repeat({}, len(rows))
+        for *sample, others in zip(*columns, stored, strict=True):
+            yield (*sample, *others.values())
+
+    def prefetch(self, rows: Rows, field: str) -> None:
+        """Ask the kernel for the images of a batch, so it reads while the first ones are decoded."""
+        for shard, _, records in self._shards.split(rows):
+            self._shards.readers[shard].prefetch(records, field)
+
+    def _numbers(self, names: Sequence[str]) -> frozenset[str | None]:
+        return frozenset(name for name in names if is_number(self._shards.schema[name]))
+
+    def _stored(self, rows: Rows, names: Sequence[str]) -> Columns:
+        """Return fields as they are stored; images are `bytes`."""
+        if not names:
+            return {}
+        try:
+            found = read_values(self._shards, rows, names, verify=self._verify)
+        except CorruptFileError as error:
+            raise self._named(error, rows, names) from None
+        return {name: as_tensors(found[name], self._shards.schema[name]) for name in names}
+
+    def _named(self, error: CorruptFileError, rows: Rows, names: Sequence[str]) -> CorruptFileError:
+        """Return the error of the first damaged record, with its key."""
+        for row in rows:
+            try:
+                read_values(self._shards, np.array([row]), names, verify=self._verify)
+            except CorruptFileError as own:
+                shard, record = self._shards.locate(int(row))
+                return CorruptFileError(extended(own, key_suffix(self._shards.readers[shard], record)))
+        return error
+
+    def _images(self, rows: Rows, field: str) -> Iterable[Any]:
+        """Return the images of rows in order; tensors are decoded at once, others one by one."""
+        readers = self._shards.readers
+        parts = list(self._shards.split(rows))
+        places: list[tuple[Reader, int]] = [(readers[0], 0)] * len(rows)
+        if len(rows) > 1:
+            self.prefetch(rows, field)
+        for shard, slots, records in parts:
+            for slot, record in zip(slots.tolist(), records.tolist(), strict=True):
+                places[slot] = readers[shard], record
+        if self._decode != "native":
+            return (self._image(reader, record, field) for reader, record in places)
+        images: list[torch.Tensor | None] = [None] * len(rows)
+        for shard, slots, records in parts:
+            found = decode_native(readers[shard], records, field, verify=self._verify, sixteen_bit=self._sixteen_bit)
+            for slot, image in zip(slots.tolist(), found, strict=True):
+                images[slot] = image
+        return images
+
+    def _image(self, reader: Reader, record: int, field: str) -> Any:
+        """Return a PIL image, or the encoded `bytes`."""
+        try:
+            # Check each record right before it is decoded: its bytes stay in the CPU cache after
+            # the CRC.
+            payload = reader.get(record, field, verify=self._verify, copy=True)
+        except CorruptFileError as error:
+            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
+        if payload is None:
+            raise Code.NO_IMAGE.error(f"{place(reader, record, field)}: the record has no image")
+        return payload if self._decode is None else decode_pil(payload, reader, record, field)

@@ -163,9 +163,9 @@ class Selection:
         rows = joined([(offset, member.rows) for offset, member in zip(offsets, members, strict=True)])
         return self._changed(shards=shards, rows=rows)
 
-    def with_fields(self, fields: tuple[str, ...]) -> Selection:
-        """Return the same records in fields mode."""
-        return self._changed(fields=fields, image_field=None, extra_fields=())
+    def with_fields(self, fields: Sequence[str]) -> Selection:
+        """Return the same records in fields mode; see `FastRecordDataset.select`."""
+        return self._changed(fields=check_selection(fields), image_field=None, extra_fields=())
 
     def _changed(self, **changes: Any) -> Selection:
         parts = {
@@ -178,3 +178,21 @@ class Selection:
             "classes": self.labels.given,
         }
         return Selection.of(**{**parts, **changes})
+
+
+def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
+    """Check and return the names of selected fields.
+
+    Raises:
+        TypeError: not a sequence of names.
+        ValueError: no names, or a name comes twice.
+    """
+    if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
+        kind = f"write ({fields!r},)" if isinstance(fields, str) else f"not {fields!r}"
+        raise TypeError(f"fields is a sequence of names: {kind}")
+    names = tuple(fields)
+    if not names:
+        raise ValueError("fields names no field")
+    if len(set(names)) != len(names):
+        raise ValueError(f"fields names {next(name for name in names if names.count(name) > 1)!r} more than once")
+    return names

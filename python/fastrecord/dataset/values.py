@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader
 from fastrecord.dataset.shards import Shards
 from fastrecord.schema import FieldType
 
@@ -105,12 +104,3 @@ def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
     if tensor.dtype == torch.bfloat16:
         return pick(tensor.view(torch.int16), places).view(torch.bfloat16)
     return torch.from_numpy(tensor.numpy()[places])
-
-
-def sample_value(reader: Reader, record: int, name: str, kind: FieldType, *, verify: bool | Literal["once"]) -> Any:
-    """Return one field of one record as in a sample: Python numbers, and tensors for arrays.
-
-    Raises:
-        CorruptFileError: a checksum differs.
-    """
-    return as_tensors(owned(reader.get(record, name, verify=verify, copy=True)), kind)
