@@ -42,11 +42,11 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
-    """Check a word against the allowed words."""
+def choice(name: str, value: Any, allowed: Sequence[str], others: Sequence[str] = ()) -> str:
+    """Check a word against the allowed words; `others` describes what the caller allows besides."""
     if not isinstance(value, str) or value not in allowed:
-        *others, last = (f'"{word}"' for word in allowed)
-        raise ValueError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
+        *first, last = (*(f'"{word}"' for word in allowed), *others)
+        raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
     return value
 
 

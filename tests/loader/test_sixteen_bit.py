@@ -64,7 +64,7 @@ def test_samples_that_the_core_decodes_are_refused_or_as_the_data_set_says(tmp_p
     with pytest.raises(fr.DecodeError, match=r"record 1, field image: a grey PNG of 16 bits"):
         fr.FastRecordDataset(path, decode="native")[1]
     for name, wanted in BECOME.items():
-        dataset = fr.FastRecordDataset(path, decode="native", sixteen_bit=name)
+        dataset = fr.FastRecordDataset(path, decode=fr.Decoding(sixteen_bit=name))
         for view in (dataset, dataset.subset([0, 1]), dataset.select(["image"])):
             sample = view[1]
             image = sample["image"] if isinstance(sample, dict) else sample[0]

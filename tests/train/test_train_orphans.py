@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fastrecord as fr
+from fastrecord.dataset.shards import at_snapshots
 from fastrecord.train import TrainError, train
 from fastrecord.train.batches.open import open_datasets, open_on_all_ranks
 from fastrecord.train.distributed import Ranks
@@ -90,7 +91,7 @@ def test_all_ranks_train_on_the_commit_that_the_first_has_found(tmp_path: Path) 
     assert [len(data or ()) for data in (*found, *there)] == [12] * 4
     assert len(open_datasets(config)[0]) == 24
     assert there[0].classes == found[0].classes
-    reopened = fr.FastRecordDataset(path, snapshots=json.loads(json.dumps(found[0].snapshots)))
+    reopened = fr.FastRecordDataset(json.loads(json.dumps(found[0].snapshots)))
     assert reopened.snapshots == found[0].snapshots
     path.unlink()
     with pytest.raises(TrainError, match=r"train\.frec"):
@@ -111,7 +112,7 @@ def test_a_run_goes_on_with_its_records_though_its_file_has_grown(tmp_path: Path
 
 
 def test_snapshots_that_are_none_are_refused(colours: Path) -> None:
-    with pytest.raises(ValueError, match="snapshots of 2 files, and 1 files"):
-        fr.FastRecordDataset(colours, snapshots=[{}, {}])
+    with pytest.raises(ValueError, match="there are 2 snapshots for 1 files"):
+        at_snapshots(colours, [{}, {}])
     with pytest.raises(ValueError, match="this one has no 'file_id'"):
-        fr.FastRecordDataset(colours, snapshots=[{}])
+        fr.FastRecordDataset(at_snapshots(colours, [{}]))

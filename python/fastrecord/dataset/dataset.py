@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -12,10 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from fastrecord._core import FastRecordError, Reader
+from fastrecord.checks import choice
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import SampleReader
 from fastrecord.dataset.selection import MISSING, Selection, check_selection
-from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_files
+from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_file
 from fastrecord.dataset.values import read_values
 from fastrecord.errors import Code
 from fastrecord.schema.classes import check_names
@@ -50,13 +52,16 @@ class FastRecordDataset(Dataset[Any]):
     Args:
         path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files
             form one data set. Files of a folder or pattern are sorted; a sequence keeps its order.
+            The `snapshots` of a data set open its files at those commits, even if they have grown
+            since; otherwise files are opened at their newest commits.
         transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each
             sample.
         target_transform: Called with each label.
         decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB,
-            decoded by the core; None for the encoded `bytes`. The core decodes a batch on all CPUs,
-            or on one CPU in a DataLoader worker process. The tensors own their memory and have the
-            channels_last layout; `.contiguous()` converts it.
+            decoded by the core; None for the encoded `bytes`. A `fastrecord.Decoding` is "native"
+            with its options; its `decoder` has no effect, because Pillow never steps in. The core
+            decodes a batch on all CPUs, or on one CPU in a DataLoader worker process. The tensors
+            own their memory and have the channels_last layout; `.contiguous()` converts it.
         image_field: The field that holds the images; by default "image", else the only image field,
             else the only bytes field.
         label_field: The field that holds the labels; by default "label" if it exists. Integers and
@@ -75,12 +80,7 @@ class FastRecordDataset(Dataset[Any]):
             each read. False: never.
         allow_incomplete: Accept unfinished files, incomplete shard sets, and files that together
             hold a record twice.
-        sixteen_bit: With `decode="native"`, how 16-bit grey images are handled: "reject" raises,
-            "scale" divides by 257 and rounds, "clip" maps all values above 255 to white, as Pillow
-            does.
         access: "mmap", or "pread" to map nothing.
-        snapshots: The `snapshots` attribute of a data set of the same files. The files are opened
-            at those commits, even if they have grown since. Default: the newest commits.
 
     Attributes:
         transform, target_transform: As given; may be replaced at any time.
@@ -105,7 +105,7 @@ class FastRecordDataset(Dataset[Any]):
         path: Paths,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        decode: str | None = "pil",
+        decode: str | Decoding | None = "pil",
         *,
         image_field: str | None = None,
         label_field: str | None = None,
@@ -114,28 +114,21 @@ class FastRecordDataset(Dataset[Any]):
         classes: Sequence[str] | None = None,
         verify: bool | Literal["once"] = "once",
         allow_incomplete: bool = False,
-        sixteen_bit: str = "reject",
         access: str = "mmap",
-        snapshots: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        if decode not in ("pil", "native", None):
-            raise ValueError(
-                f"decode={decode!r} is not allowed: 'pil' gives PIL images, 'native' gives uint8 tensors, None "
-                "gives the encoded bytes"
-            )
+        if decode is not None and not isinstance(decode, Decoding):
+            choice("decode", decode, ("pil", "native"), ("a fastrecord.Decoding", "None"))
         if isinstance(extra_fields, str):
             raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
         names = None if classes is None else check_names(classes)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
-        if sixteen_bit not in ("reject", "scale", "clip"):
-            raise ValueError(f'sixteen_bit is "reject", "scale" or "clip", not {sixteen_bit!r}')
         self.verify = verify
-        self.sixteen_bit = sixteen_bit
-        self.paths = find_files(path)
+        files = find_files(path)
+        self.paths = [file for file, _ in files]
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
-        readers = open_files(self.paths, access, snapshots, verify)
+        readers = [open_file(file, snapshot, access, verify) for file, snapshot in files]
         for reader in readers:
             if not (reader.complete or allow_incomplete):
                 raise Code.INCOMPLETE.error(
@@ -354,7 +347,7 @@ class FastRecordDataset(Dataset[Any]):
         return (image, *rest) if rest else image
 
     def _reader(self) -> SampleReader:
-        return SampleReader(self.selection, self.decode, self.sixteen_bit, self.verify)
+        return SampleReader(self.selection, self.decode, self.verify)
 
     def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
         """Return the values of some fields of some records.
@@ -612,7 +605,7 @@ def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
 
 def _settings(dataset: FastRecordDataset) -> dict[str, Any]:
     """Return what must be equal in data sets that are concatenated."""
-    own = ("decode", "verify", "sixteen_bit", "transform", "target_transform")
+    own = ("decode", "verify", "transform", "target_transform")
     selected = ("fields", "image_field", "label_field", "extra_fields")
     return {
         **{name: getattr(dataset.selection, name) for name in selected},

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
 from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, decode_records
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extended
 from fastrecord.schema.roles import key_suffix
 
@@ -80,8 +81,8 @@ def decode_native(
     records: NDArray[np.int64],
     field: str,
     *,
+    decoding: Decoding,
     verify: bool | Literal["once"],
-    sixteen_bit: str = "reject",
 ) -> list[torch.Tensor]:
     """Return the images of some records of one file, decoded by the core, uint8 (3, H, W) in RGB.
 
@@ -91,12 +92,12 @@ def decode_native(
     """
     threads = None if get_worker_info() is None else 1  # the other workers use the other CPUs
     try:
-        images = decode_records(reader, records, field, verify=verify, sixteen_bit=sixteen_bit, threads=threads)
+        images = decode_records(reader, records, field, verify=verify, threads=threads, **decoding.options())
     except FastRecordError as error:
         if len(records) > 1:
             # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
-            return [decode_native(reader, one, field, verify=verify, sixteen_bit=sixteen_bit)[0] for one in one_by_one]
+            return [decode_native(reader, one, field, decoding=decoding, verify=verify)[0] for one in one_by_one]
         kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError
         raise kind(extended(error, key_suffix(reader, int(records[0])))) from None
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastrecord._core import CorruptFileError, Reader
 from fastrecord.dataset.collate import FieldBatch, each_sample
 from fastrecord.dataset.decode import decode_native, decode_pil, place
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.values import as_tensors, is_number, read_values
@@ -35,15 +36,13 @@ class SampleReader:
 
     Args:
         selection: The files and fields.
-        decode: "pil", "native" or None, as for `FastRecordDataset`.
-        sixteen_bit: As for `FastRecordDataset`.
+        decode: "pil", "native", a Decoding or None, as for `FastRecordDataset`.
         verify: When payloads are checked.
     """
 
-    def __init__(
-        self, selection: Selection, decode: str | None, sixteen_bit: str, verify: bool | Literal["once"]
-    ) -> None:
-        self._selection, self._decode, self._sixteen_bit, self._verify = selection, decode, sixteen_bit, verify
+    def __init__(self, selection: Selection, decode: str | Decoding | None, verify: bool | Literal["once"]) -> None:
+        self._selection, self._decode, self._verify = selection, decode, verify
+        self._native = Decoding() if decode == "native" else decode if isinstance(decode, Decoding) else None
         self._shards = selection.shards
 
     def batch(self, rows: Rows) -> FieldBatch:
@@ -127,11 +126,11 @@ class SampleReader:
         for shard, slots, records in parts:
             for slot, record in zip(slots.tolist(), records.tolist(), strict=True):
                 places[slot] = readers[shard], record
-        if self._decode != "native":
+        if self._native is None:
             return (self._image(reader, record, field) for reader, record in places)
         images: list[torch.Tensor | None] = [None] * len(rows)
         for shard, slots, records in parts:
-            found = decode_native(readers[shard], records, field, verify=self._verify, sixteen_bit=self._sixteen_bit)
+            found = decode_native(readers[shard], records, field, decoding=self._native, verify=self._verify)
             for slot, image in zip(slots.tolist(), found, strict=True):
                 images[slot] = image
         return images

@@ -17,64 +17,83 @@ from numpy.typing import ArrayLike, NDArray
 from fastrecord._core import Reader, open_snapshot
 from fastrecord.schema import Schema
 
-Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 
 _PAGE = 4096
+# What a snapshot needs to open its file.
+_SNAPSHOT = ("path", "file_id", "commit", "bytes")
 
 
-def find_files(paths: Paths) -> list[str]:
-    """Return the absolute paths of the files that an argument names.
+def find_files(paths: Paths) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """Return the absolute path of each file that an argument names, and its snapshot if given.
 
     Args:
         paths: A file, a folder (its `*.frec` files, sorted), a glob pattern (sorted; `**` works),
-            or a sequence of these, whose order is kept.
+            or a sequence of these, whose order is kept. In a sequence, a file may also be a
+            snapshot: an item of `Shards.snapshots`.
 
     Raises:
         FileNotFoundError: nothing is there, or a folder or pattern holds no file.
-        ValueError: an empty sequence.
+        ValueError: an empty sequence, or a snapshot lacks a key.
     """
     if isinstance(paths, (str, os.PathLike)):
-        return _find(paths)
-    files = [file for path in paths for file in _find(path)]
+        return [(file, None) for file in _find(paths)]
+    files: list[tuple[str, Mapping[str, Any] | None]] = []
+    for path in paths:
+        if not isinstance(path, Mapping):
+            files += [(file, None) for file in _find(path)]
+            continue
+        if lacking := [key for key in _SNAPSHOT if key not in path]:
+            raise ValueError(f"a snapshot has the keys {', '.join(_SNAPSHOT)}, but this one has no {lacking[0]!r}")
+        files.append((_absolute(path["path"]), path))
     if not files:
         raise ValueError("no path given: name at least one .frec file")
     return files
 
 
-def open_files(
-    paths: Sequence[str],
-    access: str,
-    snapshots: Sequence[Mapping[str, Any]] | None = None,
-    verify: bool | Literal["once"] = "once",
-) -> list[Reader]:
-    """Open files, at their newest commits or at the commits of snapshots.
+def at_snapshots(paths: Paths, snapshots: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return snapshots of files that may have moved since: `paths` names them, in order.
+
+    Raises:
+        FileNotFoundError: nothing is at a path.
+        ValueError: the number of snapshots differs from the number of files.
+    """
+    files = find_files(paths)
+    if len(files) != len(snapshots):
+        raise ValueError(f"there are {len(snapshots)} snapshots for {len(files)} files: give one for each, in order")
+    return [{**snapshot, "path": path} for (path, _), snapshot in zip(files, snapshots, strict=True)]
+
+
+def open_file(
+    path: str, snapshot: Mapping[str, Any] | None, access: str, verify: bool | Literal["once"] = "once"
+) -> Reader:
+    """Open a file at the commit of a snapshot, or at its newest commit.
 
     Args:
-        paths: A return value of `find_files`.
+        path: Its path.
+        snapshot: An item of `Shards.snapshots`, or None.
         access: "mmap" or "pread".
-        snapshots: `Shards.snapshots` of the same files, in the same order.
         verify: When payloads are checked, unless a call overrides it.
 
     Raises:
-        FastRecordError: a file differs from its snapshot.
-        ValueError: the number of snapshots differs from the number of files.
+        FastRecordError: the file differs from its snapshot.
     """
-    if snapshots is None:
-        return [Reader(path, access, verify=verify) for path in paths]
-    if len(snapshots) != len(paths):
-        raise ValueError(f"snapshots of {len(snapshots)} files, and {len(paths)} files: give one for each, in order")
-    if lacking := [key for key in ("file_id", "commit", "bytes") for file in snapshots if key not in file]:
-        raise ValueError(f"a snapshot is what `snapshots` of a data set holds: this one has no {lacking[0]!r}")
+    if snapshot is None:
+        return Reader(path, access, verify=verify)
     # A commit ends with its footer of one page.
-    ends = [(file["file_id"], file["commit"], file["bytes"] - _PAGE) for file in snapshots]
-    return [open_snapshot(path, access, None, *end, verify) for path, end in zip(paths, ends, strict=True)]
+    end = snapshot["bytes"] - _PAGE
+    return open_snapshot(path, access, None, snapshot["file_id"], snapshot["commit"], end, verify)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return an absolute path: a worker process that opens the file may start in another folder."""
+    return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
 def _find(path: str | os.PathLike[str]) -> list[str]:
     if "://" in os.fspath(path) and not os.path.exists(path):
         return [os.fspath(path)]  # the reader reports what is wrong with it
-    # Absolute: a worker process that opens the file again may start in another folder.
-    name = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    name = _absolute(path)
     if os.path.isdir(name):
         found = sorted(glob.glob(os.path.join(glob.escape(name), "*.frec")))
         if not found:

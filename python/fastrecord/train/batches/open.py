@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastrecord import FastRecordDataset, FastRecordError
+from fastrecord.dataset.shards import at_snapshots
 from fastrecord.errors import Code
 from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
@@ -130,7 +131,8 @@ def _open(
     made = config.loader == "native" or config.data != "real"
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
-        dataset = FastRecordDataset(files, transform=transform, classes=classes, snapshots=snapshots)
+        paths = files if snapshots is None else at_snapshots(files, snapshots)
+        dataset = FastRecordDataset(paths, transform=transform, classes=classes)
         targets = dataset.targets
     except (FastRecordError, ValueError) as error:
         raise TrainError(str(error)) from error
