@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import fastrecord as fr
-from fastrecord.train import TrainError, train
+from fastrecord.train import TrainError, run_ladder, train
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.checkpoint import load_checkpoint
 from fastrecord.train.distributed import Ranks, start_ranks
@@ -99,12 +99,14 @@ def work(folder: Path) -> None:
         ]
         result = train(run_config(folder, epochs=1, checkpoint_every=2))
         state = result.module.state_dict()
+        ladder = run_ladder(run_config(folder, max_steps=2))
         report = {
             "world_size": ranks.world_size,
             "largest": ranks.agree(2 + 13 * ranks.rank),
             "weights": weights.tolist(),
             "counts": [metrics.loss, metrics.correct1, metrics.count],
             "digest": hashlib.sha256(b"".join(value.numpy().tobytes() for value in state.values())).hexdigest(),
+            "ladder": [rung.step_seconds for rung in ladder.rungs] if ladder else [],
             "val": [result.val.correct1, result.val.count, result.val.loss] if result.val else None,
         }
         (folder / f"rank{ranks.rank}.json").write_text(json.dumps({"report": report, "told": told, "ended": ended}))
@@ -161,6 +163,15 @@ def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained:
     # The first records pad the last global batch, which may repeat the record.
     assert (row["of"], row["step"], row["count"]) == ("training", 5, len(row["records"]))
     assert {record["key"] for record in row["records"]} == {"blue/40.jpg"}
+
+
+def test_two_ranks_climb_the_same_ladder_and_the_first_writes_for_both(trained: Path) -> None:
+    # Equal lists: see the first test.
+    written = json.loads((trained / "out" / "ladder.json").read_text())
+    assert written["processes"] == 2
+    assert [rung["step_seconds"] for rung in written["rungs"]] == report(trained, 0)["ladder"]
+    for rung in written["rungs"]:
+        assert rung["images_per_second"] == pytest.approx(16 / rung["step_seconds"])
 
 
 def test_the_steps_of_two_ranks_equal_those_of_one_with_the_whole_batch(trained: Path) -> None:
