@@ -220,7 +220,7 @@ def test_classes_dictionaries_and_compression_are_kept(packed: Path, tmp_path: P
     schema = fr.Schema({"doc": fr.json(compression=fr.Compression("zstd", dictionary=True)), "key": fr.string()})
     path = tmp_path / "docs.frec"
     with fr.Writer(path, schema) as writer:
-        for i in range(2_000):
+        for i in range(1_000):
             writer.append({"doc": {"caption": f"a cat and {i} dogs on the mat", "tags": ["x", "y"]}, "key": f"{i}"})
     with fr.Reader(path) as reader:
         assert reader.compression()["doc"]["dictionaries"]

@@ -16,15 +16,14 @@ from tests.support.rewriting import commits, metadata, rows, write_rows
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "a.frec", 500, classes=["cat", "dog"], largest=60_000, commit_bytes=5_000_000, x=1)
+    return write_rows(tmp_path / "a.frec", 500, classes=["cat", "dog"], largest=6_000, commit_bytes=500_000, x=1)
 
 
-@pytest.mark.parametrize("verify", [False, True])
-def test_records_come_in_the_order_of_the_seed(source: Path, tmp_path: Path, verify: bool) -> None:
+def test_records_come_in_the_order_of_the_seed(source: Path, tmp_path: Path) -> None:
     expected = rows(source)
     for seed in (0, 5, 2**64 - 1):
         out = tmp_path / f"{seed}.frec"
-        summary = fr.shuffle(source, out, seed, verify=verify)
+        summary = fr.shuffle(source, out, seed)
         order = fr._core.permute(500, seed, 0, np.arange(500))
         assert rows(out) == [expected[i] for i in order]
         assert metadata(out) == metadata(source)
@@ -48,13 +47,6 @@ def test_payloads_lie_in_the_order_of_the_records(source: Path, tmp_path: Path) 
         assert text[0] > places[-1]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_few_records_are_shuffled_too(tmp_path: Path, count: int) -> None:
-    source = write_rows(tmp_path / "a.frec", count)
-    assert fr.shuffle(source, tmp_path / "out.frec", 1).records == count
-    assert sorted(rows(tmp_path / "out.frec")) == sorted(rows(source))
-
-
 def test_a_shuffled_file_is_not_written_over_its_source(source: Path, tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match="is the file to read from"):
         fr.shuffle(source, source, overwrite=True)
@@ -64,13 +56,6 @@ def test_a_shuffled_file_is_not_written_over_its_source(source: Path, tmp_path: 
     with pytest.raises(ValueError, match="seed is in"):
         fr.shuffle(source, tmp_path / "out.frec", 2**64)
     assert os.listdir(tmp_path) == ["a.frec"]
-
-
-def test_incomplete_files_are_taken_only_if_told(tmp_path: Path) -> None:
-    part = write_rows(tmp_path / "part.frec", 5, complete=False)
-    with pytest.raises(fr.FastRecordError, match="packing is not complete"):
-        fr.shuffle(part, tmp_path / "out.frec")
-    assert fr.shuffle(part, tmp_path / "out.frec", allow_incomplete=True).records == 5
 
 
 def test_the_command_shuffles_and_reports(source: Path, tmp_path: Path) -> None:

@@ -63,16 +63,6 @@ def test_an_image_that_ends_too_early_is_named_by_record_field_and_key(tmp_path:
     assert "good, nothing to repair" in good("repair", path, tmp_path / "out.frec")
 
 
-def test_pixels_that_are_damaged_within_a_png_are_an_error(tmp_path: Path) -> None:
-    data = bytearray(encode(1, kind="PNG"))
-    at = data.index(b"IDAT")
-    length = int.from_bytes(data[at - 4 : at], "big")
-    data[at + 4 + length // 2 : at + 4 + length] = b"\xff" * (length - length // 2)
-    data[at + 4 + length : at + 8 + length] = zlib.crc32(data[at : at + 4 + length]).to_bytes(4, "big")
-    report = deep(write(tmp_path / "x.frec", [encode(0), bytes(data)]))
-    assert [value["record"] for value in report["damaged"]] == [1]
-
-
 def test_an_image_of_a_kind_that_is_not_decoded_is_counted_and_no_error(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     try:
@@ -91,25 +81,6 @@ def test_more_pixels_than_allowed_are_an_error_and_take_no_memory(tmp_path: Path
     bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
     report = deep(write(tmp_path / "x.frec", [bytes(bomb)]))
     assert "60000 x 60000 pixels are more than the limit" in report["errors"][0]
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_texts_lists_and_compressed_values_are_looked_into(tmp_path: Path, compressed: bool) -> None:
-    how = fr.Compression("zstd") if compressed else None
-    fields = {
-        "doc": fr.json(compression=how),
-        "texts": fr.list_(fr.string(), compression=how),
-        "flags": fr.list_(fr.bool_(), compression=how),
-        "key": fr.string(),
-        "flag": fr.bool_(),
-    }
-    path = tmp_path / "x.frec"
-    with fr.Writer(path, fr.Schema(fields)) as writer:
-        for i in range(30):
-            row = {"doc": {"a": [i, None] * 50}, "texts": ["x" * 300, "猫"], "flags": [True, False], "key": str(i)}
-            writer.append(row | {"flag": i % 2 == 0})
-    report = deep(path)
-    assert (report["ok"], report["errors"]) == (True, [])
 
 
 def test_json_says_what_was_decoded_and_what_is_damaged(tmp_path: Path) -> None:
