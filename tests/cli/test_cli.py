@@ -64,16 +64,15 @@ def test_every_command_explains_itself_and_each_of_its_options(command: str) -> 
 def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
     code = (
         "import sys, fastrecord.cli as c\n"
-        "try: c.main()\n"
-        "except SystemExit as e: assert e.code == 0\n"
+        "for command in ([], ['pack'], ['extract'], ['verify'], ['merge']):\n"
+        "    sys.argv[1:] = [*command, '--help']\n"
+        "    try: c.main()\n"
+        "    except SystemExit as e: assert e.code == 0\n"
         "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.operations.rewrite'}\n"
         "print(heavy & set(sys.modules))"
     )
-    for arguments in (["--help"], ["pack", "--help"], ["extract", "--help"], ["verify", "--help"], ["merge", "--help"]):
-        child = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60
-        )
-        assert child.stdout.splitlines()[-1] == "set()"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert child.stdout.splitlines()[-1] == "set()"
 
 
 def test_the_version_is_the_packages() -> None:
@@ -118,8 +117,10 @@ def test_a_closed_pipe_ends_a_listing_quietly(tmp_path: Path) -> None:
         assert child.wait(60) == 1
 
 
-@pytest.mark.parametrize("unbuffered", ["1", ""])
-@pytest.mark.parametrize("command", [["pack", "{src}", "{out}"], ["ls", "{packed}"], ["--help"]])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [(["pack", "{src}", "{out}"], ""), (["ls", "{packed}"], "1"), (["ls", "{packed}"], ""), (["--help"], "")],
+)
 def test_a_full_standard_output_is_named_as_what_could_not_be_written(
     command: list[str], unbuffered: str, image_folder: Path, packed: Path, tmp_path: Path
 ) -> None:
@@ -158,12 +159,6 @@ def test_the_commands_of_the_documentation_run_in_their_order(
 
 
 # pack
-
-
-def test_pack_says_what_it_packed(image_folder: Path, tmp_path: Path) -> None:
-    text = good("pack", image_folder, tmp_path / "out.frec")
-    assert text.startswith(f"{tmp_path / 'out.frec'}: 12 records in 3 classes, ")
-    assert len(text.splitlines()) == 1
 
 
 def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
@@ -292,7 +287,7 @@ def test_ctrl_c_during_pack_says_how_to_go_on(tmp_path: Path) -> None:
 # info
 
 
-def test_info_json_has_the_agreed_keys(packed: Path) -> None:
+def test_info_json_has_the_documented_keys(packed: Path) -> None:
     about = json.loads(good("info", packed, "--json"))
     with fr.Reader(packed) as reader:
         assert about == {
@@ -310,12 +305,10 @@ def test_info_json_has_the_agreed_keys(packed: Path) -> None:
             "metadata": {},
         }
 
-
-def test_the_documentation_lists_every_key_of_info_json(packed: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     table = text.split("## info FILE...")[1].split("\n## ")[0]
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert named == set(json.loads(good("info", packed, "--json")))
+    assert named == set(about)
 
 
 def test_info_is_for_people_too(packed: Path) -> None:
@@ -339,6 +332,8 @@ def test_info_of_several_files_goes_on_after_a_bad_one(packed: Path, tmp_path: P
 def test_info_tells_of_a_torn_tail(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torn.frec").write_bytes(packed.read_bytes() + b"\0" * 5000)
     assert "tail      5,000 bytes after the last commit" in good("info", tmp_path / "torn.frec")
+    # It is not damage.
+    assert "5,000 bytes after the last commit" in good("verify", tmp_path / "torn.frec")
 
 
 # ls
@@ -450,16 +445,6 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
     assert (first["ok"], second["ok"], len(second["errors"])) == (True, False, 1)
 
 
-def test_verify_of_what_is_no_frec_file_has_exit_status_1(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.frec").write_bytes(b"no frec at all")
-    result = run("verify", tmp_path / "bad.frec", tmp_path / "gone.frec", packed)
-    assert result.exit_code == 1
-    assert "not a .frec file" in result.stderr
-    assert f"{tmp_path / 'gone.frec'}: No such file or directory" in result.stderr
-    assert f"{packed}: good" in result.stdout
-    assert json.loads(run("verify", "--json", tmp_path / "bad.frec").stdout)["ok"] is False
-
-
 def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "text.frec").write_bytes(b"no frec at all")
     result = run("verify", tmp_path / "gone.frec", tmp_path, "/dev/null", tmp_path / "text.frec", packed)
@@ -471,6 +456,10 @@ def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, t
         f"{tmp_path / 'text.frec'}: damaged: 1 error",
     ]
     assert len(result.stderr.splitlines()) == 4
+    assert "not a .frec file" in result.stderr
+    assert f"{tmp_path / 'gone.frec'}: No such file or directory" in result.stderr
+    assert f"{packed}: good" in result.stdout
+    assert json.loads(run("verify", "--json", tmp_path / "text.frec").stdout)["ok"] is False
     report = json.loads(run("verify", "--json", tmp_path / "gone.frec").stdout)
     assert set(report) == set(json.loads(good("verify", "--json", packed)))
     assert (report["ok"], len(report["errors"])) == (False, 1)
@@ -511,8 +500,3 @@ def test_a_file_that_may_not_be_read_is_told_as_one_that_is_not_there(secret: st
     for command in (["info"], ["ls"], ["bench"], ["extract", "out"], ["repair", "out"], ["compact"]):
         name, *rest = command
         assert failed(name, secret, *rest) == "error: secret.frec: Permission denied\n"
-
-
-def test_verify_takes_a_torn_tail_for_no_damage(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "torn.frec").write_bytes(packed.read_bytes() + b"\0" * 5000)
-    assert "5,000 bytes after the last commit" in good("verify", tmp_path / "torn.frec")

@@ -152,17 +152,16 @@ def test_events_of_a_loaders_threads_have_their_names(tmp_path: Path, caplog: py
     assert [record.threadName for record in begun] == ["MainThread"]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_log_by_their_own_configuration(context: str, tmp_path: Path) -> None:
+def test_workers_log_by_their_own_configuration(tmp_path: Path) -> None:
     torn(tmp_path / "a.frec")
-    script = f"""
+    script = """
     import logging, os
     from pathlib import Path
     from torch.utils.data import DataLoader
     import fastrecord as fr
 
     def configure(worker=0):
-        handler = logging.FileHandler(f"log-{{os.getpid()}}")
+        handler = logging.FileHandler(f"log-{os.getpid()}")
         handler.setFormatter(logging.Formatter("%(process)d %(name)s %(message)s"))
         logging.getLogger("fastrecord").addHandler(handler)
         logging.getLogger("fastrecord").setLevel(logging.DEBUG)
@@ -174,7 +173,7 @@ def test_workers_log_by_their_own_configuration(context: str, tmp_path: Path) ->
                 return len(reader)
 
     if __name__ == "__main__":
-        loader = DataLoader(Opens(), num_workers=2, multiprocessing_context={context!r}, worker_init_fn=configure)
+        loader = DataLoader(Opens(), num_workers=2, multiprocessing_context="fork", worker_init_fn=configure)
         assert [int(n) for batch in loader for n in batch] == [2] * 4
         logs = list(Path().glob("log-*"))
         assert len(logs) == 2
@@ -293,7 +292,7 @@ def test_no_thread_of_the_core_waits_for_a_handler_and_a_fork_in_the_middle_hang
             "a.frec", 8, shuffle=False, image=image, threads=2, on_error=fr.Skip(at_most=None)
         )
         before = Locked.count
-        for epoch in range(20):
+        for epoch in range(8):
             with lock:  # while the loader's threads tell of the records that fail
                 iterator = iter(loader)
                 kept = sum(len(labels) for _, labels in [next(iterator) for _ in range(4)])
@@ -305,7 +304,7 @@ def test_no_thread_of_the_core_waits_for_a_handler_and_a_fork_in_the_middle_hang
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
                 kept += sum(len(labels) for _, labels in iterator)
             assert kept == 32
-        assert Locked.count - before >= 20 * 32
+        assert Locked.count - before >= 8 * 32
         print("done")
         """,
         tmp_path,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +40,24 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def srcnn(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SRCNN), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+@pytest.fixture
+def srcnn(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, Any]]]:
+    """Run the script with arguments; return the rows that it prints."""
+    main: Callable[[list[str]], None] = runpy.run_path(str(SRCNN))["main"]
 
+    def run(*arguments: object) -> list[dict[str, Any]]:
+        main([*map(str, arguments), "--json", "--device", "cpu"])
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-def epochs(*arguments: object) -> list[dict[str, Any]]:
-    done = srcnn(*arguments, "--json", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Path) -> None:
+def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Path, srcnn: Callable[..., Any]) -> None:
     out = tmp_path / "patches.frec"
     common = ("--batch-size", 4, "--val", 9)
-    rows = epochs(scenes, "--patch", 8, "--scale", 4, "--keep", out, "--epochs", 6, *common)
+    rows = srcnn(scenes, "--patch", 8, "--scale", 4, "--keep", out, "--epochs", 6, *common)
     assert [row["epoch"] for row in rows] == list(range(6))
     assert {row["steps"] for row in rows} == {(6 * 12 - 9) // 4}
     assert rows[-1]["psnr"] > rows[-1]["psnr_bicubic"] > 15
@@ -69,14 +70,16 @@ def test_srcnn_gets_better_than_bicubic_interpolation(scenes: Path, tmp_path: Pa
     with fr.Reader(out) as reader:
         assert (len(reader), reader.metadata["scale"], reader[0]["hr"].shape) == (72, 4, (32, 32, 3))
     # The same patches from the file train the same way.
-    again = epochs(out, "--epochs", 1, *common)
+    again = srcnn(out, "--epochs", 1, *common)
     assert again[0]["psnr"] == pytest.approx(rows[0]["psnr"], abs=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("decode", [False, True])
-def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(scenes: Path, tmp_path: Path, decode: bool) -> None:
+def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(
+    scenes: Path, tmp_path: Path, srcnn: Callable[..., Any], decode: bool
+) -> None:
     for number, path in enumerate(sorted(scenes.glob("*.png"))):
         with Image.open(path) as image:
             large = image.crop((0, 0, 128 - 8 * number, 96))  # many sizes
@@ -84,16 +87,19 @@ def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(scenes: Path, tmp_path:
             (tmp_path / name).mkdir(exist_ok=True)
             stored.save(tmp_path / name / path.name)
     pack_pairs(tmp_path / "lr", tmp_path / "hr", tmp_path / "pairs.frec", decode=decode)
-    (row,) = epochs(tmp_path / "pairs.frec", "--crop", 16, "--batch-size", 2, "--epochs", 1)
+    (row,) = srcnn(tmp_path / "pairs.frec", "--crop", 16, "--batch-size", 2, "--epochs", 1)
     assert row["steps"] == 2
     assert row["psnr"] > 15
 
 
-def test_srcnn_says_what_is_wrong(tmp_path: Path) -> None:
+def test_srcnn_says_what_is_wrong(tmp_path: Path, srcnn: Callable[..., Any]) -> None:
     (tmp_path / "empty").mkdir()
-    done = srcnn(tmp_path / "empty")
-    assert (done.returncode, done.stderr) == (1, f"{tmp_path / 'empty'}: no image of at least 128 x 128 pixels\n")
     with fr.Writer(tmp_path / "other.frec", {"x": fr.int64()}) as writer:
         writer.append({"x": 1})
-    assert "no fields lr and hr: pack pairs with `fastrecord pack --pairs" in srcnn(tmp_path / "other.frec").stderr
-    assert "gone.frec" in srcnn(tmp_path / "gone.frec").stderr
+    for name, message in (
+        ("empty", f"^{tmp_path / 'empty'}: no image of at least 128 x 128 pixels$"),
+        ("other.frec", "no fields lr and hr: pack pairs with `fastrecord pack --pairs"),
+        ("gone.frec", r"gone\.frec"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            srcnn(tmp_path / name)
