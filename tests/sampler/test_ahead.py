@@ -145,17 +145,6 @@ def loader(path: Path, **options: Any) -> fr.FastRecordLoader:
     return fr.FastRecordLoader(data, batch_sampler=sampler, image=image, threads=1, **options)
 
 
-def test_a_loader_gives_the_batches_of_the_sampler_and_resumes_among_them(noise: tuple[Path, list[int]]) -> None:
-    path, _ = noise
-    whole = [list(loader(path).batch_sampler), [labels.tolist() for _, labels in loader(path)]]
-    assert whole[0] == whole[1]
-    broken, resumed = loader(path), loader(path)
-    for _ in itertools.islice(broken, 5):
-        pass
-    resumed.load_state_dict(broken.state_dict())
-    assert [labels.tolist() for _, labels in resumed] == whole[0][5:]
-
-
 def test_blocks_lie_across_the_ends_of_files(tmp_path: Path) -> None:
     files = [write_images(tmp_path / f"{i}.frec", range(100 * i, 100 * i + n)) for i, n in enumerate((30, 3, 21))]
     data = fr.FastRecordDataset(files)
@@ -195,7 +184,7 @@ class PageCache:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what is in the page cache")
 def test_the_kernel_reads_the_next_window_while_batches_of_this_one_are_made(noise: tuple[Path, list[int]]) -> None:
     path, offsets = noise
-    images = loader(path, prefetch=0)
+    images = loader(path, delivery=fr.Delivery(prefetch=0))
     sampler = images.batch_sampler
     ahead = sampler.read_ahead(0)
     first = set(sampler.indices(0, epoch=0).tolist())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -193,26 +192,6 @@ def test_a_data_set_says_its_bytes(packed: Path) -> None:
 
 
 # --- states ---
-
-
-@given(st.integers(24, 150), st.sampled_from(TAILS), words, st.data())
-def test_a_resumed_run_goes_on_as_if_undisturbed(n: int, tail: Tail, seed: int, data: st.DataObject) -> None:
-    first, then = data.draw(st.sampled_from([1, 2, 3, 4, 6, 12])), data.draw(st.sampled_from([1, 2, 3, 4, 6, 12]))
-    blocks = {"block_records": data.draw(st.integers(1, 20)), "window_blocks": data.draw(st.integers(1, 5))}
-    whole = ranks(n, 12 // first, first, seed=seed, tail=tail, shuffle="blocks", **blocks)
-    epochs = [global_batches(whole) for _ in range(2)]
-
-    done = data.draw(st.integers(0, len(epochs[0]) - 1))
-    broken = by_blocks(n, 12 // first, seed=seed, tail=tail, rank=0, world_size=first, **blocks)
-    for _ in itertools.islice(broken, done):
-        pass
-    state = json.loads(json.dumps(broken.state_dict()))
-    samplers = ranks(n, 12 // then, then, shuffle="blocks")  # the state has seed, tail, blocks
-    for sampler in samplers:
-        sampler.load_state_dict(state)
-    assert samplers[0].state_dict() == state
-    assert global_batches(samplers) == epochs[0][done:]
-    assert global_batches(samplers) == epochs[1]
 
 
 STATE = by_blocks(50, 4, block_records=8, window_blocks=2).state_dict(batches_done=3)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 
 import fastrecord as fr
 from fastrecord import FastRecordBatchSampler, _core
 from tests.conftest import write_images
+from tests.sampler.test_sampler import mix, walk
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -31,43 +30,16 @@ CLASSES = [2, 0, 2, 1, 2, 2, 1, 2]  # the counts of COUNTS
 # --- the draws of docs/order.md ---
 
 
-def stir(x: int) -> int:
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & WORD
-    return (x ^ x >> 27) * 0x94D049BB133111EB & WORD
-
-
-def mix(x: int) -> int:
-    x = stir(x & WORD)
-    return x ^ x >> 31
-
-
 def key(number: int, *words: int) -> int:
-    made = mix(number * GOLDEN)
+    made = mix(number * GOLDEN & WORD)
     for word in words:
-        made = mix(made + word)
+        made = mix(made + word & WORD)
     return made
-
-
-def permute(n: int, keys: list[int], position: int) -> int:
-    bits = max(4, (n - 1).bit_length() // 2)
-    columns, rows = 1 << bits, max(16, -(-n >> bits))
-
-    def one_pass(cell: int) -> int:
-        high, low = divmod(cell, columns)
-        for i in range(0, 8, 2):
-            low = (low + (stir(high ^ keys[i]) >> (64 - bits))) % columns
-            high = (high + (stir(low ^ keys[i + 1]) * rows >> 64)) % rows
-        return high * columns + low
-
-    cell = one_pass(position)
-    while cell >= n:
-        cell = one_pass(cell)
-    return cell
 
 
 def weighted(weights: list[float], seed: int, epoch: int, position: int) -> int:
     base = key(9, seed, epoch, len(weights))
-    unit = (mix(base + (position + 1) * GOLDEN) >> 11) / (1 << 53)
+    unit = (mix(base + (position + 1) * GOLDEN & WORD) >> 11) / (1 << 53)
     total = 0.0
     sums = [total := total + weight for weight in weights]
     target = min(unit * total, math.nextafter(total, 0))
@@ -77,10 +49,10 @@ def weighted(weights: list[float], seed: int, epoch: int, position: int) -> int:
 def balanced(counts: list[int], seed: int, epoch: int, position: int) -> int:
     base = [key(i, seed, epoch, sum(counts), len(counts)) for i in range(1, 9)]
     turn, place = divmod(position, len(counts))
-    chosen = permute(len(counts), [mix(mix(b + 0) + turn) for b in base], place)
+    chosen = walk(len(counts), [mix(mix(b) + turn & WORD) for b in base], place)
     again, number = divmod(turn, counts[chosen])
-    keys = [mix(mix(mix(b + 1) + chosen) + again) for b in base]
-    return sum(counts[:chosen]) + permute(counts[chosen], keys, number)
+    keys = [mix(mix(mix(b + 1 & WORD) + chosen & WORD) + again & WORD) for b in base]
+    return sum(counts[:chosen]) + walk(counts[chosen], keys, number)
 
 
 def drawn(sampler: FastRecordBatchSampler, epoch: int = 0) -> list[int]:
@@ -217,48 +189,12 @@ def test_epochs_of_a_large_class_show_other_records_of_it() -> None:
 # --- like any order of the sampler ---
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-@pytest.mark.parametrize("options", [{"weights": np.arange(50)}, {"balance": [i % 7 % 3 for i in range(50)]}])
-@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-def test_ranks_share_the_same_draws(world_size: int, options: dict[str, Any], tail: Any) -> None:
-    def sampler(rank: int, ranks: int) -> FastRecordBatchSampler:
-        size = 24 // ranks
-        given = {"num_samples": 100, "seed": 4, "tail": tail, **options}
-        return FastRecordBatchSampler(range(50), size, rank=rank, world_size=ranks, **given)
-
-    alone = sampler(0, 1)
-    ranks = [sampler(rank, world_size) for rank in range(world_size)]
-    assert len(alone) == {"pad": 5, "drop": 4, "exact": 5}[tail]
-    for batch in range(len(alone)):
-        whole = alone.indices(batch, epoch=1).tolist()
-        for rank, own in enumerate(ranks):
-            share = own.indices(batch, epoch=1).tolist() if batch < len(own) else []
-            assert share == whole[rank::world_size]
-    if tail == "pad":
-        assert alone.indices(4, epoch=1).tolist()[4:] == alone.indices(0, epoch=1).tolist()[:20]
-
-
 def test_any_batch_is_computed_without_those_before_it() -> None:
     sampler = by_weight(np.arange(1, 1001), 64, num_samples=1 << 50)
     last = len(sampler) - 1
     assert len(sampler) == 1 << 44
     expected = [weighted(list(range(1, 1001)), 0, 2, position) for position in sampler.positions(last).tolist()]
     assert sampler.indices(last, epoch=2).tolist() == expected
-
-
-def test_iterations_are_epochs_and_states_go_on_in_them() -> None:
-    for make in (
-        partial(by_weight, np.arange(20), seed=7),
-        partial(by_class, [i % 3 for i in range(20)], seed=7),
-    ):
-        sampler = make()
-        epochs = [list(sampler), list(sampler)]
-        assert epochs[0] != epochs[1]
-        assert [len(batch) for batch in epochs[0]] == [5] * 4
-        state = json.loads(json.dumps(make().state_dict(batches_done=3)))
-        resumed = make()
-        resumed.load_state_dict(state)
-        assert [list(resumed), list(resumed)] == [epochs[0][3:], epochs[1]]
 
 
 def test_an_epoch_has_num_samples_positions() -> None:
@@ -382,23 +318,3 @@ def test_class_weights_make_every_class_equally_likely(data: fr.FastRecordDatase
     assert abs(deviation(np.bincount(labels), np.full(3, 10_000.0))) < 4
     assert fr.class_weights(data, "key").tolist() == [1.0] * 30
     assert len(fr.class_weights(data.subset([0, 1, 29]))) == 3
-
-
-def test_the_loader_crops_every_repetition_of_a_record_anew(data: fr.FastRecordDataset) -> None:
-    weights = np.zeros(30)
-    weights[3] = 1
-    sampler = FastRecordBatchSampler(data, 8, weights=weights, num_samples=16)
-    loader = fr.FastRecordLoader(data, batch_sampler=sampler, image=fr.transforms.RandomResizedCrop(12))
-    epochs = [list(loader), list(loader)]
-    images = torch.cat([images for batches in epochs for images, _ in batches])
-    assert len({image.numpy().tobytes() for image in images}) == 32
-    loader.set_epoch(0)
-    assert torch.equal(torch.cat([images for images, _ in loader]), images[:16])
-
-
-def test_a_dataloader_with_workers_takes_the_draws(data: fr.FastRecordDataset) -> None:
-    view = data.select(["label", "key"])
-    sampler = FastRecordBatchSampler(view, 5, balance="label", seed=2)
-    loader = DataLoader(view, batch_sampler=sampler, num_workers=2, collate_fn=fr.collate)
-    expected = [f"a/{row}" for row in drawn(sampler)]
-    assert [name for batch in loader for name in batch["key"]] == expected
