@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -246,37 +243,6 @@ def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Pat
         with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 2.*, key 'a/2'"):
             read()
     assert len(dataset.__getitems__([3, 1, 0])) == 3
-
-
-def test_verify_false_reads_without_checking(tmp_path: Path) -> None:
-    path = write_images(tmp_path / "a.frec", [0])
-    flip_byte(path, encode(0))
-    data, _ = fr.FastRecordDataset(path, decode=None, verify=False)[0]
-    assert len(data) == len(encode(0))
-    assert data != encode(0)
-
-
-@pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_a_file_truncated_while_in_use_is_an_error_and_no_crash(tmp_path: Path, access: str) -> None:
-    path = tmp_path / "a.frec"
-    with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})) as writer:
-        for number in range(2000):
-            writer.append({"data": b"x" * 8192, "label": number, "key": str(number)})
-    # In a child process: a crash (SIGBUS, from the mapping) would end pytest.
-    code = f"""
-import os, fastrecord
-dataset = fastrecord.FastRecordDataset({str(path)!r}, decode=None, access={access!r}, extra_fields=("key",))
-dataset[0]
-os.truncate({str(path)!r}, 20_000)
-for read in (lambda: dataset[1999], lambda: dataset.__getitems__([1000, 1999]), lambda: dataset.key(1500)):
-    try:
-        read()
-    except fastrecord.CorruptFileError as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(re.findall(r"a\.frec: the file is truncated: it has 20000 bytes", done.stdout)) == 3
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.pack.images import pack_folder
-from tests.conftest import CLASS_COUNTS, encode, write_bytes, write_images
+from tests.conftest import CLASS_COUNTS, encode, write_bytes
 
 START_METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
 
@@ -83,27 +82,6 @@ def unchanged(samples: list[Any]) -> list[Any]:
     return samples
 
 
-def test_several_files_are_decoded_in_the_order_asked_for(tmp_path: Path) -> None:
-    paths = [
-        write_images(tmp_path / f"{name}.frec", [0] * 3, seed=seed) for name, seed in (("a", 0), ("b", 10), ("c", 20))
-    ]
-    dataset = fr.FastRecordDataset(paths, decode="native")
-    rows = [8, 0, 4, 3, 1, 8]
-    seeds = [22, 0, 11, 10, 1, 22]
-    for (image, _), seed in zip(dataset.__getitems__(rows), seeds, strict=True):
-        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), fr.decode_image(encode(seed)))
-
-
-def test_a_subclass_that_changes_getitem_changes_batches_too(packed: Path) -> None:
-    class Doubled(fr.FastRecordDataset):
-        def __getitem__(self, index: int) -> Any:
-            image, label = super().__getitem__(index)
-            return image, 2 * label
-
-    dataset = Doubled(packed, decode="native")
-    assert [label for _, label in dataset.__getitems__([0, 6, 11])] == [0, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
@@ -126,18 +104,6 @@ def test_what_is_not_decoded_is_named_by_file_record_field_key_and_reason(
     assert len(dataset.__getitems__([0, 0])) == 2
 
 
-def test_verify_false_decodes_without_checking(tmp_path: Path) -> None:
-    path = write_images(tmp_path / "a.frec", [0])
-    data = bytearray(path.read_bytes())
-    at = data.index(encode(0))
-    data[at + len(encode(0)) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 0, field image: stored CRC .*, key 'a/0'"):
-        fr.FastRecordDataset(path, decode="native")[0]
-    image, _ = fr.FastRecordDataset(path, decode="native", verify=False)[0]
-    assert image.shape == v2.functional.pil_to_tensor(fr.FastRecordDataset(path, verify=False)[0][0]).shape
-
-
 def test_records_are_decoded_alike_on_any_number_of_threads(packed: Path) -> None:
     with fr.Reader(packed) as reader:
         alone = _core.decode_records(reader, range(12), "image", threads=1)
@@ -153,12 +119,3 @@ def test_records_are_decoded_alike_on_any_number_of_threads(packed: Path) -> Non
         with pytest.raises(KeyError, match="no field"):
             _core.decode_records(reader, [0], "picture")
     assert sum(CLASS_COUNTS.values()) == len(alone)
-
-
-def test_a_png_in_a_file_named_as_a_jpeg_is_decoded_by_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "images/cat").mkdir(parents=True)
-    (tmp_path / "images/cat/0.JPEG").write_bytes(encode(0, kind="PNG"))
-    pack_folder(tmp_path / "images", tmp_path / "a.frec")
-    image, label = fr.FastRecordDataset(tmp_path / "a.frec", decode="native")[0]
-    assert label == 0
-    np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), fr.decode_image(encode(0, kind="PNG")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack.images import PackProgress, pack_folder
+from fastrecord.pack.images import pack_folder
 from fastrecord.pack.pairs import pack_pairs
 from tests.conftest import encode, write_images
 from tests.support.commands import failed, good
-from tests.support.packing import records, write
+from tests.support.packing import write
 from tests.support.pairing import numbered_pairs
 from tests.support.rewriting import keys, rows, write_rows
 
@@ -195,20 +194,6 @@ def test_an_overwrite_that_ends_in_its_third_shard_leaves_the_old_ones(
     assert len(fr.FastRecordDataset(out.parent)) == 12
 
 
-def test_ctrl_c_in_an_overwrite_leaves_the_old_shards(images: Path, tmp_path: Path) -> None:
-    paths = pack_folder(images, tmp_path / "train.frec", shards=4).paths
-    before = [Path(path).read_bytes() for path in paths]
-
-    def interrupt(state: PackProgress) -> None:
-        if state.files == 9:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        pack_folder(images, tmp_path / "train.frec", shards=4, overwrite=True, progress=interrupt)
-    assert [Path(path).read_bytes() for path in paths] == before
-    assert sorted(map(str, tmp_path.glob("*.frec*"))) == paths
-
-
 def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_being_written(
     images: Path, tmp_path: Path
 ) -> None:
@@ -348,9 +333,3 @@ def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(t
     assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
     with pytest.raises(fr.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
         fr.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "out2")
-
-
-def test_records_of_a_pack_in_shards_are_those_of_one_file(images: Path, tmp_path: Path) -> None:
-    paths = pack_folder(images, tmp_path / "train.frec", shards=4, overwrite=True).paths
-    whole = pack_folder(images, tmp_path / "all", overwrite=True).paths[0]
-    assert [row for path in paths for row in records(Path(path))] == records(Path(whole))

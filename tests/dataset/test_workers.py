@@ -56,8 +56,10 @@ def expected(image_folder: Path) -> list[tuple[bytes, int]]:
     return [(data, label) for data, label, _ in folder_records(image_folder)]
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize(
+    ("start_method", "access"),
+    [("fork", "mmap"), ("fork", "pread"), pytest.param("spawn", "mmap", marks=pytest.mark.slow)],
+)
 def test_workers_read_what_the_main_process_reads(
     packed: Path, expected: list[tuple[bytes, int]], start_method: str, access: str
 ) -> None:
