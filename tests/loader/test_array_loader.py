@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import sys
@@ -23,7 +22,6 @@ from fastrecord.transforms import BatchInfo, CenterCrop, PairedRandomCrop
 from tests.support.loading import photo
 from tests.support.patches import (
     COUNT,
-    SCHEMA,
     STACKED,
     check,
     expected,
@@ -31,7 +29,6 @@ from tests.support.patches import (
     numbers,
     opened,
     plain,
-    record,
     write_patches,
 )
 
@@ -54,16 +51,6 @@ def test_batches_are_stacked_values_of_their_records_in_order(
     assert len(batches) == len(loader) == 14
     for start, batch in zip(range(0, COUNT, 8), batches, strict=True):
         check(batch, range(start, min(start + 8, COUNT)))
-
-
-def test_values_are_those_that_the_reader_gives(patches: Path) -> None:
-    reader = fr.Reader(patches)
-    for batch in make(patches, 10, shuffle=True, seed=3):
-        rows = batch["number"].tolist()
-        read = reader.read_batch(rows)
-        for name in ("lr", "hr", "noise", "nothing", "flag", "phase", "number"):
-            assert np.array_equal(batch[name].numpy(), read[name])
-        assert torch.equal(batch["mean"].view(torch.int16), torch.from_numpy(read["mean"].view(np.int16)))
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 50, 107, 200])
@@ -208,20 +195,6 @@ def test_state_is_of_batches_handed_out_also_in_the_middle_of_a_group(patches: P
         assert numbers(other) == whole[done:]
         assert numbers(other)[0] != whole[0]  # the next epoch
         assert numbers(begun) == whole[done:]
-
-
-@pytest.mark.usefixtures("grouped")
-def test_states_with_samplers_of_others_go_on_too(patches: Path) -> None:
-    order = BatchSampler(range(COUNT), 4, drop_last=False)
-    dataset = fr.FastRecordDataset(patches, fields=("number",))
-    loader = make(dataset, None, batch_sampler=order)
-    begun = iter(loader)
-    assert len(numbers(itertools.islice(begun, 5))) == 5
-    state = loader.state_dict()
-    again = make(dataset, None, batch_sampler=order)
-    again.load_state_dict(state)
-    assert numbers(again) == numbers(begun) == list(order)[5:]
-    assert again.state_dict()["epoch"] == 1
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -391,25 +364,3 @@ def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         make(patches, **options)
-
-
-def test_text_alone_makes_batches_too(patches: Path) -> None:
-    dataset = fr.FastRecordDataset(patches, fields=("key", "meta"))
-    batches = list(make(dataset, 50))
-    assert [len(batch["key"]) for batch in batches] == [50, 50, 7]
-    assert batches[2]["key"][-1] == record(106)["key"]
-    assert batches[2]["meta"][-1] == {"number": 106}
-
-
-def test_all_batches_may_be_dropped_in_any_order(patches: Path) -> None:
-    batches = list(make(fr.FastRecordDataset(patches, fields=("hr", "number")), 2))
-    for batch in batches[::2]:
-        batch.clear()
-    gc.collect()
-    for place, batch in enumerate(batches):
-        if place % 2:
-            assert plain(batch["hr"]) == plain(expected(batch["number"].tolist())["hr"])
-
-
-def test_fields_of_the_test_file_are_all_covered() -> None:
-    assert list(expected([0])) == list(SCHEMA)

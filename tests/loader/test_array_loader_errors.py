@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +102,6 @@ def test_a_callable_is_told_of_each_record_that_is_skipped(bad: tuple[Path, str]
         list(make(path, 1, on_error="skip", drop_last=True))
 
 
-def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(patches: Path, tmp_path: Path) -> None:
-    path = damage(patches, tmp_path / "bad.frec", record(BAD)["hr"].tobytes())
-    batches = list(make(opened(path, verify=False, fields=("hr", "number")), 50))
-    assert torch.cat([batch["number"] for batch in batches]).tolist() == list(range(COUNT))
-    assert not torch.equal(batches[0]["hr"][BAD], torch.from_numpy(record(BAD)["hr"]))
-
-
 def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> None:
     # 48 bytes per record: 85.3 records in a block of 4 KiB.
     with fr.Writer(tmp_path / "sound.frec", fr.Schema({"lr": fr.array("uint8", (4, 4, 3))})) as writer:
@@ -125,19 +117,6 @@ def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> 
     assert torch.equal(batch["lr"], torch.from_numpy(np.stack([record(number)["lr"] for number in others])))
     with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: .*lr.*damaged"):
         list(make(fr.FastRecordDataset(path), 400))
-
-
-@pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_a_file_that_is_cut_short_under_the_loader_is_an_error_and_no_crash(
-    patches: Path, tmp_path: Path, access: str
-) -> None:
-    path = tmp_path / "train.frec"
-    path.write_bytes(patches.read_bytes())
-    batches = iter(make(opened(path, access=access, fields=("hr", "number")), 2, prefetch=0))
-    next(batches)
-    os.truncate(path, 8192)
-    with pytest.raises(fr.CorruptFileError, match=r"train\.frec.*truncated"):
-        list(batches)
 
 
 def test_an_interrupt_while_json_is_parsed_is_no_damage(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,8 +153,7 @@ def trainer(lightning: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batches", [7, 3])
+@pytest.mark.parametrize(("workers", "batches"), [(0, 3), (2, 7)])
 def test_lightning_trains_on_the_order_of_each_epoch_whole_or_cut_short(
     recorder: Callable[[], Any], trainer: Callable[..., Any], workers: int, batches: int
 ) -> None:
@@ -168,18 +167,15 @@ def test_lightning_trains_on_the_order_of_each_epoch_whole_or_cut_short(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    ("step", "hook"), [(3, "on_train_batch_end"), (7, "on_train_epoch_end"), (10, "on_train_batch_end")]
-)
+@pytest.mark.parametrize(("step", "hook", "workers"), [(7, "on_train_epoch_end", 0), (10, "on_train_batch_end", 2)])
 def test_lightning_resumes_a_resumable_loader_with_the_batches_that_were_left(
     lightning: Any,
     recorder: Callable[[], Any],
     trainer: Callable[..., Any],
     tmp_path: Path,
-    workers: int,
     step: int,
     hook: str,
+    workers: int,
 ) -> None:
     def save(trainer: Any, *_: Any) -> None:
         if trainer.global_step == step:
@@ -200,8 +196,7 @@ def test_lightning_resumes_a_resumable_loader_with_the_batches_that_were_left(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # by torchdata
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("step", [3, 7, 10])
+@pytest.mark.parametrize(("workers", "step"), [(0, 3), (0, 7), (2, 10)])
 def test_torchdatas_stateful_loader_resumes_with_the_batches_that_were_left(workers: int, step: int) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -244,16 +239,6 @@ def test_a_resumable_loader_goes_on_behind_the_batch_that_it_handed_out(workers:
     resumed.load_state_dict(json.loads(json.dumps(broken.state_dict())))
     assert resumed.state_dict() == broken.state_dict()
     assert [batch.tolist() for _ in range(2) for batch in resumed] == expected[3:]
-
-
-@pytest.mark.slow
-def test_lightning_predicts_in_the_order_of_the_records(
-    recorder: Callable[[], Any], trainer: Callable[..., Any]
-) -> None:
-    sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=False)
-    with pytest.warns(UserWarning, match="custom batch sampler `FastRecordBatchSampler` for prediction"):
-        batches = trainer().predict(recorder(), loader(sampler))
-    assert torch.cat(batches).tolist() == RECORDS
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 from collections import Counter
@@ -323,8 +322,3 @@ def test_no_python_runs_for_a_record(ramps: Path, options: dict[str, Any]) -> No
     calls = python_calls(few)
     assert calls > 5
     assert python_calls(many) == calls
-
-
-def test_the_same_loader_gives_the_same_over_a_moved_file(photos: Path, tmp_path: Path) -> None:
-    moved = Path(shutil.copy(photos, tmp_path / "elsewhere.frec"))
-    assert torch.equal(epoch(make(moved)), epoch(make(photos)))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -22,7 +19,7 @@ from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.loader.skip import SkippedRecord
 from fastrecord.loader.stats import LoaderStats
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from fastrecord.transforms import CenterCrop, RandomResizedCrop, Resize
 from tests.support.commands import flip
 from tests.support.loading import epoch, loader_of, make, photo, write_payloads, write_photos
 
@@ -136,13 +133,6 @@ def test_a_truncated_image_may_be_accepted(tmp_path: Path) -> None:
     assert torch.equal(images[others], whole[others])
     assert torch.equal(images[BAD][:, :10], whole[BAD][:, :10])
     assert not torch.equal(images[BAD], whole[BAD])
-
-
-def test_damage_goes_unnoticed_where_the_data_set_does_not_verify(tmp_path: Path) -> None:
-    data = bytearray(damaged(tmp_path).read_bytes())
-    assert len(data) > 0
-    dataset = fr.FastRecordDataset(tmp_path / "train.frec", verify=False)
-    assert len(epoch(make(dataset, on_error="skip", truncated="accept"))) >= COUNT - 1
 
 
 def nothing_left(tmp_path: Path) -> Path:
@@ -380,20 +370,3 @@ def test_a_closed_data_set_is_an_error(photos: Path) -> None:
     dataset.close()
     with pytest.raises(ValueError, match=r"train\.frec: the reader is closed"):
         make(dataset)
-
-
-def test_a_file_that_was_replaced_is_an_error_in_an_unpickled_loader(photos: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(photos, tmp_path / "train.frec"))
-    data = pickle.dumps(make(path))
-    path.unlink()
-    with pytest.raises(FileNotFoundError):
-        list(pickle.loads(data))
-    write_photos(path, COUNT)
-    with pytest.raises(fr.FastRecordError, match=r"train\.frec: the file was replaced"):
-        list(pickle.loads(data))
-
-
-def test_random_crops_larger_than_any_image_are_black_around_it(photos: Path) -> None:
-    images = epoch(make(photos, image=RandomCrop(100)))
-    black = (images == 0).all(1).float().mean((1, 2))
-    assert np.all(black.numpy() > 0.3)

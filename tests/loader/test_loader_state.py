@@ -120,46 +120,6 @@ def test_set_epoch_keeps_the_place_of_a_loaded_state_in_its_own_epoch_only(
         assert len(list(resumed)) == batches
 
 
-def test_ranks_share_an_epoch_and_another_number_of_them_goes_on_with_it(data: fr.FastRecordDataset) -> None:
-    def rank(number: int, world_size: int) -> Any:
-        size = 12 // world_size
-        sampler = FastRecordBatchSampler(
-            data, size, shuffle=True, seed=5, rank=number, world_size=world_size, tail="exact"
-        )
-        return make(data, None, batch_sampler=sampler)
-
-    (one,) = (list(rank(0, 1)) for _ in range(1))
-    by_key = {key: image for batch in one for key, image in zip(batch[2], batch[0], strict=True)}
-    three = [list(rank(number, 3)) for number in range(3)]
-    assert sorted(number for batches in three for number in numbers(batches)) == list(range(COUNT))
-    for batches in three:
-        for images, _, keys in batches:
-            assert all(torch.equal(image, by_key[key]) for image, key in zip(images, keys, strict=True))
-
-    broken = rank(0, 1)
-    next(iter(broken))
-    for number in range(2):
-        resumed = rank(number, 2)
-        resumed.load_state_dict(broken.state_dict())
-        ((images, _, keys),) = list(resumed)
-        assert keys == one[1][2][number::2]
-        assert all(torch.equal(image, by_key[key]) for image, key in zip(images, keys, strict=True))
-
-
-def test_blocks_are_shuffled_and_resumed(data: fr.FastRecordDataset) -> None:
-    sampler = FastRecordBatchSampler(data, 4, shuffle="blocks", block_records=3, window_blocks=2, seed=1)
-    whole = make(data, None, batch_sampler=sampler)
-    first = list(whole)
-    assert numbers(first) == [row for batch in range(6) for row in sampler.indices(batch, epoch=0).tolist()]
-    assert sorted(numbers(first)) == list(range(COUNT))
-    broken = make(data, 4, shuffle="blocks", seed=1)
-    expected = list(make(data, 4, shuffle="blocks", seed=1))
-    list(itertools.islice(broken, 2))
-    resumed = make(data, 4, shuffle="blocks", seed=1)
-    resumed.load_state_dict(broken.state_dict())
-    assert same(list(resumed), expected[2:])
-
-
 def test_batch_size_makes_the_sampler_that_the_documentation_says(data: fr.FastRecordDataset) -> None:
     loader = make(data, 4, shuffle=True, seed=5, drop_last=True)
     assert isinstance(loader.batch_sampler, FastRecordBatchSampler)

@@ -101,29 +101,6 @@ def test_iterating_in_another_thread_gives_the_same(kind: Kind) -> None:
     assert found == kind.contents(kind.make(5, shuffle=True, seed=1))
 
 
-def use() -> tuple[int, int]:
-    """Return this process's resident bytes and open files."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096, len(os.listdir("/proc/self/fd"))
-
-
-def test_hundreds_of_loaders_and_broken_iterations_leave_no_memory_and_no_file(kind: Kind, tmp_path: Path) -> None:
-    path = kind.write_large(tmp_path)
-
-    def work(times: int) -> None:
-        for number in range(times):
-            wanted = number % 3 + 1
-            assert len(list(itertools.islice(kind.make_large(path), wanted))) == wanted
-
-    work(20)
-    memory, files = use()
-    work(200)
-    gc.collect()
-    after = use()
-    assert after[0] - memory < 48 << 20
-    assert after[1] == files
-
-
 def test_a_loader_and_its_iterator_are_freed_without_the_garbage_collector(kind: Kind) -> None:
     loader = kind.make()
     reference = weakref.ref(loader)

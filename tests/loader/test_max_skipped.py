@@ -143,12 +143,6 @@ def test_a_resumed_iteration_counts_from_its_start(thirty: Path) -> None:
     assert resumed.stats().skipped == len(resumed.skipped) == 20
 
 
-def test_two_iterations_of_a_loader_are_bounded_each_for_itself(thirty: Path) -> None:
-    loader = make(thirty, 10, on_error="skip", at_most=30)
-    both = [sum(len(batch[0]) for batch in pair) for pair in zip(loader, loader, strict=True)]
-    assert both == [20] * 7
-
-
 def test_a_copy_in_another_process_has_skipped_nothing_yet(thirty: Path) -> None:
     loader = make(thirty, 10, on_error="skip", at_most=30)
     list(loader)

@@ -77,7 +77,7 @@ def close(ranks: list[Keyed]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["images", "arrays"])
-@settings(max_examples=12, derandomize=True, deadline=None)
+@settings(max_examples=6, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_pixels_and_arrays_are_those_of_an_undisturbed_run(
     kind: str, images: list[Path], arrays: list[Path], data: st.DataObject

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import fastrecord as fr
 from fastrecord.loader.loader import FastRecordLoader
-from fastrecord.transforms import CenterCrop
 from tests.support import loading, patches
 from tests.support.child import run_child
 
@@ -62,27 +57,10 @@ class Kind(ABC):
     def contents(self, batches: Iterable[Any]) -> list[Any]:
         """Return a value that identifies a batch by `==`."""
 
-    @abstractmethod
-    def write_large(self, folder: Path) -> Path:
-        """Return a file for `make_large`."""
-
-    @abstractmethod
-    def make_large(self, path: Path) -> FastRecordLoader:
-        """Return a loader with 4 MB in each unit of work and 16 MB in an iteration."""
-
     def run(self, script: str, timeout: float = 60) -> str:
         """Run a script in a child process, with this as `kind`; return its output."""
         this = f"kind = KINDS[{self.name!r}](Path({self.path.name!r}))\n"
         return run_child(_SCRIPT + this + textwrap.dedent(script), self.path.parent, timeout)
-
-    def endless(self) -> str:
-        """Return a script that iterates forever and prints each step."""
-        return (
-            f"import sys\nsys.path[:0] = {sys.path!r}\nfrom pathlib import Path\n"
-            f"from tests.support.loader_kinds import KINDS\n"
-            f"loader = KINDS[{self.name!r}](Path({str(self.path)!r})).make(1)\n"
-            "while True:\n    for number, batch in enumerate(loader):\n        print('step', number)\n"
-        )
 
 
 class Images(Kind):
@@ -99,12 +77,6 @@ class Images(Kind):
     def contents(self, batches: Iterable[Any]) -> list[Any]:
         return [images.numpy().tobytes() for images, _ in batches]
 
-    def write_large(self, folder: Path) -> Path:  # noqa: ARG002  crops of any size can be had of all
-        return self.path
-
-    def make_large(self, path: Path) -> FastRecordLoader:
-        return loading.make(path, 7, image=CenterCrop(450))
-
 
 class Arrays(Kind):
     """Loaders of stacked arrays, which make groups of batches."""
@@ -119,16 +91,6 @@ class Arrays(Kind):
 
     def contents(self, batches: Iterable[Any]) -> list[Any]:
         return patches.numbers(batches)
-
-    def write_large(self, folder: Path) -> Path:
-        path = folder / "large.frec"
-        with fr.Writer(path, fr.Schema({"rows": fr.array("float32", (256, 256))})) as writer:
-            for number in range(64):
-                writer.append({"rows": np.full((256, 256), number, np.float32)})
-        return path
-
-    def make_large(self, path: Path) -> FastRecordLoader:
-        return patches.make(fr.FastRecordDataset(path), 4)
 
 
 KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Images, Arrays)}
