@@ -409,15 +409,6 @@ def test_info_and_ls_show_every_type(tmp_path: Path) -> None:
     assert good("verify", tmp_path / "a.frec")
 
 
-def test_ls_of_any_schema_lists_all_fields(tmp_path: Path) -> None:
-    schema = fr.Schema({"blob": fr.bytes_(), "score": fr.float64(), "label": fr.int64(), "note": fr.string()})
-    with fr.Writer(tmp_path / "any.frec", schema) as writer:
-        writer.append({"blob": b"1234", "score": 0.5, "label": -1, "note": "a\n\x1b[31mb"})
-    row = {"record": 0, "blob": {"bytes": 4}, "score": 0.5, "label": -1, "note": "a\n\x1b[31mb"}
-    assert json.loads(good("ls", tmp_path / "any.frec", "--json")) == row
-    assert good("ls", tmp_path / "any.frec").split() == ["0", "4", "0.5", "-1", "a\\n\\x1b[31mb"]
-
-
 # verify
 
 

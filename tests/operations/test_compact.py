@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import fastrecord as fr
@@ -141,16 +140,3 @@ def test_the_command_compacts_through_a_link_and_reports(worn: Path, tmp_path: P
     assert (summary["records"], summary["paths"]) == (600, [str(worn)])
     with fr.Writer(worn, None, "a"):
         assert "another writer" in failed("compact", worn)
-
-
-def test_values_of_a_field_that_came_later_lie_with_the_others(worn: Path) -> None:
-    scores = np.arange(600, dtype=np.float32)
-    fr.add_field(worn, "score", fr.float32(), scores)
-    fr.add_field(worn, "note", fr.string(), [f"note {i}" for i in range(600)])
-    before = records(worn)
-    fr.compact(worn)
-    assert records(worn) == before
-    with fr.Reader(worn) as reader:
-        assert list(reader.schema) == ["data", "label", "key", "score", "note"]
-        np.testing.assert_array_equal(reader.column("score"), scores)
-        assert not reader.column("score").flags.owndata

@@ -105,46 +105,6 @@ def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
     assert metadata(tmp_path / "out.frec") == expected
 
 
-def test_fields_of_every_type_are_copied(tmp_path: Path) -> None:
-    schema = fr.Schema(
-        {
-            "small": fr.array("int16", (3,)),
-            "large": fr.array("float32", (7, 5)),
-            "tokens": fr.array("uint16", (None,)),
-            "flag": fr.bool_(),
-            "half": fr.float16(),
-            "pair": fr.complex64(),
-            "grid": fr.array("int8", (None, None, 2)),
-            "note": fr.json(),
-        }
-    )
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        with fr.Writer(tmp_path / name, schema) as writer:
-            for i in range(200):
-                writer.append(
-                    {
-                        "small": rng.integers(-9, 9, 3).astype(np.int16),
-                        "large": rng.random((7, 5), np.float32),
-                        "tokens": rng.integers(0, 999, i % 50).astype(np.uint16),
-                        "flag": i % 3 == 0,
-                        "half": np.float16(i / 7),
-                        "pair": np.complex64(i - 2j),
-                        "grid": rng.integers(-9, 9, (i % 4, i % 9, 2)).astype(np.int8),
-                        "note": {"number": i, "of": [name]},
-                    }
-                )
-    fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
-    fr.shuffle(tmp_path / "merged", tmp_path / "out", 3)
-    order = fr._core.permute(400, 3, 0, np.arange(400))
-    with fr.Reader(tmp_path / "a") as a, fr.Reader(tmp_path / "b") as b, fr.Reader(tmp_path / "out") as out:
-        assert out.verify()["ok"]
-        for i, record in enumerate(order.tolist()):
-            expected = a[record] if record < 200 else b[record - 200]
-            for name, value in out[i].items():
-                np.testing.assert_array_equal(value, expected[name], strict=name != "note")
-
-
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

@@ -151,15 +151,6 @@ def test_a_killed_pack_resumes_to_the_file_of_an_undisturbed_one(
     assert_same(out, undisturbed)
 
 
-def test_a_pack_that_is_killed_again_and_again_still_gets_there(many: Path, undisturbed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "many.frec"
-    for _ in range(2):
-        assert killed(many, out, at=1, mode="resume").returncode == -signal.SIGKILL
-    assert len(keys(out)) == 63 + 64
-    resume(many, out)
-    assert_same(out, undisturbed)
-
-
 def test_killed_shards_resume_without_touching_those_that_are_done(many: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     assert killed(many, out, at=500, shards=3).returncode == -signal.SIGKILL

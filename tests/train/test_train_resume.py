@@ -111,23 +111,6 @@ def test_seeds_of_different_keys_are_unrelated_and_the_same_everywhere() -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_losses(colours: Path, tmp_path: Path) -> None:
-    whole = small_config(colours, tmp_path / "whole", epochs=1, augment="imagenet")
-    train(whole)
-    command = ["-m", "fastrecord.train", str(colours), "--out", str(tmp_path / "killed"), "--model", whole.model]
-    command += ["--epochs", "1", "--batch-size", "8", "--image-size", "32", "--threads", "1", "--device", "cpu", "-p1"]
-    with running(*command, "--checkpoint-every", "3") as process:
-        read_until(process, "[8/10]")
-        os.kill(process.pid, signal.SIGKILL)
-        read_rest(process)
-    assert load_checkpoint(tmp_path / "killed" / "checkpoints" / "last.pt")["step"] in (6, 9)
-    train(small_config(colours, tmp_path / "killed", epochs=1, augment="imagenet", resume=tmp_path / "killed"))
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    assert len(losses(tmp_path / "killed")) == 10
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_interrupting_the_process_group_saves_a_checkpoint_and_exits_with_130(colours: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ["--model", "shufflenet_v2_x0_5", "--batch-size", "8", "--image-size", "32", "--threads", "1"]
