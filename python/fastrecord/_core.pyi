@@ -60,6 +60,8 @@ __all__ = [
 __version__: str
 
 class FastRecordError(Exception):
+    record: int | None
+    """The record in its file, if the error is about one value; None in a worker process's copy."""
     @property
     def code(self) -> str | None:
         """The error's code, such as "FR302"; None without a code. docs/errors.md explains them."""

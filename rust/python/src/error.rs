@@ -40,14 +40,16 @@ pub(crate) fn error_code(error: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(code_of(&error.str()?.to_string_lossy()).map(str::to_owned))
 }
 
-/// Adds the property `code` to `FastRecordError`.
+/// Adds the property `code` to `FastRecordError`, and the default of `record`.
 pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let property = py.import("builtins")?.getattr("property")?;
     let doc =
         PyString::new(py, "The error's code, such as \"FR302\": docs/errors.md says what to do. None if it has none.");
     let code = property.call1((module.getattr("error_code")?, py.None(), py.None(), doc))?;
-    module.getattr("FastRecordError")?.setattr("code", code)
+    let class = module.getattr("FastRecordError")?;
+    class.setattr("record", py.None())?;
+    class.setattr("code", code)
 }
 
 /// Appends a code of docs/errors.md to a message.
@@ -99,8 +101,18 @@ fn is_remote(path: &Path) -> bool {
 }
 
 /// Converts a core error to an exception: the built-in type if there is one, else our own type with
-/// a code.
+/// a code. An error about one value has the attribute `record`, which survives pickling.
 pub(crate) fn to_py(error: Error) -> PyErr {
+    let record = error.place().map(|(record, _)| record);
+    let raised = exception(error);
+    let Some(record) = record else { return raised };
+    Python::attach(|py| match raised.value(py).setattr("record", record) {
+        Ok(()) => raised,
+        Err(other) => other,
+    })
+}
+
+fn exception(error: Error) -> PyErr {
     let (message, coded) = (error.to_string(), error.coded());
     match error {
         Error::Io { path, source } => os_error(path, &source, "", message),

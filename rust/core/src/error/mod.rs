@@ -197,7 +197,8 @@ impl Error {
     }
 
     /// The record and the field, if the error is about one value.
-    pub(crate) fn place(&self) -> Option<(u64, &str)> {
+    #[must_use]
+    pub fn place(&self) -> Option<(u64, &str)> {
         match self {
             Self::Checksum { record, field, .. }
             | Self::BadExtent { record, field, .. }
@@ -206,6 +207,7 @@ impl Error {
             | Self::BadList { record, field, .. }
             | Self::BadJson { record, field, .. }
             | Self::BadStored { record, field, .. }
+            | Self::Missing { record, field, .. }
             | Self::TooLarge { record, field, .. }
             | Self::Decode { record, field, .. } => Some((*record, field)),
             _ => None,
