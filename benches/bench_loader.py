@@ -27,13 +27,11 @@ CORES = len(os.sched_getaffinity(0))
 
 OURS = "fastrecord"
 CROP_READY = "fastrecord, crop-ready"
-WHOLE = "fastrecord, whole images decoded"
 PERSISTENT = "ImageFolder + Pillow + DataLoader"
 FRESH = "ImageFolder, new workers each epoch"
 CONTENDERS = {
     OURS: "ours:original",
     CROP_READY: "ours:crop-ready",
-    WHOLE: "ours:whole",
     PERSISTENT: "folder:persistent",
     FRESH: "folder:fresh",
     "ImageFolder + torchcodec + DataLoader": "folder:torchcodec",
@@ -76,9 +74,7 @@ def test_random_resized_crops(images: Data, benchmark: Any, threads: int) -> Non
     what = f"{threads} thread{'s' if threads > 1 else ''}, us an image"
     seconds["ImageFolder, the better"] = min(seconds[PERSISTENT], seconds[FRESH])
     against(what, OURS, "ImageFolder, the better", seconds, 2.5, records=RECORDS)
-    against(what, OURS, WHOLE, seconds, 1.3, records=RECORDS)
     against(what, CROP_READY, "ImageFolder, the better", seconds, 3.2, records=RECORDS)
-    against(what, CROP_READY, WHOLE, seconds, 1.6, records=RECORDS)
     for name in PEERS:
         against(what, OURS, name, seconds, 1, records=RECORDS)
 

@@ -1,8 +1,7 @@
 """fastrecord's FastRecordLoader.
 
-Variants: `original` JPEGs; `whole`: the same JPEGs decoded whole, then cropped and resized by the
-same library; `crop-ready` JPEGs; `raw` records of 256 x 256 pixels with crops of 224 x 224;
-`raw-resized`: resized random parts of the raw records. With `+float` batches are normalised
+Variants: `original` JPEGs; `crop-ready` JPEGs; `raw` records of 256 x 256 pixels with crops of 224 x
+224; `raw-resized`: resized random parts of the raw records. With `+float` batches are normalised
 float32.
 """
 
@@ -18,7 +17,6 @@ from PIL import Image
 
 import fastrecord as fr
 from benches.peers import SIZE, Batch, Data, Epochs, Options
-from fastrecord.loader.image_batches import ImageBatches
 
 RAW_SIDE = 256
 
@@ -42,7 +40,7 @@ def prepare(data: Data, variant: str) -> None:
 
 
 def _file(data: Data, variant: str) -> Path:
-    stored = {"whole": "original", "raw-resized": "raw"}
+    stored = {"raw-resized": "raw"}
     name = variant.removesuffix("+float")
     return data.root / f"{stored.get(name, name)}.frec"
 
@@ -72,10 +70,6 @@ def epochs(data: Data, options: Options) -> Epochs:
         threads=options.threads,
         delivery=fr.Delivery(dtype=torch.float32 if options.variant.endswith("+float") else None),
     )
-    maker = loader._maker
-    if options.variant == "whole" and isinstance(maker, ImageBatches):
-        maker._options["region"] = False
-        loader._plan = maker.plan()
 
     def batches(number: int) -> Iterable[Batch]:
         loader.set_epoch(number)

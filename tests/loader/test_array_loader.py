@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
 import fastrecord as fr
-from fastrecord.loader import array_batches
+from fastrecord.loader import outputs
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import BatchInfo, CenterCrop, PairedRandomCrop
 from tests.support.loading import photo
@@ -36,7 +36,7 @@ from tests.support.patches import (
 @pytest.fixture(params=[1, 3, 64], ids=["1 batch a group", "3 batches a group", "64 batches a group"])
 def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Groups of at most this many batches."""
-    monkeypatch.setattr(array_batches, "_GROUP_BATCHES", request.param)
+    monkeypatch.setattr(outputs, "_GROUP_BATCHES", request.param)
     return int(request.param)
 
 
@@ -167,7 +167,7 @@ def addresses(batches: list[dict[str, torch.Tensor]]) -> set[int]:
 
 
 def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_batches, "_GROUP_BATCHES", 4)
+    monkeypatch.setattr(outputs, "_GROUP_BATCHES", 4)
     dataset = fr.FastRecordDataset(patches, fields=("hr",))
     loader = make(dataset, 1, prefetch=1)
     used = set()
@@ -328,7 +328,7 @@ def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: 
     alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, image=CenterCrop(24))])
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
     assert torch.cat([batch["score"] for batch in batches]).tolist() == list(range(9))
-    with pytest.raises(fr.SchemaError, match=r"say images=\{'image': transforms.CenterCrop\(224\)\} or"):
+    with pytest.raises(fr.SchemaError, match=r"write images=\{'image': transforms.CenterCrop\(224\)\} or"):
         make(dataset)
     with pytest.raises(fr.SchemaError, match="images= names 'label', which is not among"):
         make(dataset, images={"label": CenterCrop(24)})

@@ -215,6 +215,17 @@ def test_a_record_whose_label_or_further_value_is_damaged_is_skipped(
         assert all(torch.equal(a, whole[int(n)][0]) for a, n in zip(pictures, labels, strict=True))
 
 
+@pytest.mark.parametrize("fields", [None, ("image", "label"), ("label",)], ids=["image mode", "images", "arrays"])
+def test_a_label_of_an_unknown_class_is_never_skipped(tmp_path: Path, fields: tuple[str, ...] | None) -> None:
+    with fr.Writer(tmp_path / "a.frec", {"image": fr.image(), "label": fr.string()}) as writer:
+        for number in range(6):
+            writer.append({"image": photo(number), "label": "bee" if number == BAD else "ant"})
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=fields, classes=["ant"])
+    images = {"images": {"image": Resize(8)}} if fields is None or "image" in fields else {}
+    with pytest.raises(fr.SchemaError, match="the class 'bee' is not among the 1 that classes= names"):
+        list(fr.FastRecordLoader(dataset, 2, shuffle=False, on_error="skip", **images))
+
+
 def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), *[b"none"] * 1100], images=False)
     loader = make(path, 1101, on_error="skip", at_most=None)

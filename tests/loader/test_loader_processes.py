@@ -54,8 +54,8 @@ def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_alone_and_the_child_
 
 def test_forks_at_any_moment_of_busy_threads_leave_children_that_load(kind: Kind) -> None:
     script = """
-        from fastrecord.loader import array_batches
-        array_batches._GROUP_BATCHES = 2  # forks come in several groups of arrays
+        from fastrecord.loader import outputs
+        outputs._GROUP_BATCHES = 2  # forks come in several groups of arrays
         loader = kind.make(2, prefetch=4)
         expected = kind.contents(kind.make(2))
         for number in range(9):

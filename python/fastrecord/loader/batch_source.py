@@ -1,4 +1,4 @@
-"""`OwnRequests` and `ForeignRequests`: which records a loader makes next, and their augmentation.
+"""`SamplerSource` and `IterableSource`: which records a loader makes next, and their augmentation.
 
 Batches come from any batch sampler. Reads no payloads.
 """
@@ -31,7 +31,7 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """One batch, or several neighbouring batches that are made together.
 
     Attributes:
@@ -51,7 +51,7 @@ class Request:
     ahead: NDArray[np.int64] | None = None
 
 
-class OwnRequests:
+class SamplerSource:
     """Batches of a FastRecordBatchSampler, computed ahead; its state counts the batches handed out.
 
     Args:
@@ -63,11 +63,11 @@ class OwnRequests:
         self.sampler = sampler
         self._view = view
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         """Begin an iteration of the sampler."""
         return self.groups(1, 1)
 
-    def groups(self, batches: int, records: int) -> Iterator[Request]:
+    def groups(self, batches: int, records: int) -> Iterator[BatchRequest]:
         """Begin an iteration of the sampler.
 
         Args:
@@ -87,7 +87,7 @@ class OwnRequests:
             if coming is not None and (len(span.sizes) > 1 or not isinstance(self._view, All)):
                 # The order of the files may differ from the view's order.
                 coming = np.sort(self._view.take(coming))
-            yield Request(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, coming)
+            yield BatchRequest(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, coming)
 
     @property
     def epoch_records(self) -> int:
@@ -113,7 +113,7 @@ class OwnRequests:
         self.sampler.load_state_dict(state)
 
 
-class ForeignRequests:
+class IterableSource:
     """Batches of any iterable of batches of record numbers, such as torch's BatchSampler.
 
     Args:
@@ -140,11 +140,11 @@ class ForeignRequests:
         progress = self._progress
         return progress.epoch + (progress.done == progress.total)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         """Iterate over the sampler without the batches that a loaded state counts as done."""
         return self.groups(1, 1)
 
-    def groups(self, batches: int, records: int) -> Iterator[Request]:
+    def groups(self, batches: int, records: int) -> Iterator[BatchRequest]:
         """Iterate over the sampler without the batches that a loaded state counts as done.
 
         Args:
@@ -158,12 +158,12 @@ class ForeignRequests:
         def hand_out() -> None:
             progress.done += 1
 
-        def request() -> Request:
+        def request() -> BatchRequest:
             rows, positions = (
                 np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
             )
             sizes = [len(part) for part, _ in group]
-            return Request(self._seed, progress.epoch, rows, positions, sizes, hand_out)
+            return BatchRequest(self._seed, progress.epoch, rows, positions, sizes, hand_out)
 
         group: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         first = number = grouped = 0
@@ -253,12 +253,12 @@ def _number(batches: Any, name: str) -> int | None:
     return None
 
 
-def make_requests(
+def make_source(
     dataset: FastRecordDataset,
     batch_size: int | None,
     batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
     shuffle: Shuffle | None,
-) -> OwnRequests | ForeignRequests:
+) -> SamplerSource | IterableSource:
     """Return the source of a loader's batches; the arguments are those of FastRecordLoader.
 
     Raises:
@@ -269,13 +269,13 @@ def make_requests(
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
         order = True if shuffle is None else shuffle
-        return OwnRequests(FastRecordBatchSampler(dataset, batch_size, shuffle=order), dataset.selection.rows)
+        return SamplerSource(FastRecordBatchSampler(dataset, batch_size, shuffle=order), dataset.selection.rows)
     if shuffle:
         raise ValueError("shuffle is the batch sampler's: leave it out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
         batch_sampler.check_data(dataset)
-        return OwnRequests(batch_sampler, dataset.selection.rows)
+        return SamplerSource(batch_sampler, dataset.selection.rows)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
-    return ForeignRequests(batch_sampler, dataset.rows, records=len(dataset))
+    return IterableSource(batch_sampler, dataset.rows, records=len(dataset))

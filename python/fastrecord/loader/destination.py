@@ -5,23 +5,16 @@ Does not choose records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from fastrecord import _core
-from fastrecord.loader.batch_source import Request
 from fastrecord.loader.delivery import Delivery
-from fastrecord.transforms import Geometry, Normalize
+from fastrecord.transforms import Normalize
 
 # Values that one call of torch normalises, which cannot be interrupted: about 10 ms of work, in the
 # CPU cache.
 _VALUES_AT_ONCE = 1 << 21
-
-Failures = list[tuple[int, Exception]]
-Fill = Callable[[Sequence[torch.Tensor], Failures], Failures]
 
 
 class Destination:
@@ -53,37 +46,17 @@ class Destination:
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return self._stream
 
-    def begin(
-        self, loading: _core.Loading, request: Request, outputs: Mapping[str, Geometry], fill: Fill | None = None
-    ) -> Pending:
-        """Start making a batch.
-
-        `fill` is called with its images and failures, and returns the remaining failures.
-        """
-        shapes = [(len(request.rows), *geometry.output, 3) for geometry in outputs.values()]
-        # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
-        memory = [torch.empty(shape, dtype=torch.uint8, pin_memory=True) for shape in shapes] if self.pinned else None
-        flat = None if memory is None else [tensor.view(-1).numpy() for tensor in memory]
-        load = loading.submit(request.seed, request.epoch, request.rows, request.positions, flat, request.ahead)
-        return Pending(self, request, load, shapes, memory, fill)
-
     def send(self, value: Any) -> Any:
-        """Return a tensor or array on the device; other values unchanged."""
-        if isinstance(value, np.ndarray):
-            value = torch.from_numpy(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        if self.pinned:
-            value = value.pin_memory()
-        return self.receive(self.copy(value)) if self.copies else value
-
-    def send_all(self, value: Any) -> Any:
         """Return a value with all its tensors, also in lists and tuples, on the device."""
         if not (self.pinned or self.copies):
             return value
+        if isinstance(value, torch.Tensor):
+            value = value.pin_memory() if self.pinned else value
+            return self.receive(self.copy(value)) if self.copies else value
         if isinstance(value, (list, tuple)):
-            return type(value)(self.send_all(item) for item in value)
-        return self.send(value) if isinstance(value, torch.Tensor) else value
+            items = [self.send(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return value
 
     def current_stream(self) -> Any:
         """Return the stream that work is queued on now; None without copies to CUDA."""
@@ -114,50 +87,6 @@ class Destination:
         at_once = self.copies or shown.numel() <= _VALUES_AT_ONCE
         made: torch.Tensor = self._normalize(shown) if at_once else _in_parts(self._normalize, shown)
         return made
-
-
-class Pending:
-    """A batch in progress.
-
-    Attributes:
-        request: The request.
-        images: For each output, uint8 (B, height, width, 3); set by `complete`.
-        failures: Positions of records without an image, with their errors; set by `complete`.
-    """
-
-    def __init__(
-        self,
-        destination: Destination,
-        request: Request,
-        load: _core.Load,
-        shapes: Iterable[tuple[int, ...]],
-        memory: list[torch.Tensor] | None,
-        fill: Fill | None,
-    ) -> None:
-        self.request = request
-        self.images: list[torch.Tensor] = []
-        self.failures: list[tuple[int, Exception]] = []
-        self._destination, self._load, self._shapes, self._memory = destination, load, list(shapes), memory
-        self._fill = fill
-
-    def is_ready(self) -> bool:
-        """Return whether `complete` would return without waiting for the threads."""
-        return bool(self.images) or self._load.is_ready()
-
-    def complete(self) -> None:
-        """Wait for the batch and start its copy to the device. A second call does nothing."""
-        if self.images:
-            return
-        made, failures = self._load.wait()
-        images = self._memory
-        if images is None:
-            images = [
-                torch.frombuffer(memory, dtype=torch.uint8).view(shape)
-                for memory, shape in zip(made, self._shapes, strict=True)
-            ]
-        self._memory = None
-        self.failures = self._fill(images, failures) if failures and self._fill is not None else failures
-        self.images = [self._destination.copy(image) for image in images] if self._destination.copies else images
 
 
 def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:

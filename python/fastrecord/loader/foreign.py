@@ -20,7 +20,7 @@ from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import PIL_ERRORS, as_stored
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extended
-from fastrecord.loader.batch_source import Request
+from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 
 Failures = list[tuple[int, Exception]]
@@ -52,7 +52,7 @@ class Foreign:
         self._max_pixels = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
 
     def fill(
-        self, loading: Loading, request: Request, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
+        self, loading: Loading, request: BatchRequest, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
     ) -> Failures:
         """Make the images that Pillow can decode, and return the remaining failures.
 
@@ -151,7 +151,7 @@ class Foreign:
         )
 
     def _make(
-        self, loading: Loading, request: Request, place: int, reader: Reader, record: int, pictures: list[Picture]
+        self, loading: Loading, request: BatchRequest, place: int, reader: Reader, record: int, pictures: list[Picture]
     ) -> Sequence[Any]:
         position = int(request.positions[place])
         try:

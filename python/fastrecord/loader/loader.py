@@ -22,14 +22,14 @@ from fastrecord.dataset.shards import Paths
 from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
 from fastrecord.loader.answers import instead_of_transform, refuse_arguments
-from fastrecord.loader.array_batches import ArrayBatches
-from fastrecord.loader.batch_source import make_requests
+from fastrecord.loader.batch_maker import BatchMaker
+from fastrecord.loader.batch_source import make_source
 from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
-from fastrecord.loader.image_batches import ImageBatches
+from fastrecord.loader.outputs import ArrayOutputs, ImageOutputs, Outputs
 from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
-from fastrecord.loader.unstacked import ListedFields
+from fastrecord.loader.unstacked import UnstackedFields
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.state import Shuffle
 from fastrecord.schema.roles import check_fields
@@ -138,7 +138,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             refuse_arguments(type(self).__name__, others, list(inspect.signature(FastRecordLoader).parameters)[:-1])
         self._dataset = dataset = _as_dataset(dataset)
         _refuse_transform(dataset)
-        self._requests = make_requests(dataset, batch_size, batch_sampler, shuffle)
+        self._source = make_source(dataset, batch_size, batch_sampler, shuffle)
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._decoding, self._delivery = _of("decoding", decoding, Decoding), _of("delivery", delivery, Delivery)
@@ -154,21 +154,20 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._iterations: list[tuple[Any, _core.ArrayPlan | _core.ImagePlan]] = []
         self._counted = np.zeros(_COUNTERS, np.int64)
 
-    def _make(self) -> ArrayBatches | ImageBatches:
+    def _make(self) -> BatchMaker:
         """Return the batch maker for the current arguments."""
-        dataset, image, images = self._dataset, self._image, self._images
-        delivery = self._delivery or Delivery()
-        if dataset.fields is not None and images is None:
-            given = {"image": image, "flip": self._flip or None, "decoding": self._decoding, "dtype": delivery.dtype}
+        dataset, delivery = self._dataset, self._delivery or Delivery()
+        geometries = _geometries(dataset, self._image, self._images)
+        outputs: Outputs
+        if geometries:
+            outputs = ImageOutputs(dataset, geometries, self._flip, self._decoding or Decoding())
+        else:
+            given = {"flip": self._flip or None, "decoding": self._decoding, "dtype": delivery.dtype}
             _refuse_decoding(dataset, [name for name, value in given.items() if value is not None])
-            listed = ListedFields(dataset, delivery.ragged)
-            return ArrayBatches(dataset, listed, self._destination, delivery.prefetch)
-        if delivery.ragged is not None:
-            raise ValueError("ragged is for batches of arrays: select their fields in the data set, without images=")
-        outputs = _outputs(dataset, image, images)
-        further, decoding = _further_fields(dataset, outputs), self._decoding or Decoding()
-        single, prefetch = images is None, delivery.prefetch
-        return ImageBatches(dataset, outputs, single, further, self._flip, decoding, self._destination, prefetch)
+            outputs = ArrayOutputs(dataset)
+        unstacked = UnstackedFields(dataset, tuple(outputs.kinds), delivery.ragged or {})
+        single = self._images is None
+        return BatchMaker(dataset, outputs, unstacked, self._destination, delivery.prefetch, single=single)
 
     def _change(self, **changed: Any) -> None:
         """Use other arguments from the next iteration on; if they are refused, nothing changes."""
@@ -199,7 +198,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         Raises:
             TypeError: the batch sampler has no length.
         """
-        return len(self._requests.sampler)  # type: ignore[arg-type]  # its TypeError is the right one
+        return len(self._source.sampler)  # type: ignore[arg-type]  # its TypeError is the right one
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over an epoch, or over the rest of it after `load_state_dict`; see the class."""
@@ -211,7 +210,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _iterate(
         self,
-        maker: ArrayBatches | ImageBatches,
+        maker: BatchMaker,
         plan: _core.ArrayPlan | _core.ImagePlan,
         transform: Callable[[Any, BatchInfo], Any] | None,
     ) -> Iterator[Any]:
@@ -220,10 +219,10 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         under_way = (loading, plan)
         self._iterations.append(under_way)
         self._clock.start()
-        requests = self._requests
-        skips = self._skipper.begin(requests.epoch_records, may_fall_short=requests.may_fall_short)
+        source = self._source
+        skips = self._skipper.begin(source.epoch_records, may_fall_short=source.may_fall_short)
         try:
-            for group in maker.groups(loading, requests, self._clock, skips):
+            for group in maker.groups(loading, source, self._clock, skips):
                 for request, part, made in group:
                     if made is None:
                         # The batch is empty. A state still counts it.
@@ -253,7 +252,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         """Warn once if the loader augments, as for training, but its batches have few classes."""
         geometries = [self._image] if self._images is None else list(self._images.values())
         random = self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
-        sampler = self._requests.sampler
+        sampler = self._source.sampler
         if (
             self._warned
             or not random
@@ -317,7 +316,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     @property
     def batch_sampler(self) -> Any:
         """The batch sampler."""
-        return self._requests.sampler
+        return self._source.sampler
 
     @property
     def sampler(self) -> Any:
@@ -341,11 +340,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, also of the sampler."""
-        self._requests.set_epoch(epoch)
+        self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch, ready for JSON; batches in progress do not count."""
-        return self._requests.state_dict()
+        return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state` in the next iteration.
@@ -353,7 +352,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         Raises:
             TypeError, ValueError: the state is malformed or does not fit; nothing has changed then.
         """
-        self._requests.load_state_dict(state)
+        self._source.load_state_dict(state)
 
     def stats(self) -> LoaderStats:
         """Return the counts since the loader was made (or unpickled); call it at any time."""
@@ -362,7 +361,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         records, _, reads, size, read, decode, resize = counted.tolist()
         return LoaderStats(
             records=records,
-            images=records if isinstance(self._maker, ImageBatches) else 0,
+            images=records if self._maker.outputs.are_images else 0,
             skipped=self._skipper.total,
             by_pillow=self._clock.by_pillow,
             batches=self._clock.batches,
@@ -388,7 +387,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         lines = [
             type(self).__name__,
             "    " + repr(self._dataset).replace("\n", "\n    "),
-            f"    Batches: {self._requests.sampler!r}",
+            f"    Batches: {self._source.sampler!r}",
             *(f"    {name}: {value}" for name, value in made.items() if value is not None),
             f"    threads: {self._threads}, prefetch: {(self._delivery or Delivery()).prefetch}",
         ]
@@ -463,38 +462,36 @@ def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
         )
 
 
-def _further_fields(dataset: FastRecordDataset, outputs: Mapping[str, Geometry]) -> tuple[str, ...]:
-    """Return the fields whose values follow the images."""
-    if dataset.fields is not None:
-        strays = [name for name in outputs if name not in dataset.fields]
-        if strays:
-            raise Code.NO_FIELD.error(f"images= names {strays[0]!r}, which is not among the data set's fields")
-        further = tuple(name for name in dataset.fields if name not in outputs)
-    else:
-        further = dataset.extra_fields
-    for name in outputs:
-        check_fields(dataset.readers, name, None, further)
-    return further
-
-
-def _outputs(
+def _geometries(
     dataset: FastRecordDataset, image: Geometry | None, images: Mapping[str, Geometry] | None
 ) -> dict[str, Geometry]:
+    """Return the geometry of each field of images; none for batches of arrays.
+
+    Raises:
+        TypeError, ValueError: `image` and `images` contradict each other or the data set.
+        SchemaError: a field is missing, or cannot hold images.
+    """
+    if dataset.fields is not None and images is None:
+        _refuse_decoding(dataset, ["image"] if image is not None else [])
+        return {}
     if (image is None) == (images is None):
         raise ValueError(
-            "say what is done to the images, by one of image= (such as transforms.RandomResizedCrop(224)) and images="
+            "write what is done to the images, by one of image= (such as transforms.RandomResizedCrop(224)) and images="
         )
-    outputs = {dataset.image_field: image} if images is None else dict(images)
-    if not outputs:
+    geometries = {dataset.image_field: image} if images is None else dict(images)
+    if not geometries:
         raise ValueError("images= names no field")
-    for name, geometry in outputs.items():
+    for name, geometry in geometries.items():
         if not isinstance(geometry, Geometry):
             instead = instead_of_transform(geometry)
             raise TypeError(
                 f"field {name!r}: a geometry of fastrecord.transforms is wanted, such as RandomResizedCrop(224), not "
                 f"{type(geometry).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
             )
-    return outputs  # type: ignore[return-value]  # all are geometries
+        if name not in (dataset.fields or geometries):
+            raise Code.NO_FIELD.error(f"images= names {name!r}, which is not among the data set's fields")
+        check_fields(dataset.readers, name, None, ())
+    return geometries  # type: ignore[return-value]  # all are geometries
 
 
 def _default_threads() -> int:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError
+from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.errors import Code, extended
@@ -146,8 +146,8 @@ class Skipper:
             FastRecordError, OSError: a failure that may not be skipped.
         """
         error, record = self._describe(row, failure)
-        # I/O errors are never skipped: they are not about one record.
-        if self.allows is None or not isinstance(failure, FastRecordError):
+        # I/O errors and labels without a class are never skipped: they are not about one record.
+        if self.allows is None or isinstance(failure, SchemaError) or not isinstance(failure, FastRecordError):
             raise error
         if self.allows.handler is not None:
             self.allows.handler(error, record)

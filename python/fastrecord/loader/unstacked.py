@@ -1,101 +1,118 @@
-"""`ListedFields`: values that are not tensors of one shape.
+"""`UnstackedFields`: the columns of a batch that the core's threads do not make.
 
-These are text, bytes, JSON, lists, and arrays of varying shape.
+These are labels, text, bytes, JSON, lists, and arrays of varying shape. Does not decode images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError
+from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.values import as_tensors
 from fastrecord.errors import Code
 from fastrecord.loader.delivery import Ragged
 
+# Name of the labels in image mode, where an extra field may be the label as it is stored.
+LABELS = "<labels>"
+# Name -> tensor (B, ...), list of B values, or array and offsets.
+Columns: TypeAlias = dict[str, Any]
 
-class ListedFields:
-    """Reads the fields that the core's threads do not stack, in the consumer's thread.
+
+class UnstackedFields:
+    """Reads the columns of a batch that the core's threads do not make, in the consumer's thread.
 
     Args:
-        dataset: A data set in fields mode.
+        dataset: The files, the fields of a batch, and the numbers of the labels.
+        made: The fields that the threads make.
         ragged: As in Delivery.
 
-    Attributes:
-        names: The fields.
-
     Raises:
-        SchemaError: a field of images, which a loader decodes; a field in `ragged` without arrays
-            of varying shape.
+        SchemaError: a field in `ragged` is not an array of varying shape.
     """
 
-    def __init__(self, dataset: FastRecordDataset, ragged: Mapping[str, Ragged] | None) -> None:
+    def __init__(self, dataset: FastRecordDataset, made: Sequence[str], ragged: Mapping[str, Ragged]) -> None:
         self._dataset = dataset
-        self._ragged = dict(ragged or {})
-        self._label = dataset.selection.mapped_label
         reader = dataset.readers[0]
-        schema = reader.schema
-        names = dataset.fields or ()
-        for name in self._ragged:
-            if name not in names or None not in (schema[name].shape or ()):
+        if dataset.fields is None:
+            self._label = LABELS if dataset.has_labels else None
+            names = ((LABELS,) if dataset.has_labels else ()) + dataset.extra_fields
+        else:
+            self._label = dataset.selection.mapped_label
+            names = tuple(name for name in dataset.fields if name not in made)
+        self._names = names
+        self._kinds = {name: reader.schema[name] for name in names if name != self._label}
+        for name in ragged:
+            if name not in self._kinds or None not in (self._kinds[name].shape or ()):
                 raise Code.FIELD_TYPE.error(
-                    f"{reader.path}: ragged: field {name!r} is not one of the selected arrays of varying shape"
+                    f"{reader.path}: ragged: field {name!r} is not one of the batch's arrays of varying shape"
                 )
-        self._kinds = {name: schema[name] for name in names if schema[name].nbytes is None or name == self._label}
-        for name, kind in self._kinds.items():
-            if kind.name == "image":
-                raise Code.FIELD_TYPE.error(
-                    f"{reader.path}: field {name!r} holds encoded images: say images={{{name!r}: "
-                    "transforms.CenterCrop(224)} or another geometry to have them decoded, or select other fields"
-                )
-        self._merged = {name: way for name, way in self._ragged.items() if way != "list"}
+        self._merged = {name: way for name, way in ragged.items() if way != "list"}
+        self._plain = [name for name in self._kinds if name not in self._merged]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(self._kinds)
-
-    def read_many(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-        """Return values of several batches, to be split; None if they are read batch by batch."""
-        if self._merged:
+    def read_many(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> list[Columns] | None:
+        """Return the columns of neighbouring batches; None if they are read batch by batch."""
+        if not self._names:
+            return [{}] * len(sizes)
+        if len(sizes) > 1 and self._merged:
             return None
         try:
-            return self.read(rows)
+            whole = self.read(rows)
         except FastRecordError:
             return None
+        if len(sizes) == 1:
+            return [whole]
+        ends = pairwise(accumulate(sizes, initial=0))
+        return [{name: values[start:stop] for name, values in whole.items()} for start, stop in ends]
 
-    def read(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the values of a batch.
+    def read(self, rows: NDArray[np.int64]) -> Columns:
+        """Return the columns of a batch.
 
         Args:
             rows: Record numbers over all files, int64 (B,).
 
         Raises:
             FastRecordError: a value cannot be read.
+            SchemaError: a label has no class.
         """
-        plain = [name for name in self._kinds if name not in self._merged and name != self._label]
-        found = dict(zip(plain, self._dataset.values(rows, plain), strict=True)) if plain else {}
-        made = {name: as_tensors(values, self._kinds[name]) for name, values in found.items()}
-        for name, way in self._merged.items():
-            made[name] = self._pad(name, rows) if way == "pad" else self._pack(name, rows)
+        found: Columns = {}
         if self._label is not None:
-            made[self._label] = torch.from_numpy(self._dataset.labels(rows))
-        return made
+            found[self._label] = self._labels(rows)
+        if self._plain:
+            values = zip(self._plain, self._dataset.values(rows, self._plain), strict=True)
+            found |= {name: as_tensors(value, self._kinds[name]) for name, value in values}
+        for name, way in self._merged.items():
+            found[name] = self._pad(name, rows) if way == "pad" else self._pack(name, rows)
+        return {name: found[name] for name in self._names}
 
     def failures(self, rows: NDArray[np.int64]) -> list[tuple[int, Exception]]:
-        """Return the positions of rows with a value that cannot be read, and the errors."""
+        """Return the positions of rows with a value that cannot be read, and the errors.
+
+        Raises:
+            SchemaError: a label has no class, which is not a fault of one record.
+        """
         failures: list[tuple[int, Exception]] = []
         for place in range(len(rows)):
             try:
                 self.read(rows[place : place + 1])
+            except SchemaError:
+                raise
             except FastRecordError as error:
                 failures.append((place, error))
         return failures
+
+    def _labels(self, rows: NDArray[np.int64]) -> Any:
+        labels, transform = self._dataset.labels(rows), self._dataset.target_transform
+        if transform is None:
+            return torch.from_numpy(labels)
+        return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])
 
     def _parts(self, name: str, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Any]]:
         """Return the arrays of each file, with their positions in the batch."""

@@ -91,7 +91,7 @@ class Geometry:
         """Height and width of the output in pixels."""
         return _size(self.size)
 
-    def _spec(self) -> tuple[Any, ...]:
+    def spec(self) -> tuple[Any, ...]:
         """Return the description for the core."""
         return (self.kind, self.output)
 
@@ -118,8 +118,9 @@ class RandomResizedCrop(Geometry):
         object.__setattr__(self, "scale", _range("scale", self.scale))
         object.__setattr__(self, "ratio", _range("ratio", self.ratio))
 
-    def _spec(self) -> tuple[Any, ...]:
-        return (*super()._spec(), self.scale, self.ratio)
+    def spec(self) -> tuple[Any, ...]:
+        """See `Geometry.spec`."""
+        return (*super().spec(), self.scale, self.ratio)
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,9 @@ class CenterCrop(Geometry):
         if self.resize is not None and _integer("resize", self.resize, 1, _LARGEST) < max(self.output):
             raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
 
-    def _spec(self) -> tuple[Any, ...]:
-        return (*super()._spec(), self.resize)
+    def spec(self) -> tuple[Any, ...]:
+        """See `Geometry.spec`."""
+        return (*super().spec(), self.resize)
 
 
 @dataclass(frozen=True)
@@ -184,8 +186,9 @@ class RandomCrop(Geometry):
         super().__post_init__()
         object.__setattr__(self, "padding", _integer("padding", self.padding, 0, _LARGEST))
 
-    def _spec(self) -> tuple[Any, ...]:
-        return (*super()._spec(), self.padding)
+    def spec(self) -> tuple[Any, ...]:
+        """See `Geometry.spec`."""
+        return (*super().spec(), self.padding)
 
 
 class Normalize(nn.Module):

@@ -1,0 +1,138 @@
+"""`BatchMaker`: batches of columns, made by the core's threads or read in the consumer's thread.
+
+Does not choose records, and knows neither images nor arrays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord import _core
+from fastrecord._core import FastRecordError
+from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.values import pick
+from fastrecord.loader.batch_source import BatchRequest, IterableSource, SamplerSource
+from fastrecord.loader.destination import Destination
+from fastrecord.loader.group import Group
+from fastrecord.loader.outputs import Failures, Outputs
+from fastrecord.loader.skip import EpochSkips
+from fastrecord.loader.stats import Clock
+from fastrecord.loader.unstacked import Columns, UnstackedFields
+
+Part: TypeAlias = slice | NDArray[np.int64]
+
+
+class BatchMaker:
+    """Makes batches: a dict of columns, or `(images, labels, *extra)` as a view of it.
+
+    Args:
+        dataset: The files, and which fields are in a batch.
+        outputs: The columns that the core's threads make.
+        unstacked: Reads all other columns in the consumer's thread.
+        destination: Where batches go.
+        prefetch: Groups in progress besides the one being consumed; 0: a batch is made when it is
+            requested.
+        single: Put the only image output itself into the batch, not a dict.
+    """
+
+    def __init__(
+        self,
+        dataset: FastRecordDataset,
+        outputs: Outputs,
+        unstacked: UnstackedFields,
+        destination: Destination,
+        prefetch: int,
+        *,
+        single: bool,
+    ) -> None:
+        self._fields, self.outputs, self._unstacked = dataset.fields, outputs, unstacked
+        self._destination, self._prefetch, self._single = destination, prefetch, single
+
+    def plan(self) -> _core.ArrayPlan | _core.ImagePlan:
+        """Return the plan for the core's threads."""
+        # The consumer's group, the previous group during its replacement, and those in progress.
+        return self.outputs.plan(spares=len(self.outputs.kinds) * (self._prefetch + 2))
+
+    def groups(
+        self, loading: _core.Loading, source: SamplerSource | IterableSource, clock: Clock, skips: EpochSkips
+    ) -> Iterator[Iterable[tuple[BatchRequest, Part, Any]]]:
+        """Yield groups of batches: each has a request, its part of the rows, its value (or None).
+
+        Raises:
+            FastRecordError, OSError: from a group, when a batch with a failed record is due.
+        """
+        waiting = source.groups(*self.outputs.group) if self._prefetch else iter(source)
+        pending: deque[Group] = deque()
+        while True:
+            while len(pending) <= self._prefetch and (request := next(waiting, None)) is not None:
+                fill = self.outputs.fill(loading, request, clock)
+                pending.append(Group(loading, request, self.outputs, self._destination, fill))
+            if not pending:
+                return
+            group = pending.popleft()
+            with clock.waiting():
+                group.complete()
+            if pending and self._destination.copies and pending[0].is_ready():
+                # Its copy to the device runs during the consumer's computation.
+                pending[0].complete()
+            yield self._cut(group, skips)
+            del group  # frees its memory for a later group once its batches are gone
+
+    def _cut(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
+        request, names = group.request, tuple(self.outputs.kinds)
+        whole = None if group.failures else self._unstacked.read_many(request.rows, request.sizes)
+        # Small batches of arrays alone take no further step.
+        alone = whole is not None and names == self._fields and not self.outputs.are_images
+        on_stream = self._destination.stream is not None
+        columns = group.columns()
+        stop = 0
+        for number, size in enumerate(request.sizes):
+            start, stop = stop, stop + size
+            skips.seen += size
+            part: Part = slice(start, stop)
+            if on_stream:
+                group.reach()
+            batch: Columns = dict(zip(names, [column[number] for column in columns], strict=True))
+            if whole is None:
+                kept, others = self._read(request.rows[part], group.failures_in(start, stop), skips)
+                if not len(kept):
+                    yield request, kept, None
+                    continue
+                if len(kept) < size:
+                    part = kept + start
+                    batch = {name: pick(tensor, kept) for name, tensor in batch.items()}
+            else:
+                others = whole[number]
+            yield request, part, batch if alone else self._view(batch, others)
+
+    def _read(
+        self, rows: NDArray[np.int64], failures: Failures, skips: EpochSkips
+    ) -> tuple[NDArray[np.int64], Columns]:
+        """Return the rows of a batch to keep, and their columns that the threads did not make."""
+        kept = skips.keep(rows, failures) if failures else np.arange(len(rows))
+        if not len(kept):
+            return kept, {}
+        try:
+            return kept, self._unstacked.read(rows[kept])
+        except FastRecordError:
+            failures = self._unstacked.failures(rows[kept])
+            if not failures:
+                raise
+        kept = kept[skips.keep(rows[kept], failures)]
+        return kept, self._unstacked.read(rows[kept]) if len(kept) else {}
+
+    def _view(self, made: Columns, read: Columns) -> Any:
+        """Return a batch: a dict of its fields, or in image mode `(images, labels, *extra)`."""
+        if self.outputs.are_images:
+            made = {name: self._destination.show(images) for name, images in made.items()}
+        read = {name: self._destination.send(value) for name, value in read.items()}
+        if self._fields is not None:
+            columns = made | read
+            return {name: columns[name] for name in self._fields}
+        images = next(iter(made.values())) if self._single else made
+        return (images, *read.values()) if read else images

@@ -1,0 +1,90 @@
+"""`Group`: neighbouring batches that the core's threads make together; one batch of images is one.
+
+Does not decide what happens to failed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastrecord import _core
+from fastrecord.loader.batch_source import BatchRequest
+from fastrecord.loader.destination import Destination
+from fastrecord.loader.outputs import Failures, Fill, Outputs
+
+
+class Group:
+    """Batches in progress. Their tensors are parts of one block of memory for each column.
+
+    Attributes:
+        request: The request.
+        failures: Positions of failed rows, in order, with their errors; set by `complete`.
+    """
+
+    def __init__(
+        self,
+        loading: _core.Loading,
+        request: BatchRequest,
+        outputs: Outputs,
+        destination: Destination,
+        fill: Fill | None,
+    ) -> None:
+        self.request, self._destination, self._fill = request, destination, fill
+        self.failures: Failures = []
+        self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
+        # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
+        self._memory: list[torch.Tensor] | None = None
+        if destination.pinned:
+            self._memory = [torch.empty(shape, dtype=dtype, pin_memory=True) for dtype, shape in self._kinds]
+        # numpy does not have all of these dtypes.
+        flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
+        seed, epoch, positions = (0, 0, None)
+        if outputs.are_images:
+            seed, epoch, positions = request.seed, request.epoch, request.positions
+        self._load = loading.submit(seed, epoch, request.rows, positions, flat, request.ahead)
+        self._whole: list[torch.Tensor] | None = None
+        self._reached: Any = None
+
+    def is_ready(self) -> bool:
+        """Return whether `complete` would return without waiting for the threads."""
+        return self._whole is not None or self._load.is_ready()
+
+    def complete(self) -> None:
+        """Wait for the group and start its copy to the device. A second call does nothing."""
+        if self._whole is not None:
+            return
+        made, failures = self._load.wait()
+        whole = self._memory
+        if whole is None:
+            whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
+        self._memory = None
+        self.failures = self._fill(whole, failures) if failures and self._fill is not None else failures
+        self._whole = [self._destination.copy(tensor) for tensor in whole] if self._destination.copies else whole
+
+    def columns(self) -> list[Sequence[torch.Tensor]]:
+        """Return each column's tensors, one for each batch; call it only once."""
+        self.reach()
+        # The parts have their own version counters: an in-place change of one does not affect the
+        # others.
+        return [whole.unsafe_split_with_sizes(self.request.sizes) for whole in self._whole or ()]
+
+    def reach(self) -> None:
+        """Make the current stream wait for the copy of the group."""
+        current = self._destination.current_stream()
+        if current is not None and current != self._reached:
+            self._reached = current
+            for tensor in self._whole or ():
+                self._destination.receive(tensor)
+
+    def failures_in(self, start: int, stop: int) -> Failures:
+        """Return the failures of the batch of rows [start, stop), with positions in that batch."""
+        return [(place - start, error) for place, error in self.failures if start <= place < stop]
+
+
+def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
