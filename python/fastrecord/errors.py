@@ -41,9 +41,11 @@ class Code(StrEnum):
         member.meaning, member.way_out = meaning, way_out
         return member
 
-    def error(self, message: str) -> FastRecordError:
-        """Return an error of the code's first class; the code ends its message."""
-        return cast(FastRecordError, self.kinds[0](self.text(message)))
+    def error(self, message: str, *, record: int | None = None) -> FastRecordError:
+        """Return an error of the code's first class; the code ends its message, which names `record`."""
+        error = cast(FastRecordError, self.kinds[0](self.text(message)))
+        error.record = record
+        return error
 
     def text(self, message: str) -> str:
         """Return a message with the code at its end."""
@@ -385,6 +387,13 @@ def plain(error: FastRecordError) -> str:
 def extended(error: FastRecordError, more: str) -> str:
     """Return an error's message with more text before its code."""
     return with_more(str(error), more)
+
+
+def extend(error: FastRecordError, more: str) -> FastRecordError:
+    """Return an error about the same record, with more text before its code."""
+    longer = type(error)(extended(error, more))
+    longer.record = error.record
+    return longer
 
 
 def with_more(message: str, more: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -77,8 +78,10 @@ def test_the_error_names_file_record_key_and_reason_when_the_turn_of_its_batch_h
     loader = load(path, prefetch=3)
     batches = iter(loader)
     assert len(next(batches)[0]) == 4
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         next(batches)
+    assert str(caught.value).count("record 5") == 1
+    assert caught.value.record == pickle.loads(pickle.dumps(caught.value)).record == BAD  # type: ignore[attr-defined]
     assert next(batches, None) is None
     assert loader.state_dict()["batches_done"] == 1
     assert loader.skipped == []

@@ -226,7 +226,7 @@ class Labels:
             at = numbers.index(-1)
             place = self._place(reader, records[at])
             if names[at] is None:
-                raise Code.NO_VALUE.error(f"{place}: the record has no label")
+                raise Code.NO_VALUE.error(f"{place}: the record has no label", record=int(records[at]))
             where = "classes=" if self.given is not None else "the metadata"
             raise Code.UNKNOWN_CLASS.error(
                 f"{place}: the class {names[at]!r} is not among the {len(known)} that {where} names"

@@ -19,7 +19,7 @@ from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import PIL_ERRORS, as_stored
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code, extended
+from fastrecord.errors import Code, extend
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 
@@ -109,7 +109,7 @@ class Foreign:
             except PIL_ERRORS as error:
                 if kind is None:
                     raise failure from None
-                raise DecodeError(extended(failure, f", and Pillow does not open it: {_reason(kind, error)}")) from None
+                raise extend(failure, f", and Pillow does not open it: {_reason(kind, error)}") from None
             pictures.append(picture)
             found = found or kind or name
         return pictures, found
@@ -176,7 +176,9 @@ class Foreign:
 
 def _placed(error: DecodeError, message: str, reader: Reader, record: int, field: str) -> DecodeError:
     """Return an error whose message names the value."""
-    return type(error)(f"{reader.path}: record {record}, field {field}: {message}")
+    placed = type(error)(f"{reader.path}: record {record}, field {field}: {message}")
+    placed.record = record
+    return placed
 
 
 # The package to install and import for Pillow to support a kind.

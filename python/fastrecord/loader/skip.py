@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.errors import Code, extended
+from fastrecord.errors import Code, extend
 from fastrecord.schema.roles import read_key
 
 _log = logging.getLogger("fastrecord.loader")
@@ -167,8 +167,9 @@ class Skipper:
         named = "" if key is None else f", key {key!r}"
         if isinstance(failure, FastRecordError):
             # The error of a whole file does not name a record.
-            which = "" if f"record {number}" in str(failure) else f", record {number}"
-            failure = type(failure)(extended(failure, f"{which}{named}"))
+            which = f", record {number}" if failure.record is None else ""
+            failure = extend(failure, f"{which}{named}")
+            failure.record = number
         else:
             failure.add_note(f"{reader.path}: record {number}{named}")
         return failure, SkippedRecord(reader.path, number, key, str(failure))
