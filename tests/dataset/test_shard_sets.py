@@ -45,11 +45,6 @@ def packed(folder: Path) -> list[str]:
     return pack_folder(write(folder / "images", files), folder / "train.frec", shards=4).paths
 
 
-def packed_by_size(folder: Path) -> list[str]:
-    files = {f"a/{i:02d}.jpg": encode(i) for i in range(4)}
-    return pack_folder(write(folder / "images", files), folder / "train.frec", shard_size=1).paths
-
-
 def packed_pairs(folder: Path) -> list[str]:
     return pack_pairs(*numbered_pairs(folder, 12), folder / "train.frec", shards=4).paths
 
@@ -57,10 +52,6 @@ def packed_pairs(folder: Path) -> list[str]:
 def was_split(folder: Path) -> list[str]:
     source = write_rows(folder / "all.rows", 12)
     return fr.split(source, folder / "train.frec", shards=4).paths
-
-
-def was_split_by_size(folder: Path) -> list[str]:
-    return fr.split(write_rows(folder / "all.rows", 4), folder / "train.frec", shard_size=1).paths
 
 
 def was_shuffled(folder: Path) -> list[str]:
@@ -84,10 +75,8 @@ def was_appended_to(folder: Path) -> list[str]:
     "make",
     [
         packed,
-        packed_by_size,
         packed_pairs,
         was_split,
-        was_split_by_size,
         was_shuffled,
         was_compacted,
         was_appended_to,
@@ -205,17 +194,6 @@ def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_be
         )
     assert seen == []
     assert len(list(tmp_path.glob("*.frec*"))) == 4
-
-
-def test_shards_that_say_nothing_of_a_set_are_resumed_and_read_as_before(images: Path, tmp_path: Path) -> None:
-    paths = pack_folder(images, tmp_path / "train.frec", shards=3).paths
-    for path in paths[:2]:
-        with fr.Writer(path, mode="a") as writer:
-            writer.metadata = {key: value for key, value in writer.metadata.items() if key != "shard"}
-    os.unlink(paths[2])
-    pack_folder(images, tmp_path / "train.frec", shards=3, resume=True)
-    assert [shard_of(path) for path in paths] == [None] * 3
-    assert len(fr.FastRecordDataset(tmp_path)) == 12
 
 
 def test_a_merge_takes_whole_sets_only_and_its_file_is_no_shard(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,17 +180,6 @@ def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: P
         list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
 
 
-@pytest.mark.parametrize("kind", ["slice", "split"])
-def test_a_shuffle_by_blocks_of_a_view_has_each_of_its_records_once(numbered: Path, kind: str) -> None:
-    data = fr.FastRecordDataset(numbered, extra_fields=["key"])
-    view = data.subset(slice(5, 35)) if kind == "slice" else data.split(2, seed=1)[0]
-    sampler = fr.FastRecordBatchSampler(view, 4, shuffle="blocks", block_records=3, window_blocks=3, seed=2)
-    loader = fr.FastRecordLoader(view, batch_sampler=sampler, image=fr.transforms.Resize(8))
-    keys = [int(key) for _, _, keys in loader for key in keys]
-    assert keys != sorted(keys)
-    assert sorted(keys) == sorted(numbers(view))
-
-
 def test_a_record_of_a_view_that_is_skipped_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.frec"
     with fr.Writer(path, fr.Schema({"data": fr.bytes_(), "key": fr.string()})) as writer:
@@ -240,13 +227,6 @@ def test_spans_of_spans_stay_spans(data: fr.FastRecordDataset) -> None:
         view = view.subset(slice(None, None, -1)).subset(slice(None))
     assert len(pickle.dumps(view)) < len(pickle.dumps(data)) + 200
     check(view, list(range(COUNT)))
-
-
-def test_neighbours_of_a_split_are_unrelated(data: fr.FastRecordDataset) -> None:
-    steps = Counter((b - a) % COUNT for seed in range(100) for a, b in pairwise(numbers(data.split(1, seed=seed)[0])))
-    expected = 100 * (COUNT - 1) / (COUNT - 1)
-    statistic = sum((steps[i] - expected) ** 2 / expected for i in range(1, COUNT))
-    assert abs(statistic - (COUNT - 2)) < 4 * (2 * (COUNT - 2)) ** 0.5
 
 
 def test_the_loader_refuses_a_sampler_of_another_view(numbered: Path) -> None:

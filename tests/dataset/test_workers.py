@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -28,14 +26,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
-from tests.conftest import encode, folder_records, pack_folder
+from tests.conftest import encode, folder_records
 
-# A spawned worker imports torch again, which takes seconds.
-START_METHODS = [
-    "fork",
-    pytest.param("spawn", marks=pytest.mark.slow),
-    pytest.param("forkserver", marks=pytest.mark.slow),
-]
 WORKERS = 2
 
 
@@ -123,27 +115,6 @@ def test_torchs_samplers_drive_it(packed: Path, expected: list[tuple[bytes, int]
         assert len(order) in (12, 30, 6)
 
 
-def test_ranks_of_a_distributed_sampler_cover_the_data_set(packed: Path, expected: list[tuple[bytes, int]]) -> None:
-    dataset = fr.FastRecordDataset(packed, decode=None)
-    seen: list[tuple[bytes, int]] = []
-    for rank in range(3):
-        seen += records(worker_loader(dataset, sampler=DistributedSampler(dataset, num_replicas=3, rank=rank)))
-    assert sorted(seen) == sorted(expected)
-
-
-def test_several_files_with_other_class_numbers_agree_in_workers(
-    image_folder: Path, packed: Path, expected: list[tuple[bytes, int]], tmp_path: Path
-) -> None:
-    shutil.copytree(image_folder / "owl", tmp_path / "images" / "owl")
-    owls = pack_folder(tmp_path / "images", tmp_path / "owls.frec")
-    dataset = fr.FastRecordDataset([packed, owls], decode=None)
-    sampler = BatchSampler(RandomSampler(dataset, generator=torch.Generator().manual_seed(2)), 4, drop_last=False)
-    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, num_workers=WORKERS, collate_fn=fr.collate)
-    everything = expected + [(data, 2) for data, label in expected if label == 2]
-    assert len(everything) == 16
-    assert sorted(records(loader)) == sorted(everything)
-
-
 class WithProcess(fr.FastRecordDataset):
     """Returns each sample with the process that read it."""
 
@@ -181,7 +152,7 @@ def check_error(loader: DataLoader[Any], kind: type[Exception], words: str) -> N
     traceback.clear_frames(caught.tb)
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_corrupt_record_is_named_from_a_worker(tmp_path: Path, start_method: str) -> None:
     path = write(tmp_path / "a.frec", [encode(number) for number in range(8)])
     data = bytearray(path.read_bytes())
@@ -191,23 +162,12 @@ def test_a_corrupt_record_is_named_from_a_worker(tmp_path: Path, start_method: s
     check_error(loader, fr.CorruptFileError, r"a\.frec: record 6.*key 'img6'")
 
 
-def test_an_image_that_can_not_be_decoded_is_named_from_a_worker(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.frec", [encode(0), encode(1), b"no image"])
-    loader = worker_loader(fr.FastRecordDataset(path, transforms.ToTensor()), batch_size=1)
-    check_error(loader, fr.DecodeError, r"a\.frec: record 2, key 'img2', field image: no known image type")
-
-
-def test_pil_images_without_a_transform_are_refused_from_a_worker(packed: Path) -> None:
-    check_error(worker_loader(fr.FastRecordDataset(packed)), TypeError, r"ToTensor\(\)")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_a_file_replaced_before_a_worker_opens_it_is_an_error_of_its_batch(tmp_path: Path, start_method: str) -> None:
+def test_a_file_replaced_before_a_worker_opens_it_is_an_error_of_its_batch(tmp_path: Path) -> None:
     path = write(tmp_path / "a.frec", [b"one", b"two"])
     # One worker: if an error ends torch's loader while a second worker starts, torch warns about
     # the end of that worker.
-    loader = worker_loader(fr.FastRecordDataset(path, decode=None), start_method, num_workers=1)
+    loader = worker_loader(fr.FastRecordDataset(path, decode=None), "spawn", num_workers=1)
     path.unlink()
     write(path, [b"one", b"two"])
     check_error(loader, fr.FastRecordError, r"a\.frec")

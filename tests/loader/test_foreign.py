@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord import _core
 from fastrecord.loader.loader import FastRecordLoader
-from fastrecord.pack.images import pack_folder, pack_pairs
+from fastrecord.pack.images import pack_folder
 from fastrecord.transforms import RandomCrop, Resize
 from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
@@ -45,12 +44,6 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 def as_png(data: bytes) -> bytes:
     return save(Image.fromarray(reference(data)), "PNG")
-
-
-def payloads(count: int = 12) -> list[bytes]:
-    """Return images of all these kinds, two thirds of kinds that the core decodes."""
-    made = [make() for make in KINDS.values()]
-    return [made[number // 3 % len(made)] if number % 3 == 0 else photo(number) for number in range(count)]
 
 
 def warned() -> Any:
@@ -190,48 +183,6 @@ def test_pairs_of_both_sorts_show_the_same_part(tmp_path: Path) -> None:
     assert torch.equal(found["hr"], wanted["hr"])
 
 
-def test_pairs_that_do_not_fit_name_the_record_and_the_field(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "x.frec", fr.Schema({"lr": fr.image(), "hr": fr.image()})) as writer:
-        writer.append({"lr": save(picture(40, 30), "TGA"), "hr": save(picture(70, 60), "TGA")})
-    dataset = fr.FastRecordDataset(tmp_path / "x.frec", image_field="lr")
-    with pytest.raises(
-        fr.DecodeError, match=r"x\.frec: record 0, field hr: the images of the record do not fit.*FR508"
-    ):
-        list(make(dataset, 1, images={"lr": RandomCrop(12), "hr": RandomCrop(24)}))
-
-
-def test_a_state_goes_on_with_the_same_images_and_a_pickled_loader_makes_them_too(tmp_path: Path) -> None:
-    path = write_payloads(tmp_path / "train.frec", payloads(24))
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "dtype": torch.float32}
-    loader = make(path, **options)
-    with warned():
-        whole = list(loader)
-    assert whole[0][0].dtype == torch.float32
-    copy = pickle.loads(pickle.dumps(loader))
-    assert copy.stats().by_pillow == 0
-    copy.set_epoch(0)
-    batches = iter(copy)
-    with warned():
-        first = [next(batches) for _ in range(3)]
-    resumed = make(path, **options)
-    resumed.load_state_dict(copy.state_dict())
-    with warned():
-        rest = list(resumed)
-    for (images, labels), (wanted, their_labels) in zip([*first, *rest], whole, strict=True):
-        assert torch.equal(images, wanted)
-        assert torch.equal(labels, their_labels)
-
-
-def test_damage_of_the_file_is_still_an_error(tmp_path: Path) -> None:
-    data = KINDS["TGA"]()
-    path = write_payloads(tmp_path / "train.frec", [data])
-    broken = bytearray(path.read_bytes())
-    broken[broken.index(data) + len(data) // 2] ^= 1
-    path.write_bytes(broken)
-    with pytest.raises(fr.CorruptFileError, match="record 0, field image: stored CRC"):
-        list(make(path))
-
-
 # --- packing ---
 
 
@@ -250,12 +201,6 @@ def test_a_pack_counts_and_names_them(tmp_path: Path) -> None:
         ]
         == {}
     )
-
-
-def test_a_pack_of_pairs_counts_and_names_them(tmp_path: Path) -> None:
-    low = write(tmp_path / "lr", {"0.avif": save(picture(30, 20), "AVIF"), "1.png": save(picture(30, 20), "PNG")})
-    high = write(tmp_path / "hr", {"0.avif": save(picture(60, 40), "AVIF"), "1.jp2": save(picture(60, 40), "JPEG2000")})
-    assert pack_pairs(low, high, tmp_path / "x.frec").foreign == {"AVIF": 2, "JPEG 2000": 1}
 
 
 def test_an_image_that_would_have_to_be_decoded_is_a_bad_file_that_names_its_kind(tmp_path: Path) -> None:

@@ -268,57 +268,6 @@ def test_the_data_module_of_the_docs_trains_and_predicts(
     assert labels.tolist() == [0] * 5 + [1] * 3 + [2] * 4
 
 
-LIGHTNING = """
-import json, sys
-import lightning as L
-import torch
-from torch.utils.data import DataLoader
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-
-class Recorder(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.seen = torch.nn.Linear(1, 1), []
-    def train_dataloader(self):
-        data = list(range(50))
-        return DataLoader(data, batch_sampler=FastRecordBatchSampler(data, 4, shuffle=True))
-    def training_step(self, batch):
-        self.seen.append((self.current_epoch, batch.tolist()))
-        return self.layer(batch.float()[:, None]).mean()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-def trainer(**options):
-    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    return L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, **quiet, **options)
-
-module = Recorder()
-trainer(use_distributed_sampler=False).fit(module)
-epochs = [[batch for number, batch in module.seen if number == epoch] for epoch in range(2)]
-try:
-    trainer().fit(Recorder())
-except TypeError as error:
-    refusal = str(error)
-out = [None, None]
-torch.distributed.all_gather_object(out, {"epochs": epochs, "refusal": refusal})
-if torch.distributed.get_rank() == 0:
-    with open(sys.argv[1], "w") as file:
-        json.dump(out, file)
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.ddp
-@pytest.mark.usefixtures("lightning")
-def test_lightning_shares_each_global_batch_between_two_processes(tmp_path: Path) -> None:
-    processes = launch(LIGHTNING, tmp_path)
-    expected = ranks(50, 4, 2)
-    for epoch in range(2):
-        assert [process["epochs"][epoch] for process in processes] == [list(sampler) for sampler in expected]
-    assert "set `Trainer(use_distributed_sampler=False)`" in processes[0]["refusal"]
-
-
 ACCELERATE = """
 import json, sys
 from accelerate import Accelerator

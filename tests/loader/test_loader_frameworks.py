@@ -56,25 +56,6 @@ def test_lightning_trains_on_it_as_on_any_iterable(photos: Path) -> None:
     assert sum(len(images) for seen, images in module.seen if seen == -1) == 2 * COUNT
 
 
-@pytest.mark.slow
-def test_accelerate_leaves_it_as_it_is(photos: Path) -> None:
-    accelerate: Any = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    model = torch.nn.Conv2d(3, 1, 1)
-    loader = make(photos, shuffle=True)
-    model, optimizer, prepared = accelerator.prepare(model, torch.optim.SGD(model.parameters()), loader)
-    assert prepared is loader
-    seen = []
-    for images, _ in prepared:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(images.float()).mean())
-            optimizer.step()
-            optimizer.zero_grad()
-        seen.append(images)
-    loader.set_epoch(0)
-    assert torch.equal(torch.cat(seen), epoch(loader))
-
-
 RANK = """
 import json, os, sys
 import torch, torch.distributed as dist

@@ -52,29 +52,6 @@ def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_alone_and_the_child_
     assert kind.run(FORK, timeout=110) == f"{[message, 'over', '0', 'True', str(kind.batches + 1)]} True\n"
 
 
-def test_forks_at_any_moment_of_busy_threads_leave_children_that_load(kind: Kind) -> None:
-    script = """
-        from fastrecord.loader import outputs
-        outputs._GROUP_BATCHES = 2  # forks come in several groups of arrays
-        loader = kind.make(2, prefetch=4)
-        expected = kind.contents(kind.make(2))
-        for number in range(9):
-            loader.set_epoch(0)
-            batches = iter(loader)
-            for _ in range(number % 9 + 1):
-                next(batches)
-            child = os.fork()
-            if child == 0:
-                signal.alarm(60)
-                loader.set_epoch(0)
-                os._exit(0 if kind.contents(loader) == expected else 3)
-            del batches
-            assert os.waitpid(child, 0)[1] == 0, number
-        print("all")
-    """
-    assert kind.run(script, timeout=110) == "all\n"
-
-
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_loader_works_in_processes_that_were_started_before_it_iterated(kind: Kind, method: str) -> None:
     loader = kind.make(10, shuffle=True, seed=4)

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_load_thread_is_left"
 
 
 def huge() -> bytes:
-    """Return a progressive JPEG of 130 million pixels in 1 MB, which takes seconds to decode."""
-    image = Image.new("RGB", (13_000, 10_000), (10, 200, 30))
+    """Return a progressive JPEG of 32 million pixels, which takes a second to decode."""
+    image = Image.new("RGB", (6_500, 5_000), (10, 200, 30))
     return save(image, "JPEG", progressive=True, quality=50)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -141,15 +140,6 @@ def test_a_resumed_iteration_counts_from_its_start(thirty: Path) -> None:
     assert resumed.stats().skipped == len(resumed.skipped) == 0
     assert drained(resumed) == (30, "")
     assert resumed.stats().skipped == len(resumed.skipped) == 20
-
-
-def test_a_copy_in_another_process_has_skipped_nothing_yet(thirty: Path) -> None:
-    loader = make(thirty, 10, on_error="skip", at_most=30)
-    list(loader)
-    copied = pickle.loads(pickle.dumps(loader))
-    assert (copied.skipped, copied.stats().skipped) == ([], 0)
-    assert drained(copied) == (70, "")
-    assert (copied.stats().skipped, loader.stats().skipped) == (30, 30)
 
 
 def test_a_callable_is_told_before_the_bound_ends_the_epoch(tmp_path: Path) -> None:

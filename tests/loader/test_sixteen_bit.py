@@ -15,7 +15,7 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord.pack.images import pack_folder, pack_pairs
 from fastrecord.transforms import Resize
-from tests.support.commands import failed, good
+from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
 from tests.support.packing import records, write
 from tests.support.pictures import png, save, wide
@@ -85,19 +85,6 @@ def test_a_pack_that_decodes_names_the_file_or_does_what_it_is_told(tmp_path: Pa
     assert brightness["clip"] > 250 > 140 > brightness["scale"] > 60
 
 
-def test_the_command_line_has_the_same_words(tmp_path: Path) -> None:
-    source = write(tmp_path / "src", {"a/0.png": png(VALUES)})
-    assert "a grey PNG of 16 bits" in failed("pack", "--raw", source, tmp_path / "x.frec")
-    good("pack", "--raw", "--sixteen-bit", "scale", source, tmp_path / "x.frec")
-    np.testing.assert_array_equal(fr.decode_image(records(tmp_path / "x.frec")[0][0]), SCALED)
-    assert "--sixteen-bit is for images that" in failed(
-        "pack", "--sixteen-bit", "scale", source, tmp_path / "y.frec", status=2
-    )
-    # Copying bytes decodes nothing and loses nothing.
-    good("pack", source, tmp_path / "z.frec")
-    assert records(tmp_path / "z.frec")[0][0] == png(VALUES)
-
-
 def test_pixels_of_pairs_are_refused_scaled_or_clipped(tmp_path: Path) -> None:
     low, high = (write(tmp_path / name, {"0.png": png(VALUES)}) for name in ("lr", "hr"))
     with pytest.raises(fr.FastRecordError, match=r"lr: a grey PNG of 16 bits.*FR710"):
@@ -111,11 +98,6 @@ def test_pixels_of_pairs_are_refused_scaled_or_clipped(tmp_path: Path) -> None:
     good("pack", "--pairs", low, high, out, "--decode", "--sixteen-bit", "clip")
     with fr.Reader(out) as reader:
         np.testing.assert_array_equal(reader[0]["lr"], CLIPPED)
-
-
-def test_verify_finds_no_fault_in_them(tmp_path: Path) -> None:
-    path = write_payloads(tmp_path / "train.frec", [png(VALUES)])
-    good("verify", "--deep", path)
 
 
 @pytest.mark.parametrize("call", [fr.decode_image, None])

@@ -133,20 +133,6 @@ def test_records_come_as_often_as_their_weights_say(kind: str) -> None:
     assert abs(deviation(counts, expected)) < 4
 
 
-def test_neighbouring_draws_are_unrelated() -> None:
-    rows = np.array(drawn(by_weight(np.ones(32), 1000, num_samples=100_000)))
-    pairs = np.bincount(rows[:-1] * 32 + rows[1:], minlength=1024)
-    assert abs(deviation(pairs, np.full(1024, len(rows) / 1024))) < 4
-
-
-def test_a_position_draws_every_record_equally_often_over_seeds_and_epochs() -> None:
-    for counts in (
-        Counter(by_weight(np.ones(16), 8, seed=seed).indices(1, epoch=3)[5] for seed in range(4000)),
-        Counter(by_weight(np.ones(16), 8, seed=3).indices(1, epoch=epoch)[5] for epoch in range(4000)),
-    ):
-        assert abs(deviation(np.array([counts[i] for i in range(16)]), np.full(16, 250.0))) < 4
-
-
 def test_records_without_weight_are_never_drawn() -> None:
     weights = np.zeros(1000)
     weights[[0, 500, 999]] = 1e-300, 5e-300, 2e-300
