@@ -17,7 +17,8 @@ use common::places::{Place, footers, hit, is_exchanged, places};
 use common::rich::{self, Contents, contents};
 use common::{Nth, Rng, folder, never, options, torture};
 use fastrecord_core::{
-    Access, DType, Datum, Error, Field, FieldIndex, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
+    Access, DType, Datum, Depth, Error, Field, FieldIndex, FieldType, Mode, Reader, Result, Schema, Value, Verify,
+    Writer, verify,
 };
 
 /// A copy of the file for one thread, which flips its bits.
@@ -108,7 +109,8 @@ impl Bench<'_> {
     fn look(&self, place: Option<&Place>, access: Access) -> std::result::Result<(), String> {
         let Some(place) = place else {
             let (reader, found) = read_all(&self.path, access).map_err(|error| format!("padding, but {error}"))?;
-            let report = reader.verify(&|| false).map_err(|error| format!("padding, but {error}"))?;
+            let report =
+                verify(&reader, Depth::Checksums, &|| false).map_err(|error| format!("padding, but {error}"))?;
             let same = found == *self.expected && report.errors.is_empty();
             return if same { Ok(()) } else { Err(format!("padding, but wrong data: {:?}", report.errors)) };
         };
@@ -123,7 +125,7 @@ impl Bench<'_> {
             Err(error) if place.is_structure() && place.is_named_by(&error) => Ok(()),
             Err(error) => Err(format!("in {place:?}, but opening says {error}")),
             Ok(reader) => {
-                let errors = reader.verify(&|| false).map_err(|error| error.to_string())?.errors;
+                let errors = verify(&reader, Depth::Checksums, &|| false).map_err(|error| error.to_string())?.errors;
                 match &errors[..] {
                     [error] if place.is_in(error) => Ok(()),
                     other => Err(format!("in {place:?}, but verify says {other:?}")),
@@ -144,7 +146,7 @@ fn a_flipped_bit_anywhere_is_named_or_padding() {
     let reader = Reader::open(&path, Access::Mmap, Some(1)).unwrap();
     let compressed = reader.schema().fields().iter().filter_map(|field| field.compression.as_ref());
     assert!(compressed.map(|how| how.dictionaries().len()).sum::<usize>() > 0, "no dictionary was made");
-    let report = reader.verify_deep(&|| false).unwrap();
+    let report = verify(&reader, Depth::Values, &|| false).unwrap();
     assert!(report.errors.is_empty() && report.decoded > 100, "{report:?}");
     let (_, expected) = read_all(&path, Access::Pread).unwrap();
     assert!(expected.fields.iter().any(|(_, values, _)| values.contains(&None)), "nothing is missing");
@@ -263,7 +265,7 @@ fn judge(
         };
     }
     let reader = opened.map_err(|error| format!("only {hit:?} is damaged, but {error}"))?;
-    let errors = reader.verify(&|| false).map_err(|error| error.to_string())?.errors;
+    let errors = verify(&reader, Depth::Checksums, &|| false).map_err(|error| error.to_string())?.errors;
     // A reader cannot find the values that a damaged index points to.
     let blocks: Vec<(&str, u64, u64)> = hit
         .iter()

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use common::{EXTENTS, Forge, Nth, Rng, VALUES, folder, never, options};
 use fastrecord_core::{
-    Access, Codec, Copier, Datum, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer, WriterOptions,
+    Access, Codec, Copier, Damage, Datum, Depth, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer,
+    WriterOptions, verify,
 };
 use proptest::prelude::*;
 
@@ -72,7 +73,7 @@ fn assert_holds(path: &Path, rows: &[(Vec<u8>, String)]) {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
+        assert_eq!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors, [""; 0]);
     }
 }
 
@@ -257,7 +258,10 @@ fn a_dictionary_is_trained_once_and_used_by_later_writers() {
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     named(reader.strings(reader.nth(1), &reader.records(&[0]).unwrap()).unwrap_err());
     named(Writer::open(&path, None, None, &options(Mode::Append)).unwrap_err());
-    assert_eq!(Reader::open(&path, Access::Mmap, None).unwrap().verify(&|| false).unwrap().errors.len(), 1);
+    assert_eq!(
+        verify(&Reader::open(&path, Access::Mmap, None).unwrap(), Depth::Checksums, &|| false).unwrap().errors.len(),
+        1
+    );
 }
 
 #[test]
@@ -310,7 +314,9 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
             fs::write(&path, &bytes).unwrap();
             let access = if bit % 2 == 0 { Access::Mmap } else { Access::Pread };
             let reader = Reader::open(&path, access, None).unwrap();
-            let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
+            let damaged = |error: Error| {
+                assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}")
+            };
             damaged(
                 reader
                     .read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &never)
@@ -325,7 +331,7 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
             if access == Access::Mmap {
                 damaged(reader.datum(reader.nth(0), 0, Verify::Never).unwrap_err());
             }
-            assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
+            assert_eq!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors.len(), 1);
         }
     }
 }
@@ -381,7 +387,10 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
             reader.datum(reader.nth(0), 0, Verify::Never).unwrap_err(),
         ];
         for error in read {
-            assert!(matches!(&error, Error::BadPayload { record: 0, field, .. } if field == "data"), "{error}");
+            assert!(
+                matches!(&error, Error::Value { record: 0, field, damage: Damage::Compressed(_), .. } if field == "data"),
+                "{error}"
+            );
         }
     }
     // The index alone shows that the value is impossible.
@@ -392,7 +401,10 @@ fn what_the_index_says_of_a_compressed_payload_is_not_believed() {
             reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err(),
             reader.lengths(reader.nth(0), &reader.records(&[0]).unwrap()).unwrap_err(),
         ] {
-            assert!(matches!(error, Error::BadExtent { record: 0, .. }), "{kind} {codec} {raw}: {error}");
+            assert!(
+                matches!(error, Error::Value { record: 0, damage: Damage::Extent(_), .. }),
+                "{kind} {codec} {raw}: {error}"
+            );
         }
     }
 }

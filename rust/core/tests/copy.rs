@@ -16,8 +16,8 @@ use common::{
     open, options, random_row, u64_at, value,
 };
 use fastrecord_core::{
-    Access, ArrayType, Copier, DType, Datum, Error, FieldType, Mode, Obstacle, Reader, Renumber, Result, Safe, Schema,
-    Storage, Value, Verify, Writer, WriterOptions,
+    Access, ArrayType, Copier, DType, Damage, Datum, Depth, Error, FieldType, Mode, Obstacle, Reader, Renumber, Result,
+    Safe, Schema, Storage, Value, Verify, Writer, WriterOptions, stored_bytes, verify,
 };
 use proptest::prelude::*;
 use serde_json::Map;
@@ -54,7 +54,7 @@ proptest! {
         count in 1_usize..80,
         most in prop::sample::select(vec![20_u64, 5_000, 200_000]),
         commit_bytes in prop::sample::select(vec![1_u64, 100_000, 1 << 30]),
-        verify: bool,
+        checked: bool,
         seed: u64,
     ) {
         let folder = folder();
@@ -69,12 +69,12 @@ proptest! {
         let run = rng.below(count as u64);
         let expected: Vec<Row> =
             chosen.iter().copied().chain(run..count as u64).map(|i| rows[i as usize].clone()).collect();
-        let mut copier = Copier::create(&to, &source, Mode::Create, expected.len() as u64, verify).unwrap();
+        let mut copier = Copier::create(&to, &source, Mode::Create, expected.len() as u64, checked).unwrap();
         copier.copy_rows(&source, &chosen, &[], &never).unwrap();
         copier.copy_run(&source, run..count as u64, &[], &never).unwrap();
         copier.finish(Map::new(), true).unwrap();
         assert_holds(&to, &expected);
-        prop_assert!(open(&to).verify(&never).unwrap().errors.is_empty());
+        prop_assert!(verify(&open(&to), Depth::Checksums, &never).unwrap().errors.is_empty());
         prop_assert_eq!(open(&to).snapshot().commit, 1);
         prop_assert!(chunks_in(&to) <= 7, "one a column");
     }
@@ -128,7 +128,7 @@ fn arrays_keep_their_alignment() {
     copier.copy_rows(&source, &rows, &[], &never).unwrap();
     copier.finish(Map::new(), true).unwrap();
     let copy = open(&to);
-    assert!(copy.verify(&never).unwrap().errors.is_empty());
+    assert!(verify(&copy, Depth::Checksums, &never).unwrap().errors.is_empty());
     for (i, record) in (0..300).chain(rows).enumerate() {
         for (field, definition) in source.schema().iter() {
             if !definition.kind.has_payloads() {
@@ -157,9 +157,9 @@ fn side_bytes_are_copied_and_stay_under_the_checksum() {
     writer.close().unwrap();
     copy_all(&open(&from), &to, false).unwrap();
     assert_holds(&to, &rows);
-    let stored = |path: &Path| open(path).stored_bytes(0..20).unwrap();
+    let stored = |path: &Path| stored_bytes(&open(path), 0..20).unwrap();
     assert_eq!(stored(&from), stored(&to), "the side bytes are there");
-    let report = open(&to).verify(&never).unwrap();
+    let report = verify(&open(&to), Depth::Checksums, &never).unwrap();
     assert!(report.errors.is_empty(), "{:?}", report.errors);
 }
 
@@ -234,7 +234,7 @@ fn missing_values_are_missing_in_the_copy() {
         }
         copier.finish(Map::new(), true).unwrap();
         let copy = open(&to);
-        assert!(copy.verify(&never).unwrap().errors.is_empty());
+        assert!(verify(&copy, Depth::Checksums, &never).unwrap().errors.is_empty());
         for (i, &record) in rows.iter().enumerate() {
             for field in [0, 1, 2].map(|field| copy.nth(field)) {
                 assert_eq!(value(&copy, field, i as u64), value(&source, field, record), "{name}, {record}, {field:?}");
@@ -402,7 +402,7 @@ fn empty_values_of_two_fields_that_share_a_place_are_copied_to_places_where_both
     writer.close().unwrap();
     copy_all(&open(&from), &to, false).unwrap();
     let copied = open(&to);
-    assert_eq!(copied.verify(&|| false).unwrap().errors, [""; 0]);
+    assert_eq!(verify(&copied, Depth::Checksums, &|| false).unwrap().errors, [""; 0]);
     assert_eq!(
         copied.shapes(copied.nth(1), &copied.records(&[0, 1, 4, 5]).unwrap()).unwrap(),
         [0, 5, 1, 5, 0, 5, 1, 5]
@@ -465,10 +465,13 @@ fn damage_ends_a_copy_that_verifies_and_stays_damage_in_one_that_does_not() {
     fs::write(&from, bytes).unwrap();
     let source = open(&from);
     let error = copy_all(&source, &to, true).unwrap_err();
-    assert!(matches!(error, Error::Checksum { record: 17, ref field, .. } if field == "data"), "{error}");
+    assert!(
+        matches!(error, Error::Value { record: 17, ref field, damage: Damage::Checksum { .. }, .. } if field == "data"),
+        "{error}"
+    );
     assert!(!to.exists());
     copy_all(&source, &to, false).unwrap();
-    let report = open(&to).verify(&never).unwrap();
+    let report = verify(&open(&to), Depth::Checksums, &never).unwrap();
     assert_eq!(report.errors.len(), 1);
     assert!(report.errors[0].contains("record 17, field data"), "{:?}", report.errors);
 }

@@ -12,7 +12,7 @@ use common::{
     EXTENTS, Nth, Rng, Row, all_types, append_all, append_with_side, folder, never, open, options, random_row,
     read_by_batch, read_one_by_one, u32_at, u64_at, without_sizes,
 };
-use fastrecord_core::{Access, Error, Mode, Reader, Result, Verify, Writer};
+use fastrecord_core::{Access, Damage, Depth, Error, Mode, Reader, Result, Verify, Writer, verify};
 use tempfile::TempDir;
 
 /// A small file of several commits in two sessions. The first session leaves its chunks for a later
@@ -99,7 +99,7 @@ fn names(error: &Error, place: &str) -> bool {
             );
             part.contains(&format!(" of field {column}, records 0 to 8"))
         }
-        ("payload", Error::Checksum { record, field, .. }) => {
+        ("payload", Error::Value { record, field, damage: Damage::Checksum { .. }, .. }) => {
             let (number, of) = which.split_once('/').unwrap();
             (record.to_string() == of) && *field == FIELDS[number.parse::<usize>().unwrap()]
         }
@@ -133,7 +133,7 @@ fn flip(access: Access, bits: impl Fn(u64, Option<&str>) -> Vec<u8>) -> BTreeMap
                     assert!(names(&error, place), "{error}: {}", context());
                     assert!(error.to_string().contains("x.frec"), "{error}");
                     if bit == 0 && (place.starts_with("chunk") || place.starts_with("payload")) {
-                        let report = open(&path).verify(&|| false).unwrap();
+                        let report = verify(&open(&path), Depth::Checksums, &|| false).unwrap();
                         assert_eq!(report.errors, [error.coded()], "{}", context());
                     }
                 }
@@ -256,7 +256,7 @@ fn a_truncated_file_under_an_open_reader_is_an_error_in_batches() {
         assert!(truncated(
             reader.view_batch(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &|| false).unwrap_err()
         ));
-        assert!(truncated(reader.verify(&|| false).unwrap_err()));
+        assert!(truncated(verify(&reader, Depth::Checksums, &|| false).unwrap_err()));
         assert!(truncated(reader.refresh().unwrap_err()));
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Nth, Rng, folder, never, open, options, png};
-use fastrecord_core::{DType, Error, FieldType, Mode, OnError, Schema, Value, Verify, Writer};
+use fastrecord_core::{DType, Depth, Error, FieldType, Mode, OnError, Schema, Value, Verify, Writer, verify};
 
 /// More files than may wait in memory; most are small.
 fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
@@ -47,7 +47,7 @@ fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
             number_of(*number).to_le_bytes()
         );
     }
-    assert!(reader.verify(&|| false).unwrap().errors.is_empty());
+    assert!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors.is_empty());
 }
 
 #[test]

@@ -10,8 +10,8 @@ use common::{
     read_by_batch,
 };
 use fastrecord_core::{
-    Access, ColumnBytes, DType, Datum, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Verify, Writer,
-    WriterOptions,
+    Access, ColumnBytes, DType, Datum, Depth, Error, FieldType, Mode, Reader, Schema, SnapshotId, Value, Verify,
+    Writer, WriterOptions, verify,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -78,7 +78,7 @@ proptest! {
             writer.close().unwrap();
             assert_holds(&path, &rows);
         }
-        let report = open(&path).verify(&|| false).unwrap();
+        let report = verify(&open(&path), Depth::Checksums, &|| false).unwrap();
         prop_assert_eq!((report.records, &report.errors[..]), (rows.len() as u64, &[][..]));
         let variable = rows.iter().flatten().map(|cell| match cell {
             Cell::Image(bytes, _) | Cell::Bytes(bytes) => bytes.len() as u64,
@@ -224,7 +224,7 @@ fn chunks_above_a_block_are_merged_with_their_check_tables() {
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
         assert_eq!(common::column_bytes(&reader, "label").unwrap().1, labels);
-        assert!(reader.verify(&|| false).unwrap().errors.is_empty());
+        assert!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors.is_empty());
     }
     assert!(matches!(open(&path).column("label").unwrap().1, ColumnBytes::Mapped(..)));
 }
@@ -338,7 +338,7 @@ fn values_larger_than_every_buffer_come_back() {
     append_all(&mut writer, &rows);
     writer.close().unwrap();
     assert_holds(&path, &rows);
-    assert!(open(&path).verify(&|| false).unwrap().errors.is_empty());
+    assert!(verify(&open(&path), Depth::Checksums, &|| false).unwrap().errors.is_empty());
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    Access, BatchBuffer, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader, Schema, Spares,
-    Value, Verify, Workload, Writer,
+    Access, BatchBuffer, Damage, Depth, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader,
+    Schema, Spares, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {
@@ -65,14 +65,16 @@ fn damage_in_side_bytes_is_damage_of_the_payload() {
     let at = bytes.windows(50).position(|window| window == side).unwrap();
     bytes[at + 49] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    let damaged = |error: Error| assert!(matches!(error, Error::Checksum { record: 0, .. }), "{error}");
+    let damaged = |error: Error| {
+        assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}")
+    };
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();
         damaged(
             reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Always, &never).unwrap_err(),
         );
         damaged(reader.payload(reader.nth(0), 0, Verify::Always).unwrap_err());
-        assert_eq!(reader.verify(&|| false).unwrap().errors.len(), 1);
+        assert_eq!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors.len(), 1);
         let Cell::Image(image, _) = &value[0] else { panic!() };
         assert_eq!(
             reader.read_batch_copy(reader.nth(0), &reader.records(&[0]).unwrap(), Verify::Never, &never).unwrap().0,

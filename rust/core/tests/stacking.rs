@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use common::{folder, options};
 use fastrecord_core::{
-    Access, ArrayType, BatchBuffer, DType, Error, FieldType, Load, LoadCounters, LoadSource, Loader, Mode, Reader,
-    Schema, Spares, StackPlan, Value, Verify, Workload, Writer,
+    Access, ArrayType, BatchBuffer, DType, Damage, Error, FieldType, Load, LoadCounters, LoadSource, Loader, Mode,
+    Reader, Schema, Spares, StackPlan, Value, Verify, Workload, Writer,
 };
 
 const SMALL: usize = 6;
@@ -114,7 +114,9 @@ fn a_damaged_payload_fails_its_row_alone_wherever_that_comes() {
     let rows = [5, 77, 6, 77, 199];
     assert_eq!(check(&submit(&loader, &spares, &rows), &rows), [1, 3]);
     let (_, failures) = submit(&loader, &spares, &[77]).wait(&|| false).unwrap();
-    assert!(matches!(&failures[0].error, Error::Checksum { record: 77, field, .. } if field == "large"));
+    assert!(
+        matches!(&failures[0].error, Error::Value { record: 77, field, damage: Damage::Checksum { .. }, .. } if field == "large")
+    );
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use common::{EXTENTS, Forge, Rng, VALUES, extent, folder, never, open, options};
 use fastrecord_core::{
-    Access, ArrayType, Column, DType, Error, FieldType, Mode, Reader, Result, Schema, Value, Verify, Writer,
-    encode_list, encode_numbers, hex,
+    Access, ArrayType, Column, DType, Damage, Depth, Error, FieldType, Mode, Reader, Result, Schema, Value, Verify,
+    Writer, encode_list, encode_numbers, hex, verify,
 };
 use proptest::prelude::*;
 
@@ -156,7 +156,7 @@ fn assert_holds(path: &Path, rows: &[Vec<Item>]) {
     for (access, threads) in [(Access::Mmap, None), (Access::Mmap, Some(1)), (Access::Pread, None)] {
         let reader = Reader::open(path, access, threads).unwrap();
         assert_eq!(read_all(&reader).unwrap(), wanted(rows));
-        assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
+        assert_eq!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors, [""; 0]);
     }
 }
 
@@ -371,7 +371,7 @@ fn an_array_whose_bytes_are_not_those_of_its_shape_is_refused() {
             ];
             let errors = all.iter().flatten().count();
             for error in all.into_iter().flatten() {
-                assert!(matches!(error, Error::BadExtent { record: 0, .. }), "{error}");
+                assert!(matches!(error, Error::Value { record: 0, damage: Damage::Extent(_), .. }), "{error}");
             }
             if errors > 0 {
                 bad.push(field.position());
@@ -412,7 +412,7 @@ proptest! {
         for (field, _) in reader.schema().iter() {
             match reader.items(field, 0, &payload) {
                 Ok(items) => prop_assert!(items.iter().all(|item| item.range.end <= payload.len())),
-                Err(error) => prop_assert!(matches!(error, Error::BadList { record: 0, .. }), "{}", error),
+                Err(error) => prop_assert!(matches!(error, Error::Value { record: 0, damage: Damage::List(_), .. }), "{}", error),
             }
         }
     }

@@ -3,7 +3,10 @@
 use std::hint::black_box;
 
 use fastrecord_core::image::DecodeOptions;
-use fastrecord_core::{ColumnBytes, Datum, FieldIndex, FieldType, Ranges, Reader, Records, Verify, largest_shape};
+use fastrecord_core::{
+    ColumnBytes, Datum, Depth, FieldIndex, FieldType, Ranges, Reader, Records, Verify, decode_records, largest_shape,
+    verify,
+};
 
 /// Larger values are not copied; the target `payload` covers them.
 const LARGEST: u64 = 64 << 10;
@@ -97,7 +100,7 @@ pub fn everything(reader: &Reader, input: &[u8]) {
         }
     }
     if share.verify {
-        let _ = black_box(reader.verify(&|| false));
+        let _ = black_box(verify(&reader, Depth::Checksums, &|| false));
     }
     let _ = black_box(reader.refresh());
 }
@@ -170,7 +173,8 @@ fn payloads(reader: &Reader, field: FieldIndex, kind: &FieldType, records: &Reco
     if kind.holds_bytes() {
         let options = DecodeOptions { max_pixels: PIXELS, ..DecodeOptions::default() };
         for &record in good.iter().take(share.images) {
-            let _ = black_box(reader.decode_batch(
+            let _ = black_box(decode_records(
+                reader,
                 field,
                 &reader.records(&[record]).unwrap(),
                 Verify::Always,

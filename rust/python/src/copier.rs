@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use fastrecord_core::{Control, Copier as CoreCopier, Error, Mode, Renumber};
+use fastrecord_core::{Control, Copier as CoreCopier, Error, Mode, Renumber, stored_bytes as core_stored_bytes};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -197,6 +197,6 @@ pub(crate) fn stored_bytes<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let state = reader.get().state()?;
     let end = first.checked_add(count).ok_or_else(|| PyIndexError::new_err("the run is out of range"))?;
-    let bytes = py.detach(|| state.reader.stored_bytes(first..end)).map_err(to_py)?;
+    let bytes = py.detach(|| core_stored_bytes(&state.reader, first..end)).map_err(to_py)?;
     Ok(int64_array(py, bytes))
 }

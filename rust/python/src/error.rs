@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use fastrecord_core::image::DecodeError as CoreDecodeError;
-use fastrecord_core::{Control, Error, Result, code_of};
+use fastrecord_core::{Control, Damage, Error, Result, code_of};
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
@@ -127,17 +127,9 @@ fn exception(error: Error) -> PyErr {
             })
         }
         Error::Lost { .. } | Error::Replace { .. } => PyOSError::new_err(message),
-        Error::NotFrec { .. }
-        | Error::Corrupt { .. }
-        | Error::Truncated { .. }
-        | Error::Checksum { .. }
-        | Error::BadExtent { .. }
-        | Error::BadList { .. }
-        | Error::BadPayload { .. }
-        | Error::BadJson { .. }
-        | Error::BadStored { .. }
-        | Error::NothingLeft { .. }
-        | Error::BadString { .. } => CorruptFileError::new_err(coded),
+        Error::NotFrec { .. } | Error::Corrupt { .. } | Error::Truncated { .. } | Error::NothingLeft { .. } => {
+            CorruptFileError::new_err(coded)
+        }
         Error::NoCommit { .. } => NoCommitError::new_err(coded),
         Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(coded),
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
@@ -145,7 +137,7 @@ fn exception(error: Error) -> PyErr {
         Error::FieldType { .. } => PyTypeError::new_err(message),
         Error::Memory { .. }
         | Error::TooLarge { .. }
-        | Error::Decode { source: CoreDecodeError::Memory { .. }, .. } => PyMemoryError::new_err(message),
+        | Error::Value { damage: Damage::Image(CoreDecodeError::Memory { .. }), .. } => PyMemoryError::new_err(message),
         Error::Threads(_) | Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
@@ -156,7 +148,8 @@ fn exception(error: Error) -> PyErr {
         | Error::AddField { .. }
         | Error::Unfilled { .. }
         | Error::Filling { .. } => SchemaError::new_err(coded),
-        Error::NotAnImage { .. } | Error::Decode { .. } => DecodeError::new_err(coded),
+        Error::NotAnImage { .. } | Error::Value { damage: Damage::Image(_), .. } => DecodeError::new_err(coded),
+        Error::Value { .. } => CorruptFileError::new_err(coded),
         Error::Locked { .. } => LockedError::new_err(coded),
         // `Error` is non-exhaustive for other crates only. The remaining variants are Missing,
         // WriterFailed, WrongProcess, Replaced.

@@ -3,7 +3,7 @@
 use crate::convert::images::options_from;
 use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of};
 use fastrecord_core::memory::zeros;
-use fastrecord_core::{Pixels, Verify, decode_image as decode};
+use fastrecord_core::{Pixels, Verify, decode_image as decode, decode_records as core_decode_records};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -96,7 +96,8 @@ pub(crate) fn decode_records<'py>(
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;
     let field = core.field(field).map_err(to_py)?;
-    let images = without_gil(py, |control| core.decode_batch(field, &records, verify.0, options, threads, control))?;
+    let images =
+        without_gil(py, |control| core_decode_records(core, field, &records, verify.0, options, threads, control))?;
     let arrays: Vec<_> = images
         .into_iter()
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))

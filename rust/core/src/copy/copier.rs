@@ -144,7 +144,7 @@ impl Copier {
     /// Copies the dictionaries that payloads of `source` may use. `fields` has the position in the
     /// source of each of this file's fields.
     fn adopt_dictionaries(&mut self, source: &Reader, fields: &[FieldIndex]) -> Result<()> {
-        let (path, file, limit) = (source.path(), &source.inner.file, source.inner.footer.offset);
+        let (path, file, limit) = (source.path(), source.file(), source.data_end());
         for (mine, &theirs) in fields.iter().enumerate() {
             let Some(given) = source.schema()[theirs].compression.clone() else { continue };
             for range in &given.dictionaries {
@@ -174,7 +174,7 @@ impl Copier {
         let mut done = 0;
         while done < rows.len() {
             let empty = match rows {
-                Rows::Run(run) => source.first_covered(run.start + done, run.end) - run.start - done,
+                Rows::Run(run) => source.index().first_covered(run.start + done, run.end) - run.start - done,
                 Rows::Numbers(_) => 0,
             };
             if empty > 0 {
@@ -252,7 +252,7 @@ impl Copier {
             if !column.has_room() && extents_in(entries).all(Extent::is_missing) {
                 column.leave_out(&mut self.writer, rows.len())?;
             } else {
-                let from = source.inner.index.column(fields[column.field], column.part);
+                let from = source.index().column(fields[column.field], column.part);
                 let whole = from.is_some_and(|from| from.first_missing(source.len()).is_none());
                 column.add(&mut self.writer, entries, whole)?;
             }

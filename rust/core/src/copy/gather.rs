@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use crate::copy::column::CopyColumn;
 use crate::copy::pieces::Piece;
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::{EXTENT_LEN, Extent};
 use crate::format::layout::u64_at;
 use crate::format::schema::FieldIndex;
-use crate::read::index::Column;
 use crate::read::reader::Reader;
 use crate::write::writer::Writer;
 
@@ -73,8 +73,8 @@ pub(crate) fn gather_extents(
     rows: &Rows<'_>,
     pieces: &mut Vec<Piece>,
 ) -> Result<Vec<u8>> {
-    let column = source.inner.index.column(field, part).ok_or_else(|| no_column(source, field))?;
-    let limit = source.inner.footer.offset;
+    let column = source.index().column(field, part).ok_or_else(|| no_column(source, field))?;
+    let limit = source.data_end();
     let mut entries = Vec::with_capacity(rows.len() as usize * EXTENT_LEN);
     rows.for_each_run(|run| {
         column.for_each_stretch(source.path(), run, |count, bytes| {
@@ -88,7 +88,7 @@ pub(crate) fn gather_extents(
                 let extent = match Extent::decode(entry, limit) {
                     Some(extent) => extent,
                     None => Extent::explain(entry, limit)
-                        .map_err(|detail| source.bad_extent(field, rows.record(at as u64), detail))?,
+                        .map_err(|detail| source.damaged(field, rows.record(at as u64), Damage::Extent(detail)))?,
                 };
                 if !extent.missing {
                     let (column, entry) = (number as u32, at as u32);
@@ -111,7 +111,7 @@ pub(crate) fn copy_values(
     writer: &mut Writer,
     to: &mut CopyColumn,
 ) -> Result<()> {
-    let column = source.inner.index.column(field, to.part).ok_or_else(|| no_column(source, field))?;
+    let column = source.index().column(field, to.part).ok_or_else(|| no_column(source, field))?;
     let whole = column.first_missing(source.len()).is_none();
     let mut values = Vec::with_capacity(rows.len() as usize * column.width);
     rows.for_each_run(|run| {
@@ -157,45 +157,33 @@ fn renumber(
     Ok(())
 }
 
-impl Reader {
-    /// The first record at or after `from` that has an entry in any column; at most `end`.
-    pub(crate) fn first_covered(&self, from: u64, end: u64) -> u64 {
-        let covered = |column: &Column| {
-            let next = column.chunks.partition_point(|data| data.chunk.end_record() <= from);
-            column.chunks.get(next).map(|data| data.chunk.first.max(from))
-        };
-        self.inner.index.columns().iter().filter_map(covered).min().unwrap_or(end).min(end)
+/// The approximate bytes that each record of a run takes in a file: payloads, padding and
+/// entries.
+///
+/// # Errors
+/// A damaged index, or a run that is out of range.
+pub fn stored_bytes(source: &Reader, run: Range<u64>) -> Result<Vec<u64>> {
+    if run.end > source.len() {
+        return Err(source.out_of_range(run.end.cast_signed() - 1));
     }
-
-    /// The approximate bytes that each record of a run takes in a file: payloads, padding and
-    /// entries.
-    ///
-    /// # Errors
-    /// A damaged index, or a run that is out of range.
-    pub fn stored_bytes(&self, run: Range<u64>) -> Result<Vec<u64>> {
-        if run.end > self.len() {
-            return Err(self.out_of_range(run.end.cast_signed() - 1));
-        }
-        self.check_file()?;
-        let rows = Rows::Run(run);
-        let mut bytes = vec![0; rows.len() as usize];
-        for (field, definition) in self.schema().iter() {
-            let kind = &definition.kind;
-            for part in (0..kind.parts()).map(Part) {
-                let Some((encoding, width)) = kind.column(part) else { continue };
-                // An entry takes its width, and its share of the check table: 4 bytes for 4096.
-                for record in &mut bytes {
-                    *record += u64::from(width) + 1;
-                }
-                if encoding == Encoding::Extents {
-                    let mut pieces = Vec::new();
-                    gather_extents(self, field, part, 0, &rows, &mut pieces)?;
-                    for piece in pieces {
-                        bytes[piece.entry as usize] += piece.stored.next_multiple_of(kind.alignment());
-                    }
+    source.check_file()?;
+    let rows = Rows::Run(run);
+    let mut bytes = vec![0; rows.len() as usize];
+    for (field, definition) in source.schema().iter() {
+        let kind = &definition.kind;
+        for (part, encoding, width) in kind.columns() {
+            // An entry takes its width, and its share of the check table: 4 bytes for 4096.
+            for record in &mut bytes {
+                *record += u64::from(width) + 1;
+            }
+            if encoding == Encoding::Extents {
+                let mut pieces = Vec::new();
+                gather_extents(source, field, part, 0, &rows, &mut pieces)?;
+                for piece in pieces {
+                    bytes[piece.entry as usize] += piece.stored.next_multiple_of(kind.alignment());
                 }
             }
         }
-        Ok(bytes)
     }
+    Ok(bytes)
 }

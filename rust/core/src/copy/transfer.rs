@@ -135,13 +135,13 @@ impl Transfer<'_> {
     }
 
     fn ask(&self, from: u64, to: u64) {
-        sys::will_need(&self.source.inner.file, from, to - from, self.source.inner.advice);
+        self.source.ask_range(from, to - from);
     }
 
     /// Copies a range to the end of the file: through the kernel while that works, the rest through
     /// memory.
     fn copy_step(&mut self, mut at: u64, end: u64, kernel: &mut bool) -> Result<()> {
-        let file = &self.source.inner.file;
+        let file = self.source.file();
         while *kernel && at < end {
             match self.writer.storage()?.copy_from(file, at, self.writer.buffer_at, end - at) {
                 // Not supported here, or the source has ended; reading it then fails.
@@ -209,7 +209,7 @@ impl Transfer<'_> {
         let to = self.writer.position();
         let (mut at, mut crc) = (piece.offset, 0);
         while at < piece.end() {
-            let bytes = self.span.get(&self.source.inner.file, at, piece.end() - at, || end_of_span(&pieces[i..], at));
+            let bytes = self.span.get(self.source.file(), at, piece.end() - at, || end_of_span(&pieces[i..], at));
             let bytes = bytes.map_err(|e| Error::io(self.source.path(), e))?;
             if self.verify.is_some() {
                 crc = crate::format::crc::crc32c_append(crc, bytes);

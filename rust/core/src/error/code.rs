@@ -2,6 +2,7 @@
 //! reused.
 
 use crate::error::Error;
+use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 
 /// Shared by two kinds of errors.
@@ -30,14 +31,8 @@ impl Error {
             Self::Replaced { .. } => "FR205",
             Self::Limit { .. } => "FR207",
             Self::Corrupt { .. } => "FR301",
-            Self::Checksum { .. } => "FR302",
+            Self::Value { damage, .. } => damage.code(),
             Self::Truncated { .. } => "FR303",
-            Self::BadExtent { .. } => "FR304",
-            Self::BadPayload { .. } => "FR305",
-            Self::BadString { .. } => "FR306",
-            Self::BadList { .. } => "FR307",
-            Self::BadJson { .. } => "FR308",
-            Self::BadStored { .. } => "FR309",
             Self::NothingLeft { .. } => "FR310",
             Self::Schema(_) => "FR401",
             Self::BadValue { .. } => "FR402",
@@ -48,7 +43,6 @@ impl Error {
             Self::NoField { .. } => "FR407",
             Self::FieldType { .. } => "FR408",
             Self::Missing { .. } => "FR409",
-            Self::Decode { source, .. } => source.code(),
             Self::NotAnImage { .. } => "FR510",
             Self::Locked { .. } => "FR601",
             Self::WriterClosed { .. } => "FR602",
@@ -70,6 +64,22 @@ impl Error {
     /// reads the code back.
     pub fn coded(&self) -> String {
         format!("{self} [{}]", self.code())
+    }
+}
+
+impl Damage {
+    /// As [`Error::code`].
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Checksum { .. } => "FR302",
+            Self::Extent(_) => "FR304",
+            Self::Compressed(_) => "FR305",
+            Self::Text => "FR306",
+            Self::List(_) => "FR307",
+            Self::Json(_) => "FR308",
+            Self::Content(_) => "FR309",
+            Self::Image(error) => error.code(),
+        }
     }
 }
 
@@ -121,11 +131,11 @@ mod tests {
 
     #[test]
     fn the_code_of_a_message_is_what_its_last_line_with_a_code_ends_with() {
-        let error = Error::Decode {
+        let error = Error::Value {
             path: "a [FR101].frec".into(),
             record: 1,
             field: "image".to_owned(),
-            source: DecodeError::Truncated { format: "JPEG", detail: "no end".to_owned() },
+            damage: Damage::Image(DecodeError::Truncated { format: "JPEG", detail: "no end".to_owned() }),
         };
         assert_eq!((error.code(), code_of(&error.coded())), ("FR502", Some("FR502")));
         assert_eq!(code_of(&error.to_string()), None);

@@ -1,12 +1,14 @@
 //! `Error` and `Result`: what can go wrong in this crate. Imports no other folder.
 
 pub(crate) mod code;
+pub(crate) mod damage;
 pub(crate) mod decode;
 pub(crate) mod recovery;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::decode::DecodeError;
+use crate::error::damage::Damage;
 use crate::error::recovery::Safe;
 
 /// The result of every operation of this crate.
@@ -56,26 +58,8 @@ pub enum Error {
     )]
     Lost { path: PathBuf, place: String },
 
-    #[error("{path}: record {record}, field {field}: stored CRC {stored:#010x}, computed {computed:#010x}: the payload is damaged", path = path.display())]
-    Checksum { path: PathBuf, record: u64, field: String, stored: u32, computed: u32 },
-
-    #[error("{path}: record {record}, field {field}: bad extent: {detail}", path = path.display())]
-    BadExtent { path: PathBuf, record: u64, field: String, detail: String },
-
-    #[error("{path}: record {record}, field {field}: the compressed payload is damaged: {detail}", path = path.display())]
-    BadPayload { path: PathBuf, record: u64, field: String, detail: String },
-
-    #[error("{path}: record {record}, field {field}: not valid UTF-8", path = path.display())]
-    BadString { path: PathBuf, record: u64, field: String },
-
-    #[error("{path}: record {record}, field {field}: the list is damaged: {detail}", path = path.display())]
-    BadList { path: PathBuf, record: u64, field: String, detail: String },
-
-    #[error("{path}: record {record}, field {field}: not valid JSON: {detail}", path = path.display())]
-    BadJson { path: PathBuf, record: u64, field: String, detail: String },
-
-    #[error("{path}: record {record}, field {field}: the value is not what its field holds: {detail}", path = path.display())]
-    BadStored { path: PathBuf, record: u64, field: String, detail: String },
+    #[error("{path}: record {record}, field {field}: {damage}", path = path.display())]
+    Value { path: PathBuf, record: u64, field: String, damage: Damage },
 
     #[error("{path}: nothing can be saved: {detail}", path = path.display())]
     NothingLeft { path: PathBuf, detail: String },
@@ -116,9 +100,6 @@ pub enum Error {
 
     #[error("{path}: the file's schema is {found}, not {given}: leave the schema out to append", path = path.display())]
     SchemaMismatch { path: PathBuf, found: String, given: String },
-
-    #[error("{path}: record {record}, field {field}: {source}", path = path.display())]
-    Decode { path: PathBuf, record: u64, field: String, source: DecodeError },
 
     #[error("{input}: {detail}", input = input.display())]
     NotAnImage { input: PathBuf, detail: String },
@@ -200,16 +181,9 @@ impl Error {
     #[must_use]
     pub fn place(&self) -> Option<(u64, &str)> {
         match self {
-            Self::Checksum { record, field, .. }
-            | Self::BadExtent { record, field, .. }
-            | Self::BadPayload { record, field, .. }
-            | Self::BadString { record, field, .. }
-            | Self::BadList { record, field, .. }
-            | Self::BadJson { record, field, .. }
-            | Self::BadStored { record, field, .. }
-            | Self::Missing { record, field, .. }
-            | Self::TooLarge { record, field, .. }
-            | Self::Decode { record, field, .. } => Some((*record, field)),
+            Self::Value { record, field, .. } | Self::TooLarge { record, field, .. } | Self::Missing { record, field, .. } => {
+                Some((*record, field))
+            }
             _ => None,
         }
     }

@@ -188,6 +188,13 @@ impl FieldType {
         }
     }
 
+    /// The columns of the field, with their encodings and entry widths.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (Part, Encoding, u16)> {
+        (0..self.parts())
+            .map(Part)
+            .filter_map(|part| self.column(part).map(|(encoding, width)| (part, encoding, width)))
+    }
+
     /// The encoding and entry width of one of the field's columns; `None` if the type has no such
     /// part.
     pub(crate) fn column(&self, part: Part) -> Option<(Encoding, u16)> {

@@ -223,7 +223,7 @@ impl Recipe for StackPlan {
         let (rows, found) = (self.copy_values(making), making.found);
         let file = |row: usize| found.rows[row].unwrap_or_default().0;
         for run in rows.chunk_by(|&a, &b| file(a) == file(b)) {
-            let random = &self.sources[file(run[0])].reader.inner.random;
+            let random = &self.sources[file(run[0])].reader.source();
             let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
                 run.iter().map(|&row| self.copy_payloads(making, row, mapped)).collect()
             };

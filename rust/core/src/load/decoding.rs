@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::image::Decoder;
 use crate::load::images::{LoadPlan, Place};
@@ -105,10 +106,8 @@ impl LoadPlan {
             };
             let memory = (&mut tools.payload, &mut tools.value);
             let made = self.with_payload(counters, memory, place, output, decode)?;
-            let timings = made.map_err(|cause| {
-                let (path, field) = (source.reader.path().to_owned(), source.reader.name_of(source.fields[output]));
-                Error::Decode { path, record: place.record, field, source: cause }
-            })?;
+            let timings =
+                made.map_err(|error| source.reader.damaged(source.fields[output], place.record, Damage::Image(error)))?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
         }
@@ -144,7 +143,7 @@ impl LoadPlan {
             Ok(())
         };
         let mut work = Some(work);
-        if plain && self.raw.load(Ordering::Relaxed) && matches!(reader.inner.random, Source::Mapped(_)) {
+        if plain && self.raw.load(Ordering::Relaxed) && matches!(reader.source(), Source::Mapped(_)) {
             let made = reader.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
                 let stored = reader.stored_in(extent, mapped.unwrap_or_default())?;
                 if !stored.starts_with(RAW) {
@@ -163,14 +162,14 @@ impl LoadPlan {
             resized(memory, extent.stored)?;
         }
         let bytes = &mut memory[..length];
-        let read = reader.inner.file.read_exact_at(bytes, extent.offset);
+        let read = reader.file().read_exact_at(bytes, extent.offset);
         read.map_err(|e| reader.failed_read(field, record, e))?;
         if plain && bytes.starts_with(RAW) {
             self.raw.store(true, Ordering::Relaxed);
         }
         check(bytes, self.verify != Verify::Never)?;
         if plain && self.verify == Verify::Never {
-            reader.inner.seal.check_after(&reader.inner.file)?;
+            reader.check_after_read()?;
         }
         let bytes = if plain {
             &*bytes

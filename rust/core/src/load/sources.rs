@@ -7,7 +7,6 @@ use crate::format::extent::Extent;
 use crate::format::layout::PAGE;
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
-use crate::sys;
 
 /// A file, and the fields of it that a loader reads, one per output.
 #[derive(Debug, Clone)]
@@ -128,13 +127,12 @@ impl LoadSource {
         let mut ranges: Vec<(u64, u64)> =
             extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();
         ranges.sort_unstable();
-        let inner = &self.reader.inner;
         let mut ranges = ranges.into_iter().peekable();
         while let Some((start, mut end)) = ranges.next() {
             while let Some((_, next)) = ranges.next_if(|&(next, _)| next <= end + PAGE) {
                 end = end.max(next);
             }
-            sys::will_need(&inner.file, start, end - start, inner.advice);
+            self.reader.ask_range(start, end - start);
         }
     }
 }

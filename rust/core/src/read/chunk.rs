@@ -1,7 +1,7 @@
 //! `ChunkData`: one chunk of a column and the source of its bytes. Each block is checked when it is
 //! first read.
 
-use crate::read::source::Source;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Encoding};
 use crate::format::layout::{BLOCK, u32_at};
+use crate::read::source::Source;
 
 /// One chunk, and which of its blocks have been checked.
 #[derive(Debug)]
@@ -23,17 +24,8 @@ pub(crate) struct ChunkData {
 
 impl ChunkData {
     pub(crate) fn new(chunk: Chunk, source: Source) -> Self {
-        let blocks = match source {
-            Source::Mapped(_) => chunk.table().1,
-            Source::File(_) => 0, // checked when the chunk is loaded
-        };
-        let checked = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let checked = (0..chunk.table().1.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Self { chunk, source, checked, loaded: OnceLock::new() }
-    }
-
-    /// A chunk with the given entries, which are not checked again.
-    pub(crate) fn mended(chunk: Chunk, source: Source, entries: Vec<u8>) -> Self {
-        Self { chunk, source, checked: Vec::new(), loaded: OnceLock::from(entries) }
     }
 
     /// Offset of the entries in the file, if they are read from a mapping.
@@ -41,8 +33,7 @@ impl ChunkData {
         matches!(self.source, Source::Mapped(_)).then_some(self.chunk.offset)
     }
 
-    /// The entries, and after them (at the next multiple of 8) the check table. Unchecked if
-    /// mapped.
+    /// The entries, and after them (at the next multiple of 8) the check table, not yet checked.
     ///
     /// `mapped` is the argument that [`Source::with`] passes.
     pub(crate) fn bytes<'a>(&'a self, path: &Path, name: &str, mapped: Option<&'a [u8]>) -> Result<&'a [u8]> {
@@ -61,9 +52,6 @@ impl ChunkData {
                 let mut bytes = crate::memory::zeros(length)?;
                 file.read_exact_at(&mut bytes, self.chunk.offset)
                     .map_err(|e| Error::unreadable(path, &format!("index of field {name}"), e))?;
-                for block in 0..self.chunk.table().1 as usize {
-                    self.check_block(path, name, &bytes, block)?;
-                }
                 // Two threads may both have loaded it; the first result stays.
                 let _ = self.loaded.set(bytes);
                 Ok(self.loaded.get().map_or(&[], Vec::as_slice))
@@ -90,27 +78,23 @@ impl ChunkData {
         Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
     }
 
-    /// The error of each damaged block.
-    pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Vec<Error> {
-        let Err(error) = self.check_all(path, name) else { return Vec::new() };
-        let (start, end) = (self.chunk.offset as usize, self.chunk.end() as usize);
-        let each = |bytes: &[u8]| -> Vec<Error> {
-            let blocks = 0..self.chunk.table().1 as usize;
-            blocks.filter_map(|block| self.check_block(path, name, bytes, block).err()).collect()
-        };
-        let found = self.source.with(|mapped| {
-            if let Some(bytes) = mapped {
-                return Ok(each(bytes.get(start..end).unwrap_or_default()));
-            }
-            let Source::File(file) = &self.source else { return Ok(Vec::new()) };
-            let mut read = vec![0; end - start];
-            file.read_exact_at(&mut read, self.chunk.offset).map_err(|e| Error::io(path, e))?;
-            Ok(each(&read))
-        });
-        match found {
-            Ok(found) if !found.is_empty() => found,
-            _ => vec![error],
-        }
+    /// The records and the error of each damaged block.
+    ///
+    /// # Errors
+    /// Failed reads.
+    pub(crate) fn damaged_blocks(&self, path: &Path, name: &str) -> Result<Vec<(Range<u64>, Error)>> {
+        self.source.with(|mapped| {
+            let bytes = self.bytes(path, name, mapped)?;
+            let damaged = |block| Some((self.records_of(block), self.check_block(path, name, bytes, block).err()?));
+            Ok((0..self.chunk.table().1 as usize).filter_map(damaged).collect())
+        })
+    }
+
+    /// The records whose entries lie in a block, or partly in it.
+    fn records_of(&self, block: usize) -> Range<u64> {
+        let (width, length) = (usize::from(self.chunk.width), self.chunk.length() as usize);
+        let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
+        self.chunk.first + (start / width) as u64..self.chunk.first + end.div_ceil(width) as u64
     }
 
     #[inline]
@@ -135,9 +119,8 @@ impl ChunkData {
         if stored == computed {
             return Ok(());
         }
-        let width = usize::from(self.chunk.width);
-        let first = self.chunk.first + (start / width) as u64;
-        let last = self.chunk.first + ((end - 1) / width) as u64;
+        let records = self.records_of(block);
+        let (first, last) = (records.start, records.end - 1);
         let at = self.chunk.offset + start as u64;
         let what = match self.chunk.encoding {
             Encoding::Extents => "index",

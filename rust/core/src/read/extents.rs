@@ -1,5 +1,6 @@
 //! Extents of payloads and shapes of arrays: `Reader` methods that look them up in the index.
 
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::chunk::Part;
 use crate::format::dtype::{ArrayType, shape_text};
@@ -42,11 +43,10 @@ impl Reader {
                         } else {
                             format!("{} side bytes, which only images have", extent.side())
                         };
-                        return Err(self.bad_extent(field, records[i], detail));
+                        return Err(self.damaged(field, records[i], Damage::Extent(detail)));
                     }
-                    None => {
-                        Extent::explain(bytes, limit).map_err(|detail| self.bad_extent(field, records[i], detail))?
-                    }
+                    None => Extent::explain(bytes, limit)
+                        .map_err(|detail| self.damaged(field, records[i], Damage::Extent(detail)))?,
                 },
                 None => Extent { missing: true, ..Extent::default() },
             };
@@ -70,7 +70,7 @@ impl Reader {
         for (i, extent) in extents.iter().enumerate() {
             if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
                 let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
-                return Err(self.bad_extent(field, records[i], detail));
+                return Err(self.damaged(field, records[i], Damage::Extent(detail)));
             }
         }
         let Some(array) = kind.payload_array() else { return Ok(()) };
@@ -79,7 +79,7 @@ impl Reader {
         }
         let bad = |e: &Extent| !e.missing && array.shape_of_bytes(e.length()).is_none();
         match extents.iter().position(bad) {
-            Some(i) => Err(self.bad_extent(field, records[i], no_shape(array, extents[i].length()))),
+            Some(i) => Err(self.damaged(field, records[i], Damage::Extent(no_shape(array, extents[i].length())))),
             None => Ok(()),
         }
     }
@@ -142,14 +142,10 @@ impl Reader {
             shapes.extend(array.shape().iter().map(|dim| dim.or_else(|| dims.next().copied()).unwrap_or_default()));
             if array.nbytes_of(&shapes[start..]) != Some(extent.length()) {
                 let detail = format!("{}: shape {}", no_shape(array, extent.length()), shape_text(&shapes[start..]));
-                return Err(self.bad_extent(field, records[i], detail));
+                return Err(self.damaged(field, records[i], Damage::Extent(detail)));
             }
         }
         Ok(shapes)
-    }
-
-    pub(crate) fn bad_extent(&self, field: FieldIndex, record: u64, detail: String) -> Error {
-        Error::BadExtent { path: self.path().to_owned(), record, field: self.name_of(field), detail }
     }
 }
 

@@ -49,8 +49,7 @@ impl Index {
         let (mut columns, mut by_field) = (Vec::new(), Vec::with_capacity(schema.fields().len()));
         for field in schema.fields() {
             by_field.push((columns.len(), field.kind.parts()));
-            for part in (0..field.kind.parts()).map(Part) {
-                let Some((_, width)) = field.kind.column(part) else { continue };
+            for (part, _, width) in field.kind.columns() {
                 let chunks = groups.remove(&(field.id, part)).unwrap_or_default();
                 let chunks = chunks.into_iter().map(|chunk| ChunkData::new(chunk, source.clone())).collect();
                 let name = format!("{}{}", field.name, field.kind.part_suffix(part));
@@ -75,8 +74,13 @@ impl Index {
         &self.columns
     }
 
-    pub(crate) fn columns_mut(&mut self) -> &mut [Column] {
-        &mut self.columns
+    /// The first record at or after `from` that has an entry in any column; at most `end`.
+    pub(crate) fn first_covered(&self, from: u64, end: u64) -> u64 {
+        let covered = |column: &Column| {
+            let next = column.chunks.partition_point(|data| data.chunk.end_record() <= from);
+            column.chunks.get(next).map(|data| data.chunk.first.max(from))
+        };
+        self.columns.iter().filter_map(covered).min().unwrap_or(end).min(end)
     }
 }
 
@@ -251,6 +255,14 @@ impl Column {
         let after = self.chunks.partition_point(|c| c.chunk.first <= record);
         let found = self.chunks.get(after.checked_sub(1)?)?;
         (record < found.chunk.end_record()).then_some(found)
+    }
+
+    /// The records that have entries, in ranges of at most `most` records.
+    pub(crate) fn windows(&self, most: u64) -> impl Iterator<Item = Range<u64>> {
+        self.chunks.iter().flat_map(move |data| {
+            let (first, end) = (data.chunk.first, data.chunk.end_record());
+            (first..end).step_by(most as usize).map(move |start| start..end.min(start + most))
+        })
     }
 
     /// Whether one chunk holds the entries of all records.

@@ -8,7 +8,6 @@ use crate::format::dictionary::Dictionary;
 use crate::format::layout::Footer;
 use crate::format::layout::hex;
 use crate::format::schema::Field;
-use crate::format::schema::Schema;
 use crate::parallel::pool;
 use crate::read::index::Index;
 use crate::read::mapping::Guarded;
@@ -76,18 +75,16 @@ impl Reader {
         footer: Footer,
     ) -> Result<Self> {
         let commit = opening.load(footer)?;
-        Self::of_commit(path, access, threads, file, commit, |_, _| Ok(()))
+        Self::of_commit(path, access, threads, file, commit)
     }
 
-    /// A reader of a commit that has been found. `mend` may change its columns before they are
-    /// read.
+    /// A reader of a commit that has been found.
     pub(crate) fn of_commit(
         path: &Path,
         access: Access,
         threads: Option<usize>,
         file: Arc<File>,
         commit: Commit,
-        mend: impl FnOnce(&mut Index, &Schema) -> Result<()>,
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
         let Commit { id, footer, directory, document, file_length } = commit;
@@ -115,8 +112,7 @@ impl Reader {
                 (None, Source::File(Arc::clone(&file)), Source::File(Arc::new(random)))
             }
         };
-        let mut index = Index::new(path, &directory, &footer, &document.schema, &source)?;
-        mend(&mut index, &document.schema)?;
+        let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
         let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
         let of = |field: &Field| {
             field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()

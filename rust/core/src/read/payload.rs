@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 
 use crate::codec;
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::dictionary::Dictionary;
 use crate::format::extent::Extent;
@@ -21,6 +22,9 @@ const KEEP: usize = 4 << 20;
 /// Bytes that are copied and then checked at a time. A piece stays in the first-level cache in
 /// between.
 const PIECE: usize = 16 << 10;
+
+/// Bytes of a long payload that are read at a time to compute its CRC.
+const READ: usize = 1 << 20;
 
 thread_local! {
     /// Holds bytes read by system calls until they are decompressed.
@@ -152,6 +156,19 @@ impl Reader {
         })
     }
 
+    /// Continues `crc` over the stored bytes from `at` on, piece by piece, for any length.
+    pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
+        while at < extent.stored {
+            resized(piece, (extent.stored - at).min(READ as u64))?;
+            let place = extent.offset + at;
+            let read = self.inner.file.read_exact_at(piece, place);
+            read.map_err(|e| Error::unreadable(self.path(), &format!("byte {place}"), e))?;
+            crc = crate::format::crc::crc32c_append(crc, piece);
+            at += piece.len() as u64;
+        }
+        Ok(crc)
+    }
+
     pub(crate) fn check_crc(&self, field: FieldIndex, record: u64, extent: &Extent, bytes: &[u8]) -> Result<()> {
         self.compare_crc(field, record, extent.crc, crate::format::crc::crc32c(bytes))
     }
@@ -160,8 +177,7 @@ impl Reader {
         if stored == computed {
             return Ok(());
         }
-        let (path, field) = (self.path().to_owned(), self.name_of(field));
-        Err(Error::Checksum { path, record, field, stored, computed })
+        Err(self.damaged(field, record, Damage::Checksum { stored, computed }))
     }
 
     /// Reads, checks and decompresses a value into `out`, which must have its size.
@@ -213,10 +229,8 @@ impl Reader {
                 text
             })
         };
-        codec::decode(extent.codec, stored, out, dictionary).map_err(|detail| {
-            let (path, field) = (self.path().to_owned(), self.name_of(field));
-            unusable.unwrap_or(Error::BadPayload { path, record, field, detail })
-        })
+        codec::decode(extent.codec, stored, out, dictionary)
+            .map_err(|detail| unusable.unwrap_or_else(|| self.damaged(field, record, Damage::Compressed(detail))))
     }
 
     /// The errors of the damaged dictionaries of all fields.

@@ -52,7 +52,12 @@ impl Reader {
 
     /// Asks the kernel to read one payload.
     pub(crate) fn ask(&self, extent: &Extent) {
-        sys::will_need(&self.inner.file, extent.offset, extent.stored, self.inner.advice);
+        self.ask_range(extent.offset, extent.stored);
+    }
+
+    /// Asks the kernel to read a part of the file.
+    pub(crate) fn ask_range(&self, offset: u64, length: u64) {
+        sys::will_need(&self.inner.file, offset, length, self.inner.advice);
     }
 
     pub(crate) fn ask_all(&self, extents: &[Extent]) {

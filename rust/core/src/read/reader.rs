@@ -1,17 +1,19 @@
 //! `Reader`: a file as of one commit. Never writes to the file.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::layout::FORMAT_VERSION;
 use crate::format::schema::{FieldIndex, Schema};
-use crate::read::index::Column;
+use crate::read::index::{Column, Index};
 use crate::read::mapping::Mapping;
 use crate::read::snapshot::{Access, Snapshot, SnapshotId};
 use crate::read::source::Source;
@@ -20,7 +22,7 @@ use crate::sys::sigbus;
 /// A snapshot of a file. Clones are cheap and share it; any number of threads may read.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    pub(crate) inner: Arc<Snapshot>,
+    pub(super) inner: Arc<Snapshot>,
 }
 
 impl Reader {
@@ -107,6 +109,30 @@ impl Reader {
         })
     }
 
+    /// The open file, for reads by system calls.
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.inner.file
+    }
+
+    /// Where batches in random order are read from.
+    pub(crate) fn source(&self) -> &Source {
+        &self.inner.random
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.inner.index
+    }
+
+    /// The offset that payloads lie below.
+    pub(crate) fn data_end(&self) -> u64 {
+        self.inner.footer.offset
+    }
+
+    /// Checks that the file is unchanged, after a read by a system call that no checksum covers.
+    pub(crate) fn check_after_read(&self) -> Result<()> {
+        self.inner.seal.check_after(&self.inner.file)
+    }
+
     pub(crate) fn kind(&self, field: FieldIndex) -> &FieldType {
         &self.schema()[field].kind
     }
@@ -156,6 +182,11 @@ impl Reader {
 
     pub(crate) fn name_of(&self, field: FieldIndex) -> String {
         self.schema()[field].name.clone()
+    }
+
+    /// The error for a damaged value.
+    pub fn damaged(&self, field: FieldIndex, record: u64, damage: Damage) -> Error {
+        Error::Value { path: self.path().to_owned(), record, field: self.name_of(field), damage }
     }
 
     pub(crate) fn missing(&self, field: FieldIndex, record: u64) -> Error {

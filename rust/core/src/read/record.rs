@@ -1,5 +1,6 @@
 //! `Datum`: the value of one field of one record, of any type.
 
+use crate::error::damage::Damage;
 use crate::format::list::ListItem;
 use crate::format::list::list_items;
 use crate::format::list::list_numbers;
@@ -88,9 +89,7 @@ impl Reader {
                 return Ok(None);
             }
             let bytes = self.read_checked(field, records[i], extent)?;
-            let bad =
-                |_| Error::BadString { path: self.path().to_owned(), record: records[i], field: self.name_of(field) };
-            String::from_utf8(bytes).map(Some).map_err(bad)
+            String::from_utf8(bytes).map(Some).map_err(|_| self.damaged(field, records[i], Damage::Text))
         };
         extents.iter().enumerate().map(text).collect()
     }
@@ -149,18 +148,11 @@ impl Reader {
         read.map_err(|e| self.failed_read(field, record, e))?;
         Ok(bytes)
     }
-}
-
-impl Reader {
-    /// The error for a list that cannot be decoded although its checksum is right.
-    pub fn bad_list(&self, field: FieldIndex, record: u64, detail: String) -> Error {
-        Error::BadList { path: self.path().to_owned(), record, field: self.name_of(field), detail }
-    }
 
     /// The positions of the items of a list whose payload is `bytes`.
     ///
     /// # Errors
-    /// [`Error::BadList`]; a field of another type.
+    /// [`Damage::List`]; a field of another type.
     pub fn items(&self, field: FieldIndex, record: u64, bytes: &[u8]) -> Result<Vec<ListItem>> {
         match self.kind(field) {
             FieldType::List(kind) => match **kind {
@@ -170,7 +162,7 @@ impl Reader {
                 }),
                 _ => list_items(kind, bytes),
             }
-            .map_err(|detail| self.bad_list(field, record, detail)),
+            .map_err(|detail| self.damaged(field, record, Damage::List(detail))),
             _ => Err(self.wrong_type(field, "it holds no lists")),
         }
     }

@@ -37,31 +37,31 @@ pub struct SnapshotId {
 }
 
 #[derive(Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) path: PathBuf,
-    pub(crate) access: Access,
-    pub(crate) threads: usize,
-    pub(crate) id: FileId,
-    pub(crate) footer: Footer,
-    pub(crate) document: Document,
-    pub(crate) file_length: u64,
-    pub(crate) index: Index,
+pub(super) struct Snapshot {
+    pub(super) path: PathBuf,
+    pub(super) access: Access,
+    pub(super) threads: usize,
+    pub(super) id: FileId,
+    pub(super) footer: Footer,
+    pub(super) document: Document,
+    pub(super) file_length: u64,
+    pub(super) index: Index,
     /// Copies of columns that are not one chunk of a mapping; each is made once.
-    pub(crate) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
+    pub(super) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
     /// For each field the dictionaries that its payloads may need.
-    pub(crate) dictionaries: Vec<Vec<Dictionary>>,
+    pub(super) dictionaries: Vec<Vec<Dictionary>>,
     /// For the size check, for advice, and for sequential reads.
-    pub(crate) file: Arc<File>,
+    pub(super) file: Arc<File>,
     /// For views: of single records and columns, and of batches in random order.
-    pub(crate) views: Option<[Arc<Mapping>; 2]>,
+    pub(super) views: Option<[Arc<Mapping>; 2]>,
     /// For batches in random order: the kernel reads only the bytes requested.
-    pub(crate) random: Source,
+    pub(super) random: Source,
     /// Checks that the file is still the one that was opened.
-    pub(crate) seal: Arc<Seal>,
+    pub(super) seal: Arc<Seal>,
     /// [`sys::blocks_read`] at the last batch.
-    pub(crate) blocks_seen: AtomicI64,
+    pub(super) blocks_seen: AtomicI64,
     /// The most bytes that one call for advice covers.
-    pub(crate) advice: u64,
+    pub(super) advice: u64,
     /// The payloads that need no further check.
-    pub(crate) seen: Seen,
+    pub(super) seen: Seen,
 }

@@ -13,9 +13,6 @@ use crate::format::directory::decode_directory;
 use crate::format::layout::{FileId, Footer, PAGE, decode_superblock, u64_at};
 use crate::format::metadata::Document;
 
-/// The most file ids to try. Ids that occur in the most footers come first.
-const MOST_IDS: usize = 16;
-
 /// Notes to the user about the file's structure, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Notes(pub(crate) Vec<String>);
@@ -42,7 +39,7 @@ pub(crate) fn kept<T>(read: Result<T>) -> Result<Option<T>> {
 }
 
 /// Finds the file's id, the newest whole commit, and notes on the search. The id comes from the
-/// superblock or from footers.
+/// superblock, or else from most of the footers.
 ///
 /// # Errors
 /// The file has neither superblock nor footers, or a read fails.
@@ -78,20 +75,15 @@ pub(crate) fn find(path: &Path, file: &Arc<File>, control: &dyn Control) -> Resu
         }
         Ok(None::<()>)
     })?;
-    let mut ids: Vec<((u64, u64), FileId)> = seen.into_iter().map(|(id, seen)| (seen, id)).collect();
-    ids.sort_unstable_by(|a, b| b.cmp(a));
-    for (_, id) in ids.iter().take(MOST_IDS) {
-        if own.as_ref().is_some_and(|(own, ..)| own == id) {
-            return Ok(own);
-        }
-        if let Some(mut found) = of_id(*id, control)? {
-            if said.as_ref().is_ok_and(|said| said != id) {
-                found.2.say(format!("{}: page 0 is that of another file than the commits", path.display()));
-            }
-            return Ok(Some(found));
-        }
+    let Some((id, _)) = seen.into_iter().max_by_key(|&(_, seen)| seen) else { return said.map(|_| None) };
+    if own.as_ref().is_some_and(|(own, ..)| *own == id) {
+        return Ok(own);
     }
-    if ids.is_empty() { said.map(|_| None) } else { Ok(None) }
+    let Some(mut found) = of_id(id, control)? else { return Ok(own) };
+    if said.is_ok_and(|said| said != id) {
+        found.2.say(format!("{}: page 0 belongs to another file than the commits", path.display()));
+    }
+    Ok(Some(found))
 }
 
 /// The commit from which a damaged file is read.

@@ -2,7 +2,6 @@
 //! `file` and `image`.
 
 pub(crate) mod find_whole;
-pub(crate) mod mend_index;
 pub(crate) mod salvage;
 pub(crate) mod verify;
 pub(crate) mod verify_values;

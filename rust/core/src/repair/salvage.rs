@@ -19,11 +19,11 @@ use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::format::layout::Footer;
 use crate::format::metadata::Document;
-use crate::format::schema::{FieldIndex, Schema};
+use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::read::snapshot::Access;
-use crate::repair::find_whole::{Notes, Search, State, find, kept};
-use crate::repair::mend_index::{Mender, OlderChunks};
+use crate::repair::find_whole::{Notes, State, find};
+use crate::repair::verify::{Depth, Verifier};
 use crate::sys::files::open_regular;
 
 /// Records whose extents are looked up at once.
@@ -58,8 +58,7 @@ pub struct Salvage {
 }
 
 impl Salvage {
-    /// Finds the newest commit with a readable footer, directory and metadata. Damaged index blocks
-    /// are restored from older commits where possible.
+    /// Finds the newest commit with a readable footer, directory and metadata.
     ///
     /// Does not read payloads: [`Salvage::check`] does.
     ///
@@ -77,52 +76,36 @@ impl Salvage {
             Err(error) => notes.add(&error),
         }
         let Some((id, state, more)) = find(path, &file, control)? else {
-            let detail = "no commit is left whose footer, directory and metadata can be read".to_owned();
+            let detail = "no commit has a readable footer, directory and metadata".to_owned();
             return Err(never.unwrap_or(Error::NothingLeft { path: path.to_owned(), detail }));
         };
         for note in more.0 {
             notes.say(note);
         }
         let opening = Opening::with_id(path, file.as_ref(), id)?;
-        let mut search = Search { path, file: &file, opening: &opening, control };
         let State { footer, directory, mut document, borrowed, records, newest } = state;
         if let Some(error) = never {
             notes.add(&error);
         }
         if opened.is_some_and(|commit| commit != footer.commit) {
-            notes.say(format!("readers find another commit, the newest that is whole is commit {}", footer.commit));
+            notes.say(format!("readers find another commit; the newest whole commit is {}", footer.commit));
         }
         if opening.has_damaged_slot() {
             let path = path.display();
-            notes.say(format!("{path}: a slot of page 0 is damaged: if there was a later commit, it can not tell"));
+            notes.say(format!("{path}: a slot of page 0 is damaged, so a later commit may be lost"));
         }
         let unknown = opening.sealed().is_some_and(|sealed| sealed > newest);
         let mut losses = Vec::new();
         if records > footer.records {
-            let why = format!("of the commits behind commit {} the index is lost", footer.commit);
+            let why = format!("the index of the commits after commit {} is lost", footer.commit);
             losses.push(Loss { records: footer.records..records, field: None, why });
         }
         let dictionaries = good_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
         let dictionaries = dictionaries.into_iter().map(|(good, all)| (!all || borrowed).then_some(good)).collect();
-        let (at, file_length) = (footer, opening.length);
+        let file_length = opening.length;
         let commit = Commit { id, footer, directory, document, file_length };
-        let older = OlderChunks::new(|each| {
-            let mut before = search.before(&at)?;
-            while let Some(footer) = before {
-                if let Some(directory) = kept(search.opening.directory(&footer))? {
-                    each(&footer, &directory);
-                }
-                before = search.before(&footer)?;
-            }
-            Ok(())
-        });
-        let mut mender = Mender { path, file: &file, older, losses: Vec::new(), mended: Vec::new() };
-        let mend = |index: &mut crate::read::index::Index, schema: &Schema| mender.mend(index, schema);
-        let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit, mend)?;
-        let Mender { losses: of_blocks, mended, .. } = mender;
-        for note in mended {
-            notes.say(note);
-        }
+        let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit)?;
+        let of_blocks = lost_entries(&reader)?;
         let lost = runs(of_blocks.iter().map(|loss| loss.records.clone()).collect());
         losses.extend(of_blocks);
         let records = records.max(footer.records);
@@ -138,23 +121,20 @@ impl Salvage {
     pub fn check(&mut self, control: &dyn Control) -> Result<()> {
         let done = Arc::new(AtomicU64::new(0));
         let reader = self.reader.clone();
+        let verifier = Verifier { reader: reader.clone(), depth: Depth::Checksums };
         let mut damaged = Vec::new();
         for (field, definition) in reader.schema().iter() {
             if !definition.kind.has_payloads() {
                 continue;
             }
-            let windows = reader.main_column(field).chunks.iter().flat_map(|data| {
-                let (first, end) = (data.chunk.first, data.chunk.end_record());
-                (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
-            });
-            for window in windows {
+            for window in reader.main_column(field).windows(WINDOW) {
                 let mut note = |error: &Error| damaged.extend(loss_of(error));
                 let mut wanted = Vec::new();
                 for run in self.kept_in(window) {
-                    wanted.extend(reader.readable_extents(field, run, &mut note)?);
+                    wanted.extend(verifier.readable_extents(field, run, &mut note)?);
                 }
                 self.check_dictionaries(field, &wanted, &mut damaged)?;
-                let found = reader.verify_payloads(field, wanted, false, &done, control)?;
+                let found = verifier.check_payloads(field, wanted, &done, control)?;
                 damaged.extend(found.errors.iter().filter_map(loss_of));
             }
         }
@@ -172,10 +152,10 @@ impl Salvage {
         let mut head = Vec::new();
         for (record, extent) in wanted.iter().filter(|(_, extent)| extent.codec == Codec::Zstd) {
             head.resize(extent.stored.min(FRAME_HEADER) as usize, 0);
-            let read = self.reader.inner.file.read_at(&mut head, extent.offset);
+            let read = self.reader.file().read_at(&mut head, extent.offset);
             read.map_err(|e| Error::io(self.reader.path(), e))?;
             if let Some(id) = zstd_safe::get_dict_id_from_frame(&head).filter(|id| !good.contains(&id.get())) {
-                let why = format!("its dictionary {id} is damaged, or where it lies is lost");
+                let why = format!("its dictionary {id} is damaged or lost");
                 let field = Some(self.reader.name_of(field));
                 damaged.push(Loss { records: *record..record + 1, field, why });
             }
@@ -233,6 +213,22 @@ impl Salvage {
         }
         kept
     }
+}
+
+/// The records whose entries lie in a damaged block of the index.
+fn lost_entries(reader: &Reader) -> Result<Vec<Loss>> {
+    let mut losses = Vec::new();
+    for (field, definition) in reader.schema().iter() {
+        for (part, ..) in definition.kind.columns() {
+            let Some(column) = reader.index().column(field, part) else { continue };
+            for data in &column.chunks {
+                for (records, error) in data.damaged_blocks(reader.path(), column.name())? {
+                    losses.push(Loss { records, field: Some(definition.name.clone()), why: error.coded() });
+                }
+            }
+        }
+    }
+    Ok(losses)
 }
 
 fn loss_of(error: &Error) -> Option<Loss> {

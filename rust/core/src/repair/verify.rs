@@ -1,18 +1,18 @@
 //! `Report`: the check of every checksum in a file.
 
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::control::Control;
+use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
 use crate::parallel::pool::Pool;
-use crate::read::payload::resized;
 use crate::read::reader::Reader;
-use crate::repair::verify_values::{Found, Memory};
+use crate::repair::verify_values::{Found, Memory, check_columns, check_value};
 
 /// The result of checking a whole file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,36 +60,44 @@ pub(crate) struct Checked {
 pub const MAX_ERRORS: usize = 1000;
 /// Records whose extents are looked up at once.
 const WINDOW: u64 = 16 << 10;
-const PIECE: usize = 1 << 20;
+/// Bytes of payloads that a thread checks at a time.
+const GROUP: u64 = 1 << 20;
 
-impl Reader {
-    /// Reads every index block and every payload and checks their CRCs, on all threads, by system
-    /// calls.
-    ///
-    /// Reports the bytes done so far. Damage goes into the report and is not an error.
-    ///
-    /// # Errors
-    /// Failed reads (a truncated file, a bad disk) and interrupts.
-    pub fn verify(&self, control: &dyn Control) -> Result<Report> {
-        self.verify_as(false, control)
-    }
+/// What [`verify`] checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Every index block and every payload against its CRC.
+    Checksums,
+    /// The values too. Images must decode completely and have their recorded size. Compressed
+    /// values must decompress. Texts must be UTF-8, JSON must parse, lists must be well-formed, and
+    /// bools must be 0 or 1. Each thread holds one value at a time.
+    Values,
+}
 
-    /// As [`Reader::verify`], and also checks the values. Images must decode completely and have
-    /// their recorded size. Compressed values must decompress. Texts must be UTF-8, JSON must
-    /// parse, lists must be well-formed, and bools must be 0 or 1.
-    ///
-    /// Each thread holds one value at a time.
-    ///
-    /// # Errors
-    /// As [`Reader::verify`]. A value that does not fit into memory goes into the report.
-    pub fn verify_deep(&self, control: &dyn Control) -> Result<Report> {
-        self.verify_as(true, control)
-    }
+/// Reads the whole file and checks it, on all threads, by system calls.
+///
+/// Reports the bytes done so far. Damage goes into the report and is not an error, and so does a
+/// value that does not fit into memory.
+///
+/// # Errors
+/// Failed reads (a truncated file, a bad disk) and interrupts.
+pub fn verify(reader: &Reader, depth: Depth, control: &dyn Control) -> Result<Report> {
+    Verifier { reader: reader.clone(), depth }.report(control)
+}
 
-    fn verify_as(&self, deep: bool, control: &dyn Control) -> Result<Report> {
-        self.check_file()?;
-        let mut report = Report { records: self.len(), ..Report::default() };
-        let key = self.schema().find(KEY).filter(|&key| *self.kind(key) == FieldType::String);
+/// Checks the values of one snapshot.
+#[derive(Debug, Clone)]
+pub(crate) struct Verifier {
+    pub reader: Reader,
+    pub depth: Depth,
+}
+
+impl Verifier {
+    fn report(&self, control: &dyn Control) -> Result<Report> {
+        let reader = &self.reader;
+        reader.check_file()?;
+        let mut report = Report { records: reader.len(), ..Report::default() };
+        let key = reader.schema().find(KEY).filter(|&key| *reader.kind(key) == FieldType::String);
         let mut more = 0_u64;
         let mut note = |report: &mut Report, error: &Error| {
             if report.errors.len() >= MAX_ERRORS {
@@ -98,42 +106,36 @@ impl Reader {
             }
             report.errors.push(error.coded());
             if let Some((record, field)) = error.place() {
-                let key = key.and_then(|key| self.strings(key, &self.records(&[record]).ok()?).ok()?.pop().flatten());
+                let key =
+                    key.and_then(|key| reader.strings(key, &reader.records(&[record]).ok()?).ok()?.pop().flatten());
                 let (field, error) = (field.to_owned(), error.coded());
                 report.damaged.push(DamagedValue { record, field, key, error });
             }
         };
         // The index first: columns with damaged blocks are reported here, once, and skipped below.
-        for column in self.inner.index.columns() {
+        for column in reader.index().columns() {
             for data in &column.chunks {
-                for error in data.damaged_blocks(self.path(), column.name()) {
-                    if error.is_of_the_file() {
-                        return Err(error);
-                    }
+                for (_, error) in data.damaged_blocks(reader.path(), column.name())? {
                     note(&mut report, &error);
                 }
             }
         }
-        for error in self.damaged_dictionaries() {
+        for error in reader.damaged_dictionaries() {
             note(&mut report, &error);
         }
-        if deep {
-            self.check_columns(|error| note(&mut report, error))?;
+        if self.depth == Depth::Values {
+            check_columns(reader, |error| note(&mut report, error))?;
         }
         let done = Arc::new(AtomicU64::new(0));
-        for (field, definition) in self.schema().iter() {
+        for (field, definition) in reader.schema().iter() {
             if !definition.kind.has_payloads() {
                 continue;
             }
             // Records that no chunk covers have nothing to check, and a damaged footer may claim
             // any number of them.
-            let windows = self.main_column(field).chunks.iter().flat_map(|data| {
-                let (first, end) = (data.chunk.first, data.chunk.end_record());
-                (first..end).step_by(WINDOW as usize).map(move |start| start..end.min(start + WINDOW))
-            });
-            for window in windows {
+            for window in reader.main_column(field).windows(WINDOW) {
                 let wanted = self.readable_extents(field, window, |error| note(&mut report, error))?;
-                let found = self.verify_payloads(field, wanted, deep, &done, control)?;
+                let found = self.check_payloads(field, wanted, &done, control)?;
                 report.decoded += found.decoded;
                 report.undecoded += found.undecoded;
                 for error in &found.errors {
@@ -143,7 +145,7 @@ impl Reader {
         }
         report.bytes = done.load(Ordering::Relaxed);
         if more > 0 {
-            report.errors.push(format!("{}: {more} more damaged places are not listed", self.path().display()));
+            report.errors.push(format!("{}: {more} more damaged places are not listed", reader.path().display()));
         }
         Ok(report)
     }
@@ -153,18 +155,18 @@ impl Reader {
     pub(crate) fn readable_extents(
         &self,
         field: FieldIndex,
-        window: std::ops::Range<u64>,
+        window: Range<u64>,
         mut note: impl FnMut(&Error),
     ) -> Result<Vec<(u64, Extent)>> {
-        let records = self.run(window)?;
-        if let Ok(extents) = self.extents(field, &records) {
+        let records = self.reader.run(window)?;
+        if let Ok(extents) = self.reader.extents(field, &records) {
             return Ok(records.iter().copied().zip(extents).collect());
         }
         let mut good = Vec::new();
         for &record in &*records {
-            match self.extent(field, record) {
+            match self.reader.extent(field, record) {
                 Ok(extent) => good.push((record, extent)),
-                Err(error @ Error::BadExtent { .. }) => note(&error),
+                Err(error @ Error::Value { damage: Damage::Extent(_), .. }) => note(&error),
                 Err(error) if error.is_of_the_file() => return Err(error),
                 Err(_) => {} // a damaged block, already reported
             }
@@ -172,12 +174,19 @@ impl Reader {
         Ok(good)
     }
 
-    /// Checks the CRCs of payloads on all threads; with `deep`, also their values.
-    pub(crate) fn verify_payloads(
+    fn check_payload(&self, field: FieldIndex, record: u64, extent: &Extent, memory: &mut Memory) -> Result<Found> {
+        if self.depth == Depth::Values {
+            return check_value(&self.reader, field, record, extent, memory);
+        }
+        let crc = self.reader.read_crc(extent, 0, 0, &mut memory.stored)?;
+        self.reader.compare_crc(field, record, extent.crc, crc).map(|()| Found::default())
+    }
+
+    /// Checks payloads on all threads.
+    pub(crate) fn check_payloads(
         &self,
         field: FieldIndex,
         wanted: Vec<(u64, Extent)>,
-        deep: bool,
         done: &Arc<AtomicU64>,
         control: &dyn Control,
     ) -> Result<Checked> {
@@ -185,7 +194,7 @@ impl Reader {
         let (mut first, mut bytes) = (0, 0);
         for (i, (_, extent)) in wanted.iter().enumerate() {
             bytes += extent.stored;
-            if bytes >= PIECE as u64 || i + 1 == wanted.len() {
+            if bytes >= GROUP || i + 1 == wanted.len() {
                 groups.push(first..i + 1);
                 (first, bytes) = (i + 1, 0);
             }
@@ -196,7 +205,7 @@ impl Reader {
             (self.clone(), Arc::clone(&checked), Arc::clone(done), Arc::clone(&stop));
         Pool::current().run(
             groups.len(),
-            self.threads(),
+            self.reader.threads(),
             &|| {
                 control.report(done.load(Ordering::Relaxed));
                 stop.fetch_or(control.is_stopped(), Ordering::Relaxed);
@@ -208,17 +217,11 @@ impl Reader {
                     if stopped.load(Ordering::Relaxed) {
                         return Ok(());
                     }
-                    let outcome = if deep {
-                        this.check_value(field, *record, extent, &mut memory)
-                    } else {
-                        let crc = this.read_crc(extent, 0, 0, &mut memory.stored);
-                        let compared = crc.and_then(|crc| this.compare_crc(field, *record, extent.crc, crc));
-                        compared.map(|()| Found::default())
-                    };
+                    let outcome = this.check_payload(field, *record, extent, &mut memory);
                     // Names the value in the error: other values may be smaller.
                     let outcome = outcome.map_err(|error| match error {
                         Error::Memory { bytes } => {
-                            let (path, field) = (this.path().to_owned(), this.name_of(field));
+                            let (path, field) = (this.reader.path().to_owned(), this.reader.name_of(field));
                             Error::TooLarge { path, record: *record, field, bytes }
                         }
                         error => error,
@@ -246,18 +249,5 @@ impl Reader {
         damaged.sort_by_key(|(record, _)| *record);
         checked.errors = damaged.into_iter().map(|(_, error)| error).collect();
         Ok(checked)
-    }
-
-    /// Continues `crc` over the stored bytes from `at` on, piece by piece, for any length.
-    pub(crate) fn read_crc(&self, extent: &Extent, mut at: u64, mut crc: u32, piece: &mut Vec<u8>) -> Result<u32> {
-        while at < extent.stored {
-            resized(piece, (extent.stored - at).min(PIECE as u64))?;
-            let place = extent.offset + at;
-            let read = self.inner.file.read_exact_at(piece, place);
-            read.map_err(|e| Error::unreadable(self.path(), &format!("byte {place}"), e))?;
-            crc = crate::format::crc::crc32c_append(crc, piece);
-            at += piece.len() as u64;
-        }
-        Ok(crc)
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use fastrecord_core::Error;
+use fastrecord_core::{Damage, Error};
 use serde_json::Value as Json;
 
 use super::{EXTENTS, u32_at, u64_at};
@@ -39,7 +39,9 @@ impl Place {
             (Self::Block(_, column, first, last), Error::Corrupt { part, .. }) => {
                 part.ends_with(&format!(" of field {column}, records {first} to {last}"))
             }
-            (Self::Payload(name, number), Error::Checksum { record, field, .. }) => (field, record) == (name, number),
+            (Self::Payload(name, number), Error::Value { record, field, damage: Damage::Checksum { .. }, .. }) => {
+                (field, record) == (name, number)
+            }
             _ => false,
         }
     }

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use fastrecord_core::{
-    Access, Column, Copier, Error, FieldType, Reader, Result, Schema, Storage, Value, Writer, WriterOptions,
+    Access, Column, Copier, Depth, Error, FieldType, Reader, Result, Schema, Storage, Value, Writer, WriterOptions,
+    verify,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -44,7 +45,7 @@ pub fn content_of(reader: &Reader) -> Content {
 pub fn recovered(path: &Path, access: Access) -> Option<(u64, Content)> {
     match Reader::open(path, access, Some(1)) {
         Ok(reader) => {
-            assert_eq!(reader.verify(&|| false).unwrap().errors, [""; 0]);
+            assert_eq!(verify(&reader, Depth::Checksums, &|| false).unwrap().errors, [""; 0]);
             Some((reader.snapshot().commit, content_of(&reader)))
         }
         Err(Error::NoCommit { .. } | Error::NotFrec { .. }) => None,

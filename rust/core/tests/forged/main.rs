@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{EXTENTS, Forge, VALUES, folder, never, options};
-use fastrecord_core::{Access, Error, Mode, Reader, Verify, Writer};
+use fastrecord_core::{Access, Depth, Error, Mode, Reader, Verify, Writer, verify};
 use tempfile::TempDir;
 
 /// The largest block of memory requested at once.
@@ -90,7 +90,7 @@ fn take_all(path: &Path) -> Vec<String> {
                 }
             }
         }
-        match reader.verify(&|| false) {
+        match verify(&reader, Depth::Checksums, &|| false) {
             Ok(report) => errors.extend(report.errors),
             Err(error) => errors.push(error.to_string()),
         }

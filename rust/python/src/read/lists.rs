@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastrecord_core::{DType, FieldIndex, FieldType, ListItem, Records, Verify};
+use fastrecord_core::{DType, Damage, FieldIndex, FieldType, ListItem, Records, Verify};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
@@ -98,6 +98,6 @@ impl<'py> Builder<'_, 'py> {
     }
 
     fn bad(&self, detail: &str) -> PyErr {
-        to_py(self.state.reader.bad_list(self.field, self.record, detail.to_owned()))
+        to_py(self.state.reader.damaged(self.field, self.record, Damage::List(detail.to_owned())))
     }
 }

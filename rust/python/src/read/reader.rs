@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, Error, FieldIndex, Reader as CoreReader, Verify, hex};
+use fastrecord_core::{Access, ColumnBytes, Depth, Error, FieldIndex, Reader as CoreReader, Verify, hex, verify};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -334,7 +334,7 @@ impl Reader {
         let total = reader.bytes();
         follow(py)?;
         let report = with_progress(py, progress.as_ref(), Some(total), |control| {
-            if deep { reader.verify_deep(control) } else { reader.verify(control) }
+            verify(reader, if deep { Depth::Values } else { Depth::Checksums }, control)
         });
         let report = delivered(py, report)?;
         report_dict(py, report, reader.tail_bytes())

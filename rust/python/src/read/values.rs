@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use fastrecord_core::memory::room;
-use fastrecord_core::{ArrayType, DType, Datum, FieldIndex, FieldType, Reader as CoreReader, Records, Spares, Verify};
+use fastrecord_core::{
+    ArrayType, DType, Damage, Datum, FieldIndex, FieldType, Reader as CoreReader, Records, Spares, Verify,
+};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,7 +14,7 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use crate::convert::arrays::{array_of, array_over, new_array, number, stacked};
 use crate::convert::buffers::{BatchMemory, Bytes, export, slice, with_writable};
 use crate::convert::indices::from_json;
-use crate::error::{CorruptFileError, to_py, without_gil};
+use crate::error::{to_py, without_gil};
 use crate::read::batch::{Payloads, Values};
 use crate::read::lists::{list_owned, lists_of};
 use crate::read::ragged::Arrays;
@@ -66,9 +68,7 @@ impl State {
             if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyRecursionError>(py) {
                 return error;
             }
-            let (path, name) = (self.reader.path().display(), &self.reader.schema()[field].name);
-            let message = format!("{path}: record {record}, field {name}: not valid JSON: {} [FR308]", error.value(py));
-            CorruptFileError::new_err(message)
+            to_py(self.reader.damaged(field, record, Damage::Json(error.value(py).to_string())))
         })
     }
 
