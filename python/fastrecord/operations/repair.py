@@ -58,7 +58,7 @@ class RepairSummary:
         unknown: Whether a later commit with an unknown number of records is lost.
         commit: The commit of the damaged file whose records were saved.
         complete: Whether the packing of `out` is marked as complete, as in that commit.
-        notes: Parts of the file's structure that are damaged, or were taken from an older commit.
+        notes: Parts of the file's structure that are damaged.
         values: What is lost, in record order; the first 1,000.
         lost_list: The file that lists all lost values, one JSON object a line; None if nothing is
             lost.
@@ -98,11 +98,10 @@ def repair(
     """Copy the intact records of a damaged file into a new one, in order, and list the others.
 
     The repair uses the newest commit with a readable footer, directory and metadata. Each of its
-    records is saved whole, as stored, or is lost: one damaged value is enough. Damaged index blocks
-    are taken from older commits that still have them. The new file's metadata also lists the losses
-    under `repairs`: each repair adds a dict with `lost`, `records` (the number before), `runs` (the
-    first 1,000 runs of lost records, as [first, last]), `commit`, `unknown` and `fastrecord` (the
-    version).
+    records is saved whole, as stored, or is lost: one damaged value is enough. The new file's metadata
+    also lists the losses under `repairs`: each repair adds a dict with `lost`, `records` (the
+    number before), `runs` (the first 1,000 runs of lost records, as [first, last]), `commit`,
+    `unknown` and `fastrecord` (the version).
 
     Args:
         path: The damaged file. It is only read.

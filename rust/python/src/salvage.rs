@@ -62,7 +62,7 @@ impl Salvage {
         self.core.losses().iter().map(row).collect()
     }
 
-    /// Damage to the file's structure, and parts taken from an older commit.
+    /// Damage to the file's structure.
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.core.notes().to_vec()

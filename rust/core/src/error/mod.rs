@@ -181,9 +181,9 @@ impl Error {
     #[must_use]
     pub fn place(&self) -> Option<(u64, &str)> {
         match self {
-            Self::Value { record, field, .. } | Self::TooLarge { record, field, .. } | Self::Missing { record, field, .. } => {
-                Some((*record, field))
-            }
+            Self::Value { record, field, .. }
+            | Self::TooLarge { record, field, .. }
+            | Self::Missing { record, field, .. } => Some((*record, field)),
             _ => None,
         }
     }

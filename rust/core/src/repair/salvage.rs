@@ -173,7 +173,7 @@ impl Salvage {
         &self.losses
     }
 
-    /// Damage to the file's structure, and parts taken from elsewhere.
+    /// Damage to the file's structure.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
