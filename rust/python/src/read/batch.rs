@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PySlice, PyString};
 use crate::convert::buffers::slice;
 use crate::convert::indices::int64_array;
 use crate::error::to_py;
-use crate::read::values::State;
+use crate::read::state::State;
 
 /// The values of one field of a batch.
 pub(crate) enum Values {

@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PyString};
 use crate::convert::arrays::{array_over, number};
 use crate::convert::buffers::{Bytes, export, slice};
 use crate::error::{to_py, without_gil};
-use crate::read::values::State;
+use crate::read::state::State;
 
 /// Parses a list payload. Numbers, text and JSON become Python objects; bytes become memoryviews;
 /// arrays become read-only arrays.

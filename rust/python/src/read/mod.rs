@@ -9,5 +9,6 @@ pub(crate) mod out;
 pub(crate) mod ragged;
 pub(crate) mod reader;
 pub(crate) mod reopen;
-pub(crate) mod values;
+pub(crate) mod state;
+
 pub(crate) mod verify_report;

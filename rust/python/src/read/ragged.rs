@@ -12,7 +12,7 @@ use crate::convert::arrays::{array_over, new_array};
 use crate::convert::buffers::{Bytes, export, with_writable};
 use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
-use crate::read::values::State;
+use crate::read::state::State;
 
 /// The buffer of a batch's arrays, and offset and length of each; `None` for a missing value.
 type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);

@@ -20,7 +20,7 @@ use crate::read::compression::stored_dict;
 use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
-use crate::read::values::{State, value, values_of};
+use crate::read::state::{State, value, values_of};
 use crate::read::verify_report::report_dict;
 
 /// Read a file as of its newest commit at the time of opening. Later appends are invisible until
