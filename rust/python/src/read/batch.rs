@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PySlice, PyString};
 use crate::convert::buffers::slice;
 use crate::convert::indices::int64_array;
 use crate::error::to_py;
-use crate::read::state::State;
+use crate::read::state::ReaderState;
 
 /// The values of one field of a batch.
 pub(crate) enum Values {
@@ -28,7 +28,7 @@ pub(crate) enum Values {
 /// of N str, and JSON values a list of N objects.
 #[pyclass(module = "fastrecord", frozen, mapping)]
 pub(crate) struct Batch {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<ReaderState>,
     pub(crate) records: Records<'static>,
     pub(crate) fields: Vec<(String, Values)>,
 }

@@ -9,13 +9,13 @@ use pyo3::types::{PyList, PyString};
 use crate::convert::arrays::{array_over, number};
 use crate::convert::buffers::{Bytes, export, slice};
 use crate::error::{to_py, without_gil};
-use crate::read::state::State;
+use crate::read::state::ReaderState;
 
 /// Parses a list payload. Numbers, text and JSON become Python objects; bytes become memoryviews;
 /// arrays become read-only arrays.
 pub(crate) fn list_owned<'py>(
     py: Python<'py>,
-    state: &State,
+    state: &ReaderState,
     field: FieldIndex,
     item: &FieldType,
     record: u64,
@@ -30,7 +30,7 @@ pub(crate) fn list_owned<'py>(
 /// Reads the lists of many records.
 pub(crate) fn lists_of<'py>(
     py: Python<'py>,
-    state: &State,
+    state: &ReaderState,
     field: FieldIndex,
     item: &FieldType,
     records: &Records<'_>,
@@ -52,7 +52,7 @@ pub(crate) fn lists_of<'py>(
 }
 
 struct Builder<'a, 'py> {
-    state: &'a State,
+    state: &'a ReaderState,
     field: FieldIndex,
     record: u64,
     view: &'a Bound<'py, PyAny>,

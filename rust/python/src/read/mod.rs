@@ -10,5 +10,4 @@ pub(crate) mod ragged;
 pub(crate) mod reader;
 pub(crate) mod reopen;
 pub(crate) mod state;
-
 pub(crate) mod verify_report;

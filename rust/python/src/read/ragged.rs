@@ -12,7 +12,7 @@ use crate::convert::arrays::{array_over, new_array};
 use crate::convert::buffers::{Bytes, export, with_writable};
 use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
-use crate::read::state::State;
+use crate::read::state::{Place, ReaderState};
 
 /// The buffer of a batch's arrays, and offset and length of each; `None` for a missing value.
 type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);
@@ -24,7 +24,7 @@ type Places = (Py<PyAny>, Vec<Option<(u64, u64)>>);
 /// after the reader is closed.
 #[pyclass(module = "fastrecord", frozen, sequence)]
 pub(crate) struct Arrays {
-    state: Arc<State>,
+    state: Arc<ReaderState>,
     field: FieldIndex,
     array: ArrayType,
     records: Records<'static>,
@@ -37,16 +37,16 @@ pub(crate) struct Arrays {
 impl Arrays {
     pub(crate) fn new(
         py: Python<'_>,
-        state: &Arc<State>,
+        state: &Arc<ReaderState>,
         field: FieldIndex,
         array: &ArrayType,
         records: &Records<'static>,
-        (verify, copy): (Verify, bool),
+        (verify, place): (Verify, Place),
     ) -> PyResult<Self> {
         let reader = &state.reader;
         let shapes = py.detach(|| reader.shapes(field, records)).map_err(to_py)?;
         let places = OnceLock::new();
-        if let Some(view) = state.random(py).filter(|_| !copy) {
+        if let Some(view) = state.random(py).filter(|_| place == Place::View) {
             let ranges = without_gil(py, |control| reader.view_batch(field, records, verify, control))?;
             if let Some(ranges) = ranges {
                 let _ = places.set((view, ranges));

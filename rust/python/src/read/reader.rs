@@ -4,14 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, ColumnBytes, Depth, Error, FieldIndex, Reader as CoreReader, Verify, hex, verify};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use fastrecord_core::{Access, Depth, Error, Reader as CoreReader, Verify, hex, verify};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::convert::arrays::{array_over, stacked};
-use crate::convert::buffers::{Bytes, export, with_writable};
-use crate::convert::indices::{absolute, from_json, index, indices, int64_array, schema_to};
+use crate::convert::buffers::with_writable;
+use crate::convert::indices::{absolute, from_json, int64_array, schema_to};
 use crate::convert::verify::Check;
 use crate::error::{to_py, with_progress, without_gil};
 use crate::logging::{deliver, delivered, follow};
@@ -20,7 +19,7 @@ use crate::read::compression::stored_dict;
 use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
-use crate::read::state::{State, value, values_of};
+use crate::read::state::ReaderState;
 use crate::read::verify_report::report_dict;
 
 /// Read a file as of its newest commit at the time of opening. Later appends are invisible until
@@ -53,7 +52,7 @@ pub(crate) struct Reader {
     path: PathBuf,
     /// The absolute path. It stays valid when the process changes its working directory.
     absolute: PathBuf,
-    state: Mutex<Option<Arc<State>>>,
+    state: Mutex<Option<Arc<ReaderState>>>,
 }
 
 pub(crate) fn access_from(name: &str) -> PyResult<Access> {
@@ -70,15 +69,15 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 
 impl Reader {
     pub(crate) fn with(py: Python<'_>, path: PathBuf, reader: CoreReader, verify: Verify) -> PyResult<Self> {
-        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(State::new(py, reader, verify)?)) })
+        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(ReaderState::new(py, reader, verify)?)) })
     }
 
-    pub(crate) fn state(&self) -> PyResult<Arc<State>> {
+    pub(crate) fn state(&self) -> PyResult<Arc<ReaderState>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
         state.ok_or_else(|| to_py(Error::ReaderClosed { path: self.path.clone() }))
     }
 
-    fn replace(&self, state: Option<Arc<State>>) -> Option<Arc<State>> {
+    fn replace(&self, state: Option<Arc<ReaderState>>) -> Option<Arc<ReaderState>> {
         std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
     }
 }
@@ -110,13 +109,7 @@ impl Reader {
     /// default at the first read.
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
-        let reader = &state.reader;
-        let record = reader.resolve_one(index(record)?).map_err(to_py)?;
-        let dict = PyDict::new(py);
-        for (position, field) in reader.schema().iter() {
-            dict.set_item(&field.name, value(py, &state, position, record, state.verify, false)?)?;
-        }
-        Ok(dict)
+        state.row(py, state.record(record)?)
     }
 
     /// Iterate over all records, in the form of `reader[i]`.
@@ -139,9 +132,8 @@ impl Reader {
         copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let record = state.reader.resolve_one(index(record)?).map_err(to_py)?;
-        let verify = verify.map_or(state.verify, |check| check.0);
-        value(py, &state, state.reader.field(field).map_err(to_py)?, record, verify, copy)
+        let record = state.record(record)?;
+        state.value(py, state.field(field)?, record, state.verify(verify), copy.into())
     }
 
     /// Return all values of a scalar field, shape (N,), read-only.
@@ -153,16 +145,7 @@ impl Reader {
     /// `copy`, it is a copy, made once.
     #[pyo3(signature = (name, *, copy = false))]
     fn column<'py>(&self, py: Python<'py>, name: &str, copy: bool) -> PyResult<Bound<'py, PyAny>> {
-        let state = self.state()?;
-        let read = || if copy { state.reader.column_copy(name) } else { state.reader.column(name) };
-        let (kind, bytes) = py.detach(read).map_err(to_py)?;
-        let view = match (bytes, &state.view) {
-            (ColumnBytes::Mapped(offset, _), Some(view)) => (view.clone_ref(py), offset),
-            (ColumnBytes::Mapped(..), None) => return Err(PyTypeError::new_err("no mapping")),
-            (ColumnBytes::Copied(bytes), _) => (export(py, Bytes::Owned(bytes))?, 0),
-        };
-        let (view, offset) = view;
-        array_over(view.bind(py), offset, kind.dtype(), stacked(state.reader.len() as usize, &kind))
+        self.state()?.column(py, name, copy.into())
     }
 
     /// Return the size of each record's value in bytes, int64 (N,), without reading any value.
@@ -178,10 +161,10 @@ impl Reader {
         let state = self.state()?;
         let reader = &state.reader;
         let records = match indices {
-            Some(given) => reader.resolve(&self::indices(given)?).map_err(to_py)?,
+            Some(given) => state.records(given)?,
             None => reader.run(0..reader.len()).map_err(to_py)?,
         };
-        let field = reader.field(field).map_err(to_py)?;
+        let field = state.field(field)?;
         let lengths = py.detach(|| reader.lengths(field, &records)).map_err(to_py)?;
         Ok(int64_array(py, lengths))
     }
@@ -230,20 +213,10 @@ impl Reader {
         copy: bool,
     ) -> PyResult<Batch> {
         let state = self.state()?;
-        let reader = &state.reader;
-        let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
-        let wanted: Vec<FieldIndex> = match fields {
-            Some(names) => names.iter().map(|name| reader.field(name)).collect::<Result<_, _>>().map_err(to_py)?,
-            None => reader.schema().iter().map(|(field, _)| field).collect(),
-        };
-        let verify = verify.map_or(state.verify, |check| check.0);
-        let mut values = Vec::with_capacity(wanted.len());
-        for field in wanted {
-            let name = reader.schema()[field].name.clone();
-            values.push((name, values_of(py, &state, field, &records, verify, copy)?));
-        }
+        let records = state.records(indices)?;
+        let batch = state.batch(py, records, fields.as_deref(), state.verify(verify), copy.into())?;
         deliver(py)?;
-        Ok(Batch { state, records, fields: values })
+        Ok(batch)
     }
 
     /// Copy the values of many records back to back into a writable buffer, on all threads and
@@ -275,10 +248,8 @@ impl Reader {
         verify: Option<Check>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let reader = &state.reader;
-        let records = reader.resolve(&self::indices(indices)?).map_err(to_py)?;
-        let field = reader.field(field).map_err(to_py)?;
-        let verify = verify.map_or(state.verify, |check| check.0);
+        let (reader, verify) = (&state.reader, state.verify(verify));
+        let (records, field) = (state.records(indices)?, state.field(field)?);
         check_out(out, &reader.schema()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
             without_gil(py, |control| reader.read_batch_into(field, &records, bytes, verify, control))
@@ -291,8 +262,7 @@ impl Reader {
     /// their size in bytes.
     fn prefetch(&self, py: Python<'_>, indices: &Bound<'_, PyAny>, field: &str) -> PyResult<u64> {
         let state = self.state()?;
-        let records = state.reader.resolve(&self::indices(indices)?).map_err(to_py)?;
-        let field = state.reader.field(field).map_err(to_py)?;
+        let (records, field) = (state.records(indices)?, state.field(field)?);
         without_gil(py, |control| state.reader.prefetch(field, &records, control))
     }
 
@@ -307,7 +277,7 @@ impl Reader {
         // mapping.
         let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
-            drop(self.replace(Some(State::new(py, reader, state.verify)?)));
+            drop(self.replace(Some(ReaderState::new(py, reader, state.verify)?)));
         }
         Ok(found)
     }
