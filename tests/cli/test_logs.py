@@ -67,7 +67,7 @@ def test_a_torn_tail_is_told_by_readers_and_by_the_writer_that_cuts_it_off(
         fr.Reader(path).close()
         (seen,) = told(caplog, "open")
         assert (seen.levelname, seen.threadName) == ("INFO", "MainThread")
-        assert seen.getMessage().startswith(f"{path}: 5000 bytes behind commit 1: ")
+        assert seen.getMessage().startswith(f"{path}: 5000 bytes after commit 1: ")
         assert before <= seen.created <= time.time()
         assert seen.pathname.endswith("rust/core/src/file/find_commit.rs")
         assert seen.lineno > 0
@@ -76,7 +76,7 @@ def test_a_torn_tail_is_told_by_readers_and_by_the_writer_that_cuts_it_off(
             pass
         (cut,) = told(caplog, "writer")
         assert cut.levelname == "WARNING"
-        assert "5000 bytes behind commit 1 were cut off" in cut.getMessage()
+        assert "5000 bytes after commit 1 were cut off" in cut.getMessage()
         caplog.clear()
         fr.Reader(path).close()
     assert not told(caplog, "open")
@@ -179,7 +179,7 @@ def test_workers_log_by_their_own_configuration(tmp_path: Path) -> None:
         assert len(logs) == 2
         for log in logs:
             lines = log.read_text().splitlines()
-            assert sum("5000 bytes behind commit 1" in line for line in lines) == 2, lines
+            assert sum("5000 bytes after commit 1" in line for line in lines) == 2, lines
             assert all(line.startswith(log.name.removeprefix("log-") + " fastrecord.core.") for line in lines)
         print("done")
     """

@@ -77,6 +77,6 @@ fn each_value_that_is_not_what_its_field_holds_is_named_by_record_field_and_key(
         ];
         assert_eq!(found, expected, "{:#?}", report.errors);
         assert_eq!((report.decoded, report.undecoded, report.errors.len()), (1, 0, expected.len()));
-        assert!(report.errors.iter().any(|error| error.contains("its width is 20 pixels, the column says 21")));
+        assert!(report.errors.iter().any(|error| error.contains("its width is 20 pixels, but 21 in the column")));
     }
 }

@@ -27,7 +27,7 @@ create_exception!(
 );
 create_exception!(fastrecord, SchemaError, FastRecordError, "A schema is not allowed, or a value does not fit it.");
 create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has the file open.");
-create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are no image, or one that cannot be decoded.");
+create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are not an image, or one that cannot be decoded.");
 create_exception!(fastrecord, UnsupportedVersionError, FastRecordError, "The file was written by a newer fastrecord.");
 
 /// Return the code at the end of an error's message, such as "FR302", or None. This is
@@ -45,7 +45,7 @@ pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let property = py.import("builtins")?.getattr("property")?;
     let doc =
-        PyString::new(py, "The error's code, such as \"FR302\": docs/errors.md says what to do. None if it has none.");
+        PyString::new(py, "The error's code, such as \"FR302\": docs/errors.md explains it. None without a code.");
     let code = property.call1((module.getattr("error_code")?, py.None(), py.None(), doc))?;
     let class = module.getattr("FastRecordError")?;
     class.setattr("record", py.None())?;

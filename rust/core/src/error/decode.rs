@@ -31,7 +31,7 @@ pub enum DecodeError {
     SixteenBit { format: &'static str },
 
     #[error(
-        "the JPEG has more than {limit} scans, of which each takes as long as a whole image: `jpegtran -copy all -optimize` rewrites them as one, without loss"
+        "the JPEG has more than {limit} scans, and each takes as long as a whole image: `jpegtran -copy all -optimize` rewrites them as one, without loss"
     )]
     Scans { limit: u32 },
 

@@ -35,7 +35,7 @@ pub enum Error {
     Unsupported { path: PathBuf, what: String },
 
     #[error(
-        "{path}: the file holds no commit: its writer was stopped before the first one, or is still at it; if none is at work, delete the file and write it again",
+        "{path}: the file holds no commit: its writer was stopped before the first one, or is still writing it; if no writer is running, delete the file and write it again",
         path = path.display()
     )]
     NoCommit { path: PathBuf },
@@ -53,7 +53,7 @@ pub enum Error {
     Unreadable { path: PathBuf, place: String, source: io::Error },
 
     #[error(
-        "{path}: {place}: a page of the file's mapping could not be read, though the file is as it was: its disk or mount may have failed for a while: open it again",
+        "{path}: {place}: a page of the file's mapping could not be read, but the file is unchanged: its disk or mount may have failed briefly: open it again",
         path = path.display()
     )]
     Lost { path: PathBuf, place: String },

@@ -58,7 +58,7 @@ impl Compression {
 
     pub(crate) fn from_value(value: Value) -> Result<Self, BadCompression> {
         let wrong = |detail: String| Err(BadCompression::Wrong(detail));
-        let Value::Object(mut row) = value else { return wrong("it is no object".to_owned()) };
+        let Value::Object(mut row) = value else { return wrong("it is not an object".to_owned()) };
         let codec = match row.remove("codec") {
             Some(Value::String(name)) => match name.as_str() {
                 "auto" => Codec::None,
@@ -91,10 +91,10 @@ impl Compression {
             },
         }
         if let Some(rows) = row.remove("dictionaries") {
-            let Value::Array(rows) = rows else { return wrong("its dictionaries are no array".to_owned()) };
+            let Value::Array(rows) = rows else { return wrong("its dictionaries are not an array".to_owned()) };
             for row in &rows {
                 let Some(range) = DictionaryRange::from_value(row) else {
-                    return wrong(format!("{row} is no dictionary"));
+                    return wrong(format!("{row} is not a dictionary"));
                 };
                 made.dictionaries.push(range);
             }

@@ -55,10 +55,10 @@ impl Dictionary {
         let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).map_err(|e| Error::io(path, e));
         let bytes = self.range.read(path, field, limit, read)?;
         let bad = |detail: String| self.range.corrupt(path, field, detail);
-        let prepared = DDict::try_create(&bytes).ok_or_else(|| bad("zstd does not take it".to_owned()))?;
+        let prepared = DDict::try_create(&bytes).ok_or_else(|| bad("zstd refuses it".to_owned()))?;
         let found = prepared.get_dict_id().map(std::num::NonZero::get);
         if found != Some(self.range.id) {
-            return Err(bad(format!("it says that its id is {}", found.unwrap_or_default())));
+            return Err(bad(format!("its own id is {}", found.unwrap_or_default())));
         }
         // Two threads may both have prepared it; the first result stays.
         let _ = self.prepared.set(prepared);
@@ -106,7 +106,7 @@ impl DictionaryRange {
             return Err(self.corrupt(path, field, detail));
         }
         if codec::dictionary_id(&bytes) != Some(self.id) {
-            return Err(self.corrupt(path, field, "its bytes are no zstd dictionary with this id"));
+            return Err(self.corrupt(path, field, "its bytes are not a zstd dictionary with this id"));
         }
         Ok(bytes)
     }

@@ -93,7 +93,7 @@ impl FieldType {
             match (dim, dim.as_u64()) {
                 (Value::Null, _) => shape.push(None),
                 (_, Some(dim)) => shape.push(Some(dim)),
-                _ => return Err(BadType::Wrong(format!("has a dimension that is no whole number: {dim}"))),
+                _ => return Err(BadType::Wrong(format!("has a dimension that is not a whole number: {dim}"))),
             }
         }
         ArrayType::new(dtype, &shape).map(Self::Array).map_err(|detail| BadType::Wrong(format!("is of {detail}")))

@@ -90,7 +90,7 @@ impl Document {
             let name = row["name"].as_str().ok_or_else(|| bad("a field has no name".to_owned()))?.to_owned();
             let id = row["id"].as_u64().and_then(|id| u32::try_from(id).ok());
             let id = id.ok_or_else(|| bad(format!("field {name:?} has no id")))?;
-            let Value::Object(row) = row else { return Err(bad(format!("field {name:?} is no object"))) };
+            let Value::Object(row) = row else { return Err(bad(format!("field {name:?} is not an object"))) };
             fields.push(Field::from_row(id, &name, row).map_err(|wrong| match wrong {
                 BadType::Unknown(kind) => {
                     let what = format!("field {name:?} has the type {kind:?}");

@@ -113,7 +113,7 @@ impl Schema {
         let mut fields = Vec::with_capacity(rows.len().min(MAX_FIELDS));
         for (id, row) in (1..).zip(rows) {
             let name = row["name"].as_str().ok_or_else(|| Error::Schema("a field has no name".to_owned()))?.to_owned();
-            let Value::Object(row) = row else { return Err(Error::Schema(format!("field {name:?} is no object"))) };
+            let Value::Object(row) = row else { return Err(Error::Schema(format!("field {name:?} is not an object"))) };
             fields.push(Field::from_row(id, &name, row).map_err(|bad| match bad {
                 BadType::Unknown(kind) => Error::Schema(format!("field {name:?}: unknown type {kind:?}")),
                 BadType::Wrong(detail) => Error::Schema(format!("field {name:?} {detail}")),
@@ -138,14 +138,17 @@ impl Schema {
         for (i, field) in self.fields.iter().enumerate() {
             // The dot separates the names of derived columns: `image.width`.
             if field.name.is_empty() || field.name.contains('.') || field.name.contains('\0') {
-                return Err(format!("field name {:?}: a name is not empty and has no dot and no NUL", field.name));
+                return Err(format!(
+                    "field name {:?}: a name has at least one character, no dot and no NUL",
+                    field.name
+                ));
             }
             if field.name.len() > MAX_NAME_BYTES {
                 let (bytes, start) = (field.name.len(), field.name.chars().take(32).collect::<String>());
                 return Err(format!("field name {start:?}... of {bytes} bytes: the limit is {MAX_NAME_BYTES}"));
             }
             if field.id == 0 || self.fields[..i].iter().any(|f| f.name == field.name || f.id == field.id) {
-                return Err(format!("field {:?} (id {}) is there twice", field.name, field.id));
+                return Err(format!("field {:?} (id {}) occurs twice", field.name, field.id));
             }
         }
         Ok(())

@@ -69,7 +69,7 @@ impl Reader {
     ) -> Result<()> {
         for (i, extent) in extents.iter().enumerate() {
             if !extent.missing && extent.is_plain() && !extent.offset.is_multiple_of(ARRAY_ALIGN) {
-                let detail = format!("it is at {}, which is no multiple of {ARRAY_ALIGN}", extent.offset);
+                let detail = format!("it begins at {}, which is not a multiple of {ARRAY_ALIGN}", extent.offset);
                 return Err(self.damaged(field, records[i], Damage::Extent(detail)));
             }
         }
@@ -150,7 +150,7 @@ impl Reader {
 }
 
 fn no_shape(array: &ArrayType, bytes: u64) -> String {
-    format!("{bytes} bytes are no {array}")
+    format!("{bytes} bytes are not the size of {array}")
 }
 
 impl Reader {

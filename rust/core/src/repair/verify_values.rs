@@ -92,7 +92,7 @@ fn check_image_size(reader: &Reader, field: FieldIndex, record: u64, (width, hei
         let one = reader.records(std::slice::from_ref(&record))?;
         let _ = column.for_each::<4>(reader.path(), &one, |_, entry| {
             if let Some(stored) = entry.map(|entry| u32::from_le_bytes(*entry)).filter(|&stored| stored != decoded) {
-                let detail = format!("its {name} is {decoded} pixels, the column says {stored}");
+                let detail = format!("its {name} is {decoded} pixels, but {stored} in the column");
                 said = Err(reader.damaged(field, record, Damage::Content(detail)));
             }
             Ok(())
@@ -194,7 +194,7 @@ fn look_at_image(bytes: &[u8], found: &mut Found) -> std::result::Result<Option<
 
 fn check_bools(bytes: &[u8]) -> std::result::Result<(), Damage> {
     match bytes.iter().find(|&&byte| byte > 1) {
-        Some(byte) => Err(Damage::Content(format!("the byte {byte}, where a bool is 0 or 1"))),
+        Some(byte) => Err(Damage::Content(format!("the byte {byte}, but a bool is 0 or 1"))),
         None => Ok(()),
     }
 }

@@ -166,7 +166,7 @@ impl Writer {
             // tail may follow a new one.
             storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
             let (path, tail) = (path.display(), file_length - footer.end());
-            log::warn!(target: LOG, "{path}: {tail} bytes behind commit {} were cut off: their writer was stopped", footer.commit);
+            log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: their writer was stopped", footer.commit);
         }
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
         let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
