@@ -186,7 +186,7 @@ impl Copier {
             let until = rows.len().min(done + step);
             let window = match rows {
                 Rows::Run(run) => Rows::Run(run.start + done..run.start + until),
-                Rows::Numbers(numbers) => Rows::Numbers(numbers.get(done as usize..until as usize).unwrap_or_default()),
+                Rows::Numbers(numbers) => Rows::Numbers(&numbers[done as usize..until as usize]),
             };
             self.copy_window(source, &fields, &window, renumber, control)?;
             control.report_and_check(self.writer.bytes_written())?;

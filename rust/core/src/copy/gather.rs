@@ -9,7 +9,6 @@ use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::{EXTENT_LEN, Extent};
-use crate::format::layout::u64_at;
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::write::writer::Writer;
@@ -31,7 +30,7 @@ impl Rows<'_> {
     pub(crate) fn record(&self, i: u64) -> u64 {
         match self {
             Self::Run(run) => run.start + i,
-            Self::Numbers(numbers) => numbers.get(i as usize).copied().unwrap_or_default(),
+            Self::Numbers(numbers) => numbers[i as usize],
         }
     }
 
@@ -61,7 +60,7 @@ fn no_column(source: &Reader, field: FieldIndex) -> Error {
 }
 
 pub(crate) fn extents_in(entries: &[u8]) -> impl Iterator<Item = &[u8; EXTENT_LEN]> {
-    entries.chunks_exact(EXTENT_LEN).filter_map(|entry| entry.try_into().ok())
+    entries.as_chunks().0.iter()
 }
 
 /// The stored extents of a window. Adds the locations of their payloads to `pieces`.
@@ -141,8 +140,8 @@ fn renumber(
     numbers: &[i64],
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    for (record, value) in (first..).zip(values.chunks_exact(8)) {
-        let value = u64_at(value, 0).cast_signed();
+    for (record, value) in (first..).zip(values.as_chunks().0) {
+        let value = i64::from_le_bytes(*value);
         let new = match usize::try_from(value) {
             Err(_) => value,
             Ok(old) => *numbers.get(old).ok_or_else(|| Error::BadValue {

@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use crate::control::Control;
 use crate::copy::pieces::{Piece, Stretch, stretches};
 use crate::error::{Error, Result};
-use crate::format::layout::{PAGE, u32_at};
+use crate::format::extent::Extent;
+use crate::format::layout::PAGE;
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::sys;
@@ -55,7 +56,7 @@ impl Span {
             (self.at, self.length, from) = (offset, length, 0);
         }
         let to = (self.length as u64).min(from + wanted);
-        Ok(self.bytes.get(from as usize..to as usize).unwrap_or_default())
+        Ok(&self.bytes[from as usize..to as usize])
     }
 }
 
@@ -218,7 +219,7 @@ impl Transfer<'_> {
             at += bytes.len() as u64;
         }
         if let Some(name) = self.verify {
-            let stored = entries.get(piece.column as usize).map_or(0, |e| u32_at(e, piece.entry as usize * 32 + 24));
+            let stored = Extent::crc_of(&entries[piece.column as usize].as_chunks().0[piece.entry as usize]);
             let (field, record) = name(piece);
             self.source.compare_crc(field, record, stored, crc)?;
         }

@@ -86,7 +86,7 @@ impl Chunk {
     ///
     /// # Errors
     /// The reason, as text.
-    pub(crate) fn decode(bytes: &[u8], footer: &Footer) -> std::result::Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8; CHUNK_LEN], footer: &Footer) -> std::result::Result<Self, String> {
         let part = Part(bytes[4]);
         let encoding = match bytes[5] {
             1 => Encoding::Values,

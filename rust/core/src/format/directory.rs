@@ -17,7 +17,7 @@ pub(crate) fn decode_directory(path: &Path, directory: &[u8], footer: &Footer, s
     let mut chunks: Vec<Chunk> = Vec::with_capacity(directory.len() / CHUNK_LEN);
     let (mut bytes_in_all, mut entries_in_all) = (0, 0);
     let fields: HashMap<u32, &Field> = schema.fields().iter().map(|field| (field.id, field)).collect();
-    for (i, bytes) in directory.chunks_exact(CHUNK_LEN).enumerate() {
+    for (i, bytes) in directory.as_chunks::<CHUNK_LEN>().0.iter().enumerate() {
         let chunk = Chunk::decode(bytes, footer).map_err(|detail| bad(i, detail))?;
         let Some(field) = fields.get(&chunk.field) else {
             return Err(bad(i, format!("field id {} is not in the schema", chunk.field)));

@@ -1,7 +1,7 @@
 //! `Extent`: the location of a payload. See docs/format.md, section 2.
 
 use crate::codec::{Codec, is_bomb};
-use crate::format::layout::{PAGE, put, u16_at, u64_at};
+use crate::format::layout::{PAGE, put, u16_at, u32_at, u64_at};
 use crate::limits::MAX_SIDE_BYTES;
 
 pub(crate) const EXTENT_LEN: usize = 32;
@@ -49,6 +49,11 @@ impl Extent {
         out[28] = self.codec as u8;
         out[29] = if self.missing { MISSING } else { SIDE * u8::from(self.side() > 0) };
         out
+    }
+
+    /// The CRC in an encoded extent.
+    pub(crate) fn crc_of(bytes: &[u8; EXTENT_LEN]) -> u32 {
+        u32_at(bytes, 24)
     }
 
     /// Whether an encoded extent marks a missing value.
@@ -101,7 +106,7 @@ impl Extent {
             return Err(format!("{stored} bytes stored, {raw} raw, compressed"));
         }
         if bytes[28] != 0 && is_bomb(stored, raw) {
-            return Err(format!("{stored} bytes stored are said to become {raw}: no writer compresses so far"));
+            return Err(format!("{stored} bytes stored would expand to {raw}, more than any codec can"));
         }
         if bytes[29] == SIDE && (raw >= stored || stored - raw > MAX_SIDE_BYTES) {
             return Err(format!("{stored} bytes stored, {raw} of them the value's, with side bytes"));

@@ -11,6 +11,7 @@ pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"FRECEND\n";
 /// The newest format version that this crate reads, and the version that it writes.
 pub const FORMAT_VERSION: u32 = 1;
 pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_LEN: usize = PAGE as usize;
 /// Bytes of a column chunk that one entry of its check table covers.
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const SUPERBLOCK_LEN: usize = 32;
@@ -31,16 +32,27 @@ pub(crate) fn slot_offset(commit: u64) -> u64 {
     512 + 512 * (commit % 2)
 }
 
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+/// The bytes of a fixed structure from `at` on. A place outside of it is a bug, and panics.
+#[inline]
+fn bytes_at<const N: usize, const LEN: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
 }
 
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+#[inline]
+pub(crate) fn u16_at<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(bytes, at))
 }
 
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+#[inline]
+pub(crate) fn u32_at<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, at))
+}
+
+#[inline]
+pub(crate) fn u64_at<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, at))
 }
 
 pub(crate) fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
@@ -49,7 +61,7 @@ pub(crate) fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 
 /// Encodes the whole first page, with empty slots.
 pub(crate) fn encode_superblock(id: &FileId) -> Vec<u8> {
-    let mut page = vec![0; PAGE as usize];
+    let mut page = vec![0; PAGE_LEN];
     put(&mut page, 0, &MAGIC);
     page[9] = FORMAT_VERSION as u8;
     put(&mut page, 16, id);
@@ -72,9 +84,9 @@ pub(crate) fn decode_superblock(path: &Path, page: &[u8]) -> Result<FileId> {
     if head != &MAGIC[..head.len()] {
         return Err(not_frec("it does not begin with the magic bytes 89 46 52 45 43 0d 0a 1a 0a"));
     }
-    if page.len() < SUPERBLOCK_LEN {
+    let Some(page) = page.first_chunk::<SUPERBLOCK_LEN>() else {
         return Err(not_frec(&format!("it ends after {} bytes, within the superblock", page.len())));
-    }
+    };
     // Check the version before the CRC: a newer version may have another layout.
     if u32::from(page[9]) > FORMAT_VERSION {
         return Err(Error::Version { path: path.to_owned(), found: page[9].into(), supported: FORMAT_VERSION });
@@ -87,9 +99,7 @@ pub(crate) fn decode_superblock(path: &Path, page: &[u8]) -> Result<FileId> {
     if page[9] == 0 || u16_at(page, 10) != 0 {
         return Err(Error::corrupt(path, "superblock", "version or reserved bytes are not allowed"));
     }
-    let mut id = FileId::default();
-    id.copy_from_slice(&page[16..32]);
-    Ok(id)
+    Ok(bytes_at(page, 16))
 }
 
 /// A pointer to a footer, in page 0. It is only a hint.
@@ -120,7 +130,7 @@ impl Slot {
     }
 
     pub(crate) fn decode(bytes: &[u8], id: &FileId) -> SlotState {
-        let Some(bytes) = bytes.get(..SLOT_LEN) else { return SlotState::Empty };
+        let Some(bytes) = bytes.first_chunk::<SLOT_LEN>() else { return SlotState::Empty };
         if bytes.iter().all(|&b| b == 0) {
             return SlotState::Empty;
         }
@@ -159,7 +169,7 @@ impl Footer {
     }
 
     pub(crate) fn encode(&self, id: &FileId) -> Vec<u8> {
-        let mut out = vec![0; PAGE as usize];
+        let mut out = vec![0; PAGE_LEN];
         put(&mut out, 0, &FOOTER_MAGIC);
         put(&mut out, 8, &FORMAT_VERSION.to_le_bytes());
         put(&mut out, 16, id);
@@ -178,9 +188,15 @@ impl Footer {
         put(&mut out, 88, &self.directory.crc.to_le_bytes());
         put(&mut out, 92, &self.metadata.crc.to_le_bytes());
         put(&mut out, 96, &self.previous.to_le_bytes());
-        let crc = crate::format::crc::crc32c(&out[..PAGE as usize - 4]);
-        put(&mut out, PAGE as usize - 4, &crc.to_le_bytes());
+        let crc = crate::format::crc::crc32c(&out[..PAGE_LEN - 4]);
+        put(&mut out, PAGE_LEN - 4, &crc.to_le_bytes());
         out
+    }
+
+    /// The file and the offset that a page names as its own, if it has the magic of a footer.
+    pub(crate) fn claim(page: &[u8]) -> Option<(FileId, u64)> {
+        let page = page.first_chunk::<PAGE_LEN>().filter(|page| Self::has_magic(&page[..]))?;
+        Some((bytes_at(page, 16), u64_at(page, 32)))
     }
 
     /// Whether a page has the magic of a footer.
@@ -194,10 +210,10 @@ impl Footer {
     /// # Errors
     /// A valid footer with an unknown version or unknown flags, or with ranges outside its commit.
     pub(crate) fn decode(path: &Path, page: &[u8], offset: u64, id: &FileId) -> Result<Option<Self>> {
-        let Some(page) = page.get(..PAGE as usize) else { return Ok(None) };
-        let crc = crate::format::crc::crc32c(&page[..PAGE as usize - 4]);
+        let Some(page) = page.first_chunk::<PAGE_LEN>() else { return Ok(None) };
+        let crc = crate::format::crc::crc32c(&page[..PAGE_LEN - 4]);
         if !Self::has_magic(page)
-            || crc != u32_at(page, PAGE as usize - 4)
+            || crc != u32_at(page, PAGE_LEN - 4)
             || u64_at(page, 32) != offset
             || page[16..32] != id[..]
         {

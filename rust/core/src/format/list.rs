@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use crate::format::dtype::DType;
 use crate::format::field_type::FieldType;
-use crate::format::layout::u64_at;
 
 /// Items begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;
@@ -53,8 +52,8 @@ pub fn list_items(kind: &FieldType, bytes: &[u8]) -> std::result::Result<Vec<Lis
     let Some(head) = head else { return Err(format!("{} bytes for {count} items", bytes.len())) };
     let mut items = Vec::with_capacity(count as usize);
     let mut before = head as usize;
-    for i in 0..count as usize {
-        let (start, end) = (before.next_multiple_of(ALIGN), u64_at(bytes, 8 + 8 * i));
+    for (i, end) in bytes[8..before].as_chunks().0.iter().enumerate() {
+        let (start, end) = (before.next_multiple_of(ALIGN), u64::from_le_bytes(*end));
         if end > bytes.len() as u64 || end < start as u64 {
             return Err(format!("item {i} ends at {end}, begins at {start}, of {} bytes", bytes.len()));
         }
@@ -62,31 +61,31 @@ pub fn list_items(kind: &FieldType, bytes: &[u8]) -> std::result::Result<Vec<Lis
         items.push(item(kind, bytes, start..before).map_err(|detail| format!("item {i}: {detail}"))?);
     }
     if before != bytes.len() {
-        return Err(format!("{} bytes behind the last item", bytes.len() - before));
+        return Err(format!("{} bytes after the last item", bytes.len() - before));
     }
     Ok(items)
 }
 
 fn count_of(bytes: &[u8]) -> std::result::Result<u64, String> {
-    if bytes.len() < 8 { Err(format!("{} bytes are no list", bytes.len())) } else { Ok(u64_at(bytes, 0)) }
+    let count = bytes.first_chunk().map(|count| u64::from_le_bytes(*count));
+    count.ok_or_else(|| format!("a list has at least 8 bytes, not {}", bytes.len()))
 }
 
 fn item(kind: &FieldType, bytes: &[u8], mut range: Range<usize>) -> std::result::Result<ListItem, String> {
     let FieldType::Array(array) = kind else { return Ok(ListItem { range, shape: Vec::new() }) };
     let shape: Vec<u64> = if is_variable(kind) {
         let dims = array.shape().len();
-        if range.len() < 8 * dims {
-            return Err(format!("{} bytes are no array of {dims} dimensions", range.len()));
-        }
-        let shape = (0..dims).map(|i| u64_at(bytes, range.start + 8 * i)).collect();
+        let Some(head) = bytes[range.clone()].get(..8 * dims) else {
+            return Err(format!("{} bytes are too few for an array of {dims} dimensions", range.len()));
+        };
         range.start += 8 * dims;
-        shape
+        head.as_chunks().0.iter().map(|dim| u64::from_le_bytes(*dim)).collect()
     } else {
         array.shape().iter().flatten().copied().collect()
     };
     if array.nbytes_of(&shape) != Some(range.len() as u64) {
         return Err(format!(
-            "{} bytes are no {array} of shape {}",
+            "{} bytes are not the size of {array} with shape {}",
             range.len(),
             crate::format::dtype::shape_text(&shape)
         ));

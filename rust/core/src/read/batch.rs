@@ -190,7 +190,7 @@ impl Reader {
         control: &dyn Control,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
-        let size = starts.last().copied().unwrap_or_default();
+        let size = total_of(&starts);
         // Repeated records of a hostile file could need more memory than there is: return an error,
         // do not abort.
         let mut out = memory::zeros(size as usize)?;
@@ -225,7 +225,7 @@ impl Reader {
         verify: Verify,
         control: &dyn Control,
     ) -> Result<()> {
-        let total = starts.last().copied().unwrap_or_default();
+        let total = total_of(&starts);
         let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
         if total < ALONE || self.threads() == 1 {
             self.copy_alone(field, records, &extents, starts, out, (verify, ahead), control)
@@ -287,7 +287,7 @@ impl Reader {
         control: &dyn Control,
     ) -> Result<()> {
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
-        let total = starts.last().copied().unwrap_or_default();
+        let total = total_of(&starts);
         let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || cold;
         let threads = if total < ALONE { 1 } else { self.threads() };
         let groups = groups_of(&starts);
@@ -308,6 +308,11 @@ impl Reader {
             this.check_mapped(field, &records[group.clone()], &extents[group], verify)
         })
     }
+}
+
+/// The bytes of a batch. Its starts end with them.
+fn total_of(starts: &[u64]) -> u64 {
+    starts[starts.len() - 1]
 }
 
 /// Loads the ends of small payloads all at once, instead of one cache miss after another. Call it

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Encoding};
-use crate::format::layout::{BLOCK, u32_at};
+use crate::format::layout::BLOCK;
 use crate::read::source::Source;
 
 /// One chunk, and which of its blocks have been checked.
@@ -75,7 +75,7 @@ impl ChunkData {
         for block in 0..self.chunk.table().1 as usize {
             self.check(path, name, bytes, block)?;
         }
-        Ok(bytes.get(..self.chunk.length() as usize).unwrap_or_default())
+        Ok(&bytes[..self.chunk.length() as usize])
     }
 
     /// The records and the error of each damaged block.
@@ -114,8 +114,12 @@ impl ChunkData {
         let length = self.chunk.length() as usize;
         let table = (self.chunk.table().0 - self.chunk.offset) as usize;
         let (start, end) = (block * BLOCK, (block * BLOCK + BLOCK).min(length));
-        let computed = crate::format::crc::crc32c(bytes.get(start..end).unwrap_or_default());
-        let stored = u32_at(bytes, table + 4 * block);
+        let entries = bytes.get(start..end);
+        let stored = bytes.get(table + 4 * block..).and_then(<[u8]>::first_chunk);
+        let (Some(entries), Some(stored)) = (entries, stored) else {
+            return Err(Error::Internal("a chunk was read without its check table"));
+        };
+        let (stored, computed) = (u32::from_le_bytes(*stored), crate::format::crc::crc32c(entries));
         if stored == computed {
             return Ok(());
         }

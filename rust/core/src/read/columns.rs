@@ -102,19 +102,17 @@ impl Reader {
             chunk.check_all(self.path(), name)?;
             return Ok((entries, ColumnBytes::Mapped(offset, chunk.chunk.length())));
         }
-        let number = index.columns().iter().position(|c| std::ptr::eq(c, column)).unwrap_or_default();
-        let Some(cell) = self.inner.copies.get(number) else { return Err(no_column()) };
-        if cell.get().is_none() {
-            if let Some(record) = column.first_missing(self.len()) {
-                return Err(self.missing(field, record));
-            }
-            let mut all = memory::room((self.len() as usize).saturating_mul(column.width))?;
-            column.for_each_chunk(self.path(), |_, bytes| {
-                all.extend_from_slice(bytes);
-                Ok(())
-            })?;
-            let _ = cell.set(Arc::new(all));
+        if let Some(copy) = column.copy.get() {
+            return Ok((entries, ColumnBytes::Copied(Arc::clone(copy))));
         }
-        Ok((entries, ColumnBytes::Copied(cell.get().cloned().unwrap_or_default())))
+        if let Some(record) = column.first_missing(self.len()) {
+            return Err(self.missing(field, record));
+        }
+        let mut all = memory::room((self.len() as usize).saturating_mul(column.width))?;
+        column.for_each_chunk(self.path(), |_, bytes| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok((entries, ColumnBytes::Copied(Arc::clone(column.copy.get_or_init(|| Arc::new(all))))))
     }
 }

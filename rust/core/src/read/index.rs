@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Part};
@@ -31,6 +32,8 @@ pub(crate) struct Column {
     name: String,
     pub(crate) width: usize,
     pub(crate) chunks: Vec<ChunkData>,
+    /// All entries, if they are not one chunk of a mapping. Made once.
+    pub(super) copy: OnceLock<Arc<Vec<u8>>>,
 }
 
 impl Index {
@@ -53,7 +56,7 @@ impl Index {
                 let chunks = groups.remove(&(field.id, part)).unwrap_or_default();
                 let chunks = chunks.into_iter().map(|chunk| ChunkData::new(chunk, source.clone())).collect();
                 let name = format!("{}{}", field.name, field.kind.part_suffix(part));
-                columns.push(Column { name, width: width.into(), chunks });
+                columns.push(Column { name, width: width.into(), chunks, copy: OnceLock::new() });
             }
         }
         Ok(Self { columns, by_field })
@@ -244,7 +247,7 @@ impl Column {
             for block in from / BLOCK..to.div_ceil(BLOCK) {
                 data.check(path, &self.name, bytes, block)?;
             }
-            each(end - next, Some(bytes.get(from..to).unwrap_or_default()))?;
+            each(end - next, Some(&bytes[from..to]))?;
             next = end;
             number += 1;
         }

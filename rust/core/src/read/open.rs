@@ -27,7 +27,6 @@ use std::fs::File;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU64;
 
@@ -113,7 +112,6 @@ impl Reader {
             }
         };
         let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
-        let copies = index.columns().iter().map(|_| OnceLock::new()).collect();
         let of = |field: &Field| {
             field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()
         };
@@ -131,7 +129,6 @@ impl Reader {
             document,
             file_length,
             index,
-            copies,
             dictionaries,
             file,
             views,

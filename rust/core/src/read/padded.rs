@@ -83,8 +83,8 @@ impl Reader {
         };
         let item = array.dtype().size();
         let (dims, given) = (array.shape().len(), out.len() as u64);
-        let block = most.iter().try_fold(item as u64, |bytes, &dim| bytes.checked_mul(dim));
-        let needed = block.and_then(|block| block.checked_mul(records.len() as u64)).unwrap_or(u64::MAX);
+        let block = most.iter().fold(item as u64, |bytes, &dim| bytes.saturating_mul(dim));
+        let needed = block.saturating_mul(records.len() as u64);
         if needed != given || value.len() != item || most.len() != dims {
             return Err(Error::BufferTooSmall { path: self.path().to_owned(), needed, given });
         }
@@ -93,11 +93,10 @@ impl Reader {
             return Err(self.wrong_type(field, "an array is larger than the block it is to be padded to"));
         }
         let source = self.payload_source(field, records)?;
-        let block = block.unwrap_or_default();
         let starts: Vec<u64> = (0..=records.len() as u64).map(|i| i * block).collect();
         let (most, value, last) = (most.to_vec(), value.to_vec(), dims.saturating_sub(1));
         let fill = move |_: usize, i: usize, part: &mut [u8]| {
-            let shape = shapes.get(i * dims..(i + 1) * dims).unwrap_or_default();
+            let shape = &shapes[i * dims..(i + 1) * dims];
             source.with(i, verify, |bytes| pad(bytes, shape, part, &most, &value, 0, last))
         };
         let groups = groups_of(&starts);

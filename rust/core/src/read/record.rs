@@ -65,10 +65,9 @@ impl Reader {
                     Err(Error::Missing { .. }) => return Ok(Datum::Missing),
                     values => values?,
                 };
-                let word = |values: &[u8]| values.try_into().unwrap_or_default();
-                Ok(match kind {
-                    FieldType::Scalar(DType::Int64) => Datum::Int(i64::from_le_bytes(word(&values))),
-                    FieldType::Scalar(DType::Float64) => Datum::Float(f64::from_le_bytes(word(&values))),
+                Ok(match (kind, values.as_slice().try_into()) {
+                    (FieldType::Scalar(DType::Int64), Ok(word)) => Datum::Int(i64::from_le_bytes(word)),
+                    (FieldType::Scalar(DType::Float64), Ok(word)) => Datum::Float(f64::from_le_bytes(word)),
                     _ => Datum::Values(values),
                 })
             }

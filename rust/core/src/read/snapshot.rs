@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, OnceLock};
 
 use crate::format::dictionary::Dictionary;
 use crate::format::layout::{FileId, Footer};
@@ -46,8 +46,6 @@ pub(super) struct Snapshot {
     pub(super) document: Document,
     pub(super) file_length: u64,
     pub(super) index: Index,
-    /// Copies of columns that are not one chunk of a mapping; each is made once.
-    pub(super) copies: Vec<OnceLock<Arc<Vec<u8>>>>,
     /// For each field the dictionaries that its payloads may need.
     pub(super) dictionaries: Vec<Vec<Dictionary>>,
     /// For the size check, for advice, and for sequential reads.

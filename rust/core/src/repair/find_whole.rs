@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::file::find_commit::{Opening, scan_pages};
 use crate::file::storage::Storage;
 use crate::format::directory::decode_directory;
-use crate::format::layout::{FileId, Footer, PAGE, decode_superblock, u64_at};
+use crate::format::layout::{FileId, Footer, PAGE, decode_superblock};
 use crate::format::metadata::Document;
 
 /// Notes to the user about the file's structure, without duplicates.
@@ -67,9 +67,10 @@ pub(crate) fn find(path: &Path, file: &Arc<File>, control: &dyn Control) -> Resu
     let mut seen: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
     scan_pages(path, file.as_ref(), length, |page, offset| {
         control.check()?;
-        let mut id = FileId::default();
-        id.copy_from_slice(page.get(16..32).unwrap_or(&[0; 16]));
-        if u64_at(page, 32) == offset && kept(Footer::decode(path, page, offset, &id))?.flatten().is_some() {
+        if let Some((id, at)) = Footer::claim(page)
+            && at == offset
+            && kept(Footer::decode(path, page, offset, &id))?.flatten().is_some()
+        {
             let (count, last) = seen.entry(id).or_default();
             (*count, *last) = (*count + 1, offset.max(*last));
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::chunk::{Chunk, Encoding, Part};
-use crate::format::layout::{BLOCK, CHUNK_ALIGN, u32_at, u64_at};
+use crate::format::extent::EXTENT_LEN;
+use crate::format::layout::{BLOCK, CHUNK_ALIGN, u64_at};
 use crate::format::schema::{Field, Schema};
 use crate::write::compress::Packing;
 use crate::write::writer::Writer;
@@ -88,7 +89,7 @@ impl ColumnBuffer {
 
     /// Turns offsets into the heap into offsets into the file. The heap was written at `at`.
     pub(crate) fn place_texts(&mut self, at: u64) {
-        for entry in self.pending[self.unplaced..].chunks_exact_mut(self.width.into()) {
+        for entry in self.pending[self.unplaced..].as_chunks_mut::<EXTENT_LEN>().0 {
             let offset = at + u64_at(entry, 0);
             entry[..8].copy_from_slice(&offset.to_le_bytes());
         }
@@ -235,7 +236,8 @@ impl Writer {
             read(self, &mut piece[..length], chunk.offset + done)?;
             for (i, block) in piece[..length].chunks(BLOCK).enumerate() {
                 let number = done as usize / BLOCK + i;
-                let (stored, computed) = (u32_at(&stored, number * 4), crate::format::crc::crc32c(block));
+                let stored = u32::from_le_bytes(stored.as_chunks().0[number]);
+                let computed = crate::format::crc::crc32c(block);
                 if stored != computed {
                     let at = chunk.offset + done + (i * BLOCK) as u64;
                     let detail = format!("stored CRC {stored:#010x}, computed {computed:#010x} (from byte {at})");
