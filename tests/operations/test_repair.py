@@ -11,7 +11,7 @@ import pytest
 
 import fastrecord as fr
 from tests.support.commands import failed, flip, good, run
-from tests.support.rewriting import SCHEMA, metadata, rows, write_rows
+from tests.support.rewriting import metadata, rows, write_rows
 
 CLASSES = ["cat", "dog"]
 
