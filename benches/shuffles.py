@@ -28,10 +28,10 @@ RECORDS, CLASSES, BYTES, BATCH = 1_281_167, 1000, 110_000, 256
 KINDS: dict[str, dict[str, Any]] = {
     "full": {"shuffle": True},
     **{
-        f"blocks of 32, window of {window}": {"shuffle": "blocks", "block_records": 32, "window_blocks": window}
+        f"blocks of 32, window of {window}": {"shuffle": fr.Blocks(records=32, window=window)}
         for window in (16, 64, 128, 256, 1024)
     },
-    "blocks of 128, window of 128": {"shuffle": "blocks", "block_records": 128, "window_blocks": 128},
+    "blocks of 128, window of 128": {"shuffle": fr.Blocks(records=128, window=128)},
     "none": {"shuffle": False},
 }
 

@@ -79,6 +79,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
+    from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
@@ -87,6 +88,7 @@ if typing.TYPE_CHECKING:
 # (PEP 562): the module in this package, and the name there if it is another one.
 _LAZY = {
     "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
+    "Blocks": "sampler.blocks",
     "Dataset": "dataset.dataset:FastRecordDataset",
     "Delivery": "loader.delivery",
     "FastRecordBatchSampler": "sampler.batch_sampler",

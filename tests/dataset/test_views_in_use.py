@@ -207,20 +207,6 @@ def test_a_state_is_of_the_view_it_was_saved_with(data: fr.FastRecordDataset) ->
         sampler(data).load_state_dict(state)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_state_from_before_there_were_views_is_of_all_records(data: fr.FastRecordDataset, version: int) -> None:
-    state = fr.FastRecordBatchSampler(data, 4, shuffle=True).state_dict(batches_done=3)
-    for name in ("view", "draw", "samples") + (("block_records", "window_blocks") if version == 1 else ()):
-        del state[name]
-    state["version"] = version
-    sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True, seed=9)
-    sampler.load_state_dict(state)
-    assert len(list(sampler)) == 7
-    view = data.subset(list(range(COUNT))[::-1])
-    with pytest.raises(ValueError, match="the state is of all records of the files, the data are view"):
-        fr.FastRecordBatchSampler(view, 4, shuffle=True).load_state_dict(state)
-
-
 def test_spans_of_spans_stay_spans(data: fr.FastRecordDataset) -> None:
     view = data
     for _ in range(50):

@@ -71,12 +71,11 @@ def test_batches_are_those_of_the_sampler(
         assert numbers(loader) == list(sampler)
 
 
-@pytest.mark.parametrize("shuffle", ["blocks", True, False])
+@pytest.mark.parametrize("shuffle", [fr.Blocks(records=4, window=3), True, False])
 @pytest.mark.usefixtures("grouped")
 def test_every_shuffle_gives_the_batches_of_its_sampler(patches: Path, shuffle: Any) -> None:
     dataset = fr.FastRecordDataset(patches, fields=("hr", "number"))
-    options: dict[str, Any] = {"block_records": 4, "window_blocks": 3} if shuffle == "blocks" else {}
-    sampler = FastRecordBatchSampler(dataset, 6, shuffle=shuffle, seed=2, **options)
+    sampler = FastRecordBatchSampler(dataset, 6, shuffle=shuffle, seed=2)
     loader = make(dataset, None, batch_sampler=sampler)
     wanted = [sampler.indices(batch, epoch=0).tolist() for batch in range(len(sampler))]
     for batch, chosen in zip(loader, wanted, strict=True):

@@ -14,7 +14,7 @@ from torchvision import transforms as theirs
 from torchvision.transforms import v2
 
 import fastrecord as fr
-from fastrecord.sampler.state import Shuffle
+from fastrecord.sampler.blocks import Shuffle
 from fastrecord.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 from tests.support.commands import run
 from tests.support.loading import COUNT, photo, write_payloads

@@ -47,8 +47,8 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
     shape: tuple[int, int, int, int, int, Tail], data: st.DataObject
 ) -> None:
     n, batch_size, world_size, block, window, tail = shape
-    options: dict[str, Any] = {"tail": tail, "block_records": block, "window_blocks": window}
-    samplers = ranks(n, batch_size, world_size, shuffle="blocks", **options)
+    blocks = fr.Blocks(records=block, window=window)
+    samplers = ranks(n, batch_size, world_size, shuffle=blocks, tail=tail)
     done = data.draw(st.integers(0, len(samplers[0]) - 1))
     state = samplers[0].state_dict(batches_done=done)
     for sampler in samplers:
@@ -64,9 +64,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
         exact = FastRecordBatchSampler(
             range(n),
             batch_size,
-            shuffle="blocks",
-            block_records=block,
-            window_blocks=window,
+            shuffle=fr.Blocks(records=block, window=window),
             rank=sampler.rank,
             world_size=world_size,
             tail="drop" if tail == "drop" else "exact",
@@ -76,7 +74,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
 
 
 def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_before() -> None:
-    sampler = FastRecordBatchSampler(range(64_000), 64, shuffle="blocks", block_records=32, window_blocks=100)
+    sampler = FastRecordBatchSampler(range(64_000), 64, shuffle=fr.Blocks(records=32, window=100))
     batches = named(sampler)
     assert len(batches[0]) == 3200 + 64  # includes its own window
     assert {len(rows) for rows in batches[1:950]} == {64}
@@ -91,7 +89,7 @@ def test_a_window_is_named_in_the_order_of_the_file_at_the_pace_of_the_one_befor
 
 
 def test_ranks_together_name_whole_blocks_and_no_record_twice() -> None:
-    samplers = ranks(6400, 16, 4, shuffle="blocks", block_records=32, window_blocks=10)
+    samplers = ranks(6400, 16, 4, shuffle=fr.Blocks(records=32, window=10))
     shares = [named(sampler) for sampler in samplers]
     first = sorted(row for share in shares for row in share[0])
     assert len(first) == len(set(first))
@@ -100,7 +98,7 @@ def test_ranks_together_name_whole_blocks_and_no_record_twice() -> None:
 
 
 def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None:
-    sampler = FastRecordBatchSampler(range(6400), 64, shuffle="blocks", block_records=32, window_blocks=20)
+    sampler = FastRecordBatchSampler(range(6400), 64, shuffle=fr.Blocks(records=32, window=20))
     ahead = sampler.read_ahead(0)
     assert ahead is not None
     ahead.indices(0)
@@ -140,7 +138,7 @@ def noise(tmp_path: Path) -> tuple[Path, list[int]]:
 
 def loader(path: Path, **options: Any) -> fr.FastRecordLoader:
     data = fr.FastRecordDataset(path, access="pread")
-    sampler = FastRecordBatchSampler(data, 8, shuffle="blocks", block_records=4, window_blocks=4, seed=5)
+    sampler = FastRecordBatchSampler(data, 8, shuffle=fr.Blocks(records=4, window=4), seed=5)
     image = fr.transforms.Resize(16)
     return fr.FastRecordLoader(data, batch_sampler=sampler, image=image, threads=1, **options)
 
@@ -149,7 +147,7 @@ def test_blocks_lie_across_the_ends_of_files(tmp_path: Path) -> None:
     files = [write_images(tmp_path / f"{i}.frec", range(100 * i, 100 * i + n)) for i, n in enumerate((30, 3, 21))]
     data = fr.FastRecordDataset(files)
     labels = data.targets
-    options: dict[str, Any] = {"shuffle": "blocks", "block_records": 8, "window_blocks": 2}
+    options: dict[str, Any] = {"shuffle": fr.Blocks(records=8, window=2)}
     sampler = FastRecordBatchSampler(data, 5, **options)
     expected = [labels[rows].tolist() for rows in FastRecordBatchSampler(data, 5, **options)]
     images = fr.FastRecordLoader(data, batch_sampler=sampler, image=fr.transforms.Resize(16), threads=2)

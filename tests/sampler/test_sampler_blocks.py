@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def reference_order(n: int, block_records: int, window_blocks: int, seed: int, e
 
 
 def by_blocks(n: int, batch_size: int = 8, **options: Any) -> FastRecordBatchSampler:
-    return FastRecordBatchSampler(range(n), batch_size, shuffle="blocks", **options)
+    return FastRecordBatchSampler(range(n), batch_size, **{"shuffle": "blocks", **options})
 
 
 def order(*shape: int) -> list[int]:
@@ -105,7 +106,7 @@ def test_the_core_refuses_positions_beyond_the_order() -> None:
 def test_global_batches_are_slices_of_the_order_for_any_number_of_ranks(
     n: int, tail: Tail, seed: int, block: int, window: int
 ) -> None:
-    options: dict[str, Any] = {"shuffle": "blocks", "block_records": block, "window_blocks": window}
+    options: dict[str, Any] = {"shuffle": fr.Blocks(records=block, window=window)}
     epoch = order(n, block, window, seed, 0)
     whole = [epoch[start : start + 12] for start in range(0, n, 12)]
     if tail == "pad":
@@ -122,7 +123,7 @@ def test_shuffling_blocks_over_several_ranks_pads_by_default() -> None:
 
 
 def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
-    sampler = by_blocks(500, block_records=10, window_blocks=10)
+    sampler = by_blocks(500, shuffle=fr.Blocks(records=10, window=10))
     epochs = [records(sampler) for _ in range(3)] + [permuted(500, 0, 0), list(range(500))]
     for one, other in itertools.combinations(epochs, 2):
         assert sorted(one) == sorted(other)
@@ -133,7 +134,7 @@ def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
     # The first batch has 64 of the first window's 640 records: 3.2 on average from 20 blocks.
     counts = []
     for epoch in range(200):
-        rows = by_blocks(6400, 64, block_records=32, window_blocks=20).indices(0, epoch=epoch)
+        rows = by_blocks(6400, 64, shuffle=fr.Blocks(records=32, window=20)).indices(0, epoch=epoch)
         blocks, here = np.unique(rows // 32, return_counts=True)
         assert len(blocks) <= 20
         counts.append(np.append(here, np.zeros(20 - len(here), int)))
@@ -171,15 +172,12 @@ class Sized:
 )
 def test_default_blocks_are_a_power_of_two_of_records_of_2_to_4_mib_together(size: int, block: int) -> None:
     sampler = FastRecordBatchSampler(Sized(1000, 1000 * size), 8, shuffle="blocks")
-    assert (sampler.block_records, sampler.window_blocks) == (block, 128)
+    assert sampler.shuffle == fr.Blocks(records=block, window=128)
     assert block == 1 or 2 << 20 < block * size <= 4 << 20
 
 
 def test_data_that_do_not_say_their_bytes_have_blocks_of_64_records() -> None:
-    assert (by_blocks(1000).block_records, by_blocks(1000).window_blocks) == (64, 128)
-    for shuffle in (True, False):
-        sampler = FastRecordBatchSampler(range(1000), 8, shuffle=shuffle)
-        assert (sampler.block_records, sampler.window_blocks) == (None, None)
+    assert by_blocks(1000).shuffle == fr.Blocks(records=64, window=128)
 
 
 def test_a_data_set_says_its_bytes(packed: Path) -> None:
@@ -187,14 +185,15 @@ def test_a_data_set_says_its_bytes(packed: Path) -> None:
     (file,) = data.snapshots
     assert file["bytes"] == packed.stat().st_size
     sampler = FastRecordBatchSampler(data, 4, shuffle="blocks")
-    assert sampler.block_records == 2 ** math.floor(math.log2((4 << 20) * len(data) / file["bytes"]))
+    assert isinstance(sampler.shuffle, fr.Blocks)
+    assert sampler.shuffle.records == 2 ** math.floor(math.log2((4 << 20) * len(data) / file["bytes"]))
     assert sorted(records(sampler)) == list(range(len(data)))
 
 
 # --- states ---
 
 
-STATE = by_blocks(50, 4, block_records=8, window_blocks=2).state_dict(batches_done=3)
+STATE = by_blocks(50, 4, shuffle=fr.Blocks(records=8, window=2)).state_dict(batches_done=3)
 
 
 def altered(**changes: Any) -> dict[str, Any]:
@@ -204,26 +203,38 @@ def altered(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "error", "message"),
     [
-        (altered(block_records=4), ValueError, "has block_records=4, this sampler block_records=8: make them equal"),
-        (altered(window_blocks=3), ValueError, "has window_blocks=3, this sampler window_blocks=2: make them equal"),
+        (
+            altered(block_records=4),
+            ValueError,
+            r"has shuffle=Blocks\(records=4, window=2\), this sampler .*=8, window=2\): make",
+        ),
+        (altered(window_blocks=3), ValueError, r"window=3\), this sampler shuffle=Blocks\(records=8, window=2\): make"),
         (altered(block_records=0), ValueError, "state: block_records is from 1 to 9223372036854775807, not 0"),
         (altered(window_blocks=1 << 63), ValueError, "state: window_blocks is from 1 to 9223372036854775807"),
         (altered(block_records=None), TypeError, "state: block_records is an int, not NoneType"),
-        (altered(shuffle=True), ValueError, "block_records and window_blocks belong to shuffle='blocks'"),
-        (altered(shuffle="windows"), ValueError, "state: shuffle is True, False or 'blocks', not 'windows'"),
-        (altered(version=1), TypeError, "state: shuffle is True or False, not 'blocks'"),
+        (altered(shuffle=True), ValueError, 'block_records and window_blocks belong to shuffle="blocks"'),
+        (
+            altered(shuffle="windows"),
+            ValueError,
+            "state: shuffle is True, False, .blocks. or a fastrecord.Blocks, not 'windows'",
+        ),
+        (
+            altered(version=2),
+            ValueError,
+            "the state has version 2, but FastRecordBatchSampler reads 3: start without it",
+        ),
         (altered(version=True), ValueError, "the state has version True"),
         (
             FastRecordBatchSampler(range(50), 4, shuffle=True).state_dict(),
             ValueError,
-            "the state has shuffle=True, this sampler shuffle='blocks': make them equal",
+            "the state has shuffle=True, this sampler shuffle=Blocks.* make them equal",
         ),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
     state: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    sampler = by_blocks(50, 4, block_records=8, window_blocks=2)
+    sampler = by_blocks(50, 4, shuffle=fr.Blocks(records=8, window=2))
     before = sampler.state_dict()
     with pytest.raises(error, match=message):
         sampler.load_state_dict(state)
@@ -231,43 +242,27 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
 
 
 def test_a_full_shuffle_refuses_a_state_of_blocks() -> None:
-    with pytest.raises(ValueError, match="the state has shuffle='blocks', this sampler shuffle=True: make them equal"):
+    with pytest.raises(ValueError, match=r"the state has shuffle=Blocks.*, this sampler shuffle=True: make"):
         FastRecordBatchSampler(range(50), 4, shuffle=True).load_state_dict(STATE)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_states_of_version_1_are_read(shuffle: bool) -> None:
-    sampler = FastRecordBatchSampler(range(50), 4, shuffle=shuffle, seed=3)
-    whole = list(sampler)
-    state = FastRecordBatchSampler(range(50), 4, shuffle=shuffle, seed=3).state_dict(batches_done=5)
-    del state["block_records"], state["window_blocks"]
-    sampler = FastRecordBatchSampler(range(50), 4, shuffle=shuffle)
-    sampler.load_state_dict({**state, "version": 1})
-    assert list(sampler) == whole[5:]
-
-
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("make", "error", "message"),
     [
-        ({"shuffle": "block"}, ValueError, "shuffle is True, False or 'blocks', not 'block'"),
-        ({"shuffle": None}, TypeError, "shuffle is True, False or 'blocks', not None"),
-        ({"block_records": 0}, ValueError, "block_records is from 1 to"),
-        ({"window_blocks": 1 << 63}, ValueError, "window_blocks is from 1 to"),
-        ({"window_blocks": 2.0}, TypeError, "window_blocks is an int, not float: 2.0"),
-        (
-            {"shuffle": True, "block_records": 2, "window_blocks": 2},
-            ValueError,
-            "block_records, window_blocks: only with shuffle='blocks', not shuffle=True",
-        ),
+        (lambda: by_blocks(50, shuffle="block"), ValueError, "^shuffle is True, False, .* not 'block'$"),
+        (lambda: by_blocks(50, shuffle=None), TypeError, "^shuffle is True, False, .* not None$"),
+        (lambda: fr.Blocks(records=0), ValueError, "^Blocks: records is from 1 to"),
+        (lambda: fr.Blocks(window=1 << 63), ValueError, "^Blocks: window is from 1 to"),
+        (lambda: fr.Blocks(window=2.0), TypeError, r"^Blocks: window is an int, not float: 2\.0$"),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_refused(make: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        FastRecordBatchSampler(range(50), 4, **{"shuffle": "blocks", **options})
+        make()
 
 
 def test_blocks_of_more_records_than_there_are_and_windows_of_more_blocks_are_whole_shuffles() -> None:
     for block, window in [(MASK >> 1, 1), (1, MASK >> 1), (MASK >> 1, MASK >> 1)]:
-        epoch = records(by_blocks(50, block_records=block, window_blocks=window))
+        epoch = records(by_blocks(50, shuffle=fr.Blocks(records=block, window=window)))
         assert sorted(epoch) == list(range(50))
         assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(epoch)) < 10

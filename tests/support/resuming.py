@@ -64,7 +64,7 @@ class Case:
         options: dict[str, Any] = {"seed": pick(0, 2**64 - 1), "tail": one_of(TAILS)}
         options["shuffle"] = True if draw else one_of(SHUFFLES)
         if options["shuffle"] == "blocks":
-            options |= {"block_records": pick(1, 9), "window_blocks": pick(1, 5)}
+            options["shuffle"] = fr.Blocks(records=pick(1, 9), window=pick(1, 5))
         if draw and pick(0, 1):
             options["num_samples"] = pick(1, 90)
         legs = tuple((one_of(divisors(global_batch)), pick(0, 12)) for _ in range(pick(1, 5)))

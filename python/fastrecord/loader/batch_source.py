@@ -16,7 +16,7 @@ from fastrecord.checks import WORD, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.rows import All, Rows
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, process_group
-from fastrecord.sampler.state import Shuffle
+from fastrecord.sampler.blocks import Shuffle
 
 _STATE_VERSION = 1
 

@@ -31,7 +31,7 @@ from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.unstacked import UnstackedFields
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.sampler.state import Shuffle
+from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
 from fastrecord.transforms.batch_info import BatchInfo

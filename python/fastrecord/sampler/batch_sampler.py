@@ -15,14 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
 from fastrecord import _core
-from fastrecord.checks import MOST, WORD, flag, integer
+from fastrecord.checks import MOST, WORD, choice, flag, integer
 from fastrecord.fixed import Fixed
+from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
 from fastrecord.sampler.draws import make_draw
-from fastrecord.sampler.read_ahead import ReadAhead, default_block_records
-from fastrecord.sampler.state import STATE_VERSION, TAILS, Shuffle, State, Tail, shuffle_kind
-
-# Blocks have 2 to 4 MiB: at most 512 MiB are mixed, and as much again is read ahead.
-_WINDOW_BLOCKS = 128
+from fastrecord.sampler.read_ahead import ReadAhead
+from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail
 
 
 def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
@@ -74,13 +72,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         batch_size: Records in a batch of this rank, at least 1.
         shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False, for
             evaluation: the order of the records; an error with weights or balance, which draw at
-            random. "blocks", for disks and mounts with slow random reads: blocks of
-            neighbouring records come in random order, and records are mixed within a window of
-            blocks. Both are drawn from (seed, epoch); docs/order.md describes the effect on
-            randomness and on reads.
-        block_records: With "blocks": neighbouring records in a block. Default: a power of two, at
-            least 1, that makes blocks of 2 to 4 MiB; 64 for data of unknown size.
-        window_blocks: With "blocks": number of blocks that are mixed with each other. Default: 128.
+            random. A `fastrecord.Blocks`, or "blocks" for its defaults, is for disks and mounts
+            with slow random reads. Blocks are drawn from (seed, epoch) too.
         seed: In [0, 2**64).
         rank: This process's number in [0, world_size). Give both `rank` and `world_size`, or
             neither. By default the constructor reads both from torch.distributed; they are 0 and 1
@@ -106,8 +99,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     Raises:
         TypeError: an argument has another type; `data` has no length.
         ValueError: a number is out of range; `data` is empty, or `"drop"` leaves no batch; only one
-            of rank and world_size is given; `drop_last` contradicts `tail`; blocks are described
-            without `shuffle="blocks"`; weights are negative, not finite or all 0.
+            of rank and world_size is given; `drop_last` contradicts `tail`; weights are negative,
+            not finite or all 0.
         SchemaError: `balance` does not name a field of classes.
     """
 
@@ -117,8 +110,6 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         batch_size: int,
         *,
         shuffle: Shuffle = True,
-        block_records: int | None = None,
-        window_blocks: int | None = None,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -140,8 +131,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             raise ValueError("data is empty: there is no record to make batches of")
         self._batch_size = integer("batch_size", batch_size, 1)
         self._draw = make_draw(data, weights, balance)
-        self._shuffle = shuffle_kind("shuffle", shuffle)
-        if self._draw is not None and self._shuffle is not True:
+        # A loaded state must agree with the given blocks, and supplies the numbers not given.
+        self._given = check_shuffle("shuffle", shuffle)
+        if self._draw is not None and self._given is not True:
             raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
             raise ValueError("num_samples is of draws with replacement: give weights or balance too")
@@ -150,28 +142,20 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._seed = integer("seed", seed, 0, WORD)
         self._world_size = integer("world_size", world_size, 1)
         self._rank = integer("rank", rank, 0, self._world_size)
-        if tail is not None and tail not in TAILS:
-            raise ValueError(f"tail is one of {', '.join(map(repr, TAILS))}, not {tail!r}")
+        if tail is not None:
+            choice("tail", tail, TAILS)
         if flag("drop_last", drop_last):
             if tail not in (None, "drop"):
                 raise ValueError(f"drop_last=True is tail='drop', but tail is {tail!r}: give one of them")
             tail = "drop"
         self._tail_given = tail is not None
-        self._tail: Tail = tail or ("pad" if self._shuffle and self._world_size > 1 else "exact")
+        self._tail: Tail = tail or ("pad" if self._given and self._world_size > 1 else "exact")
         if self._tail == "drop" and self._n < self.global_batch_size:
             size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
             raise ValueError(f"tail='drop' leaves no batch: an epoch has {self._n} records, a global batch is {size}")
         self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
         self._view: str | None = getattr(data, "fingerprint", None)
-        given = {"block_records": block_records, "window_blocks": window_blocks}
-        # A loaded state must agree with the given values, and supplies the others.
-        self._blocks_given = {k: integer(k, value, 1, MOST) for k, value in given.items() if value is not None}
-        if self._blocks_given and self._shuffle != "blocks":
-            raise ValueError(
-                f"{', '.join(self._blocks_given)}: only with shuffle='blocks', not shuffle={self._shuffle}"
-            )
-        self._block_records = self._blocks_given.get("block_records", default_block_records(self._snapshots))
-        self._window_blocks = self._blocks_given.get("window_blocks", _WINDOW_BLOCKS)
+        self._shuffle = self._given.filled(self._snapshots) if isinstance(self._given, Blocks) else self._given
         self._run = Run(epoch=0)
 
     def __len__(self) -> int:
@@ -227,12 +211,16 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     def read_ahead(self, epoch: int) -> ReadAhead | None:
         """Return the read-ahead of an epoch; None if its order is not by blocks."""
-        if self._shuffle != "blocks":
+        if not isinstance(self._shuffle, Blocks):
             return None
         size = self.global_batch_size
         used = self._n - self._n % size if self._tail == "drop" else self._n
         return ReadAhead(
-            self._block_order(epoch), used, global_batch_size=size, rank=self._rank, world_size=self._world_size
+            self._block_order(self._shuffle, epoch),
+            used,
+            global_batch_size=size,
+            rank=self._rank,
+            world_size=self._world_size,
         )
 
     def positions(self, batch: int) -> NDArray[np.int64]:
@@ -284,12 +272,12 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             return positions
         if self._draw is not None:
             return self._draw.indices(self._seed, number, positions)
-        if self._shuffle == "blocks":
-            return self._block_order(number).rows(positions)
+        if isinstance(self._shuffle, Blocks):
+            return self._block_order(self._shuffle, number).rows(positions)
         return _core.permute(self._n, self._seed, number, positions)
 
-    def _block_order(self, epoch: int) -> _core.BlockOrder:
-        return _core.BlockOrder(self._n, self._block_records, self._window_blocks, self._seed, epoch)
+    def _block_order(self, blocks: Blocks, epoch: int) -> _core.BlockOrder:
+        return _core.BlockOrder(self._n, blocks.records or 1, blocks.window or 1, self._seed, epoch)
 
     def check_data(self, data: Sized) -> None:
         """Refuse a data set with other records than the sampler's.
@@ -344,19 +332,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         return self._seed
 
     @property
-    def shuffle(self) -> Shuffle:
-        """Whether the epoch order is a permutation; "blocks" for a permutation of blocks."""
+    def shuffle(self) -> bool | Blocks:
+        """Whether the epoch order is a permutation; `Blocks` with their numbers if of blocks."""
         return self._shuffle
-
-    @property
-    def block_records(self) -> int | None:
-        """Neighbouring records in a block; None without blocks."""
-        return self._block_records if self._shuffle == "blocks" else None
-
-    @property
-    def window_blocks(self) -> int | None:
-        """Blocks whose records are mixed; None without blocks."""
-        return self._window_blocks if self._shuffle == "blocks" else None
 
     @property
     def tail(self) -> Tail:
@@ -409,15 +387,16 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """
         done = self._run.done if batches_done is None else integer("batches_done", batches_done, 0, len(self) + 1)
         over = done >= len(self) and (batches_done is not None or self._run.begun)
+        blocks = self._shuffle if isinstance(self._shuffle, Blocks) else None
         return {
             "version": STATE_VERSION,
             "seed": self._seed,
             "epoch": self._run.epoch + over,
             "batches_done": 0 if over else done,
             "global_batch_size": self.global_batch_size,
-            "shuffle": self._shuffle,
-            "block_records": self.block_records,
-            "window_blocks": self.window_blocks,
+            "shuffle": self._shuffle if blocks is None else "blocks",
+            "block_records": None if blocks is None else blocks.records,
+            "window_blocks": None if blocks is None else blocks.window,
             "tail": self._tail,
             "records": self._records,
             "samples": self._n,
@@ -445,14 +424,11 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             fitting, rest = divmod(loaded.global_batch_size, self._world_size)
             advice = f"use batch_size={fitting}" if rest == 0 else "use a number of ranks that divides it"
             raise ValueError(f"the state has a global batch size of {loaded.global_batch_size}, {here}: {advice}")
-        if loaded.shuffle != self._shuffle:
+        given = self._given
+        if not (given.allows(loaded.shuffle) if isinstance(given, Blocks) else given == loaded.shuffle):
             raise ValueError(
-                f"the state has shuffle={loaded.shuffle!r}, this sampler shuffle={self._shuffle!r}: make them equal"
+                f"the state has shuffle={loaded.shuffle!r}, this sampler shuffle={given!r}: make them equal"
             )
-        for name, given in self._blocks_given.items():
-            then = getattr(loaded, name)
-            if then != given:
-                raise ValueError(f"the state has {name}={then}, this sampler {name}={given}: make them equal")
         if self._tail_given and loaded.tail != self._tail:
             raise ValueError(f"the state has tail={loaded.tail!r}, this sampler tail={self._tail!r}: make them equal")
         # Count the batches of rank 0, which has the most: a state is valid for every rank, even for
@@ -462,8 +438,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             raise ValueError(f"the state leaves no batch: it has {loaded.batches_done} done, an epoch has {batches}")
         self._seed = loaded.seed
         self._tail = loaded.tail
-        self._block_records = loaded.block_records or self._block_records
-        self._window_blocks = loaded.window_blocks or self._window_blocks
+        self._shuffle = loaded.shuffle
         self._run = Run(epoch=loaded.epoch, done=loaded.batches_done)
 
     def __repr__(self) -> str:

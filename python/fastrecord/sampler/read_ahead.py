@@ -5,31 +5,10 @@ Returns indices; it does not read or advise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord import _core
-
-# Blocks of 2 to 4 MiB: a disk that reads 200 MB/s with seeks of 8 ms spends two thirds of its time
-# reading.
-_BLOCK_BYTES = 4 << 20
-_BLOCK_RECORDS = 64
-
-
-def default_block_records(snapshots: Sequence[Mapping[str, Any]]) -> int:
-    """Return the largest power of two of records whose average total size fits a block.
-
-    Args:
-        snapshots: `bytes` and `records` of each file; empty if unknown.
-    """
-    size: int = sum(file.get("bytes", 0) for file in snapshots)
-    if size == 0:
-        return _BLOCK_RECORDS
-    records: int = sum(file["records"] for file in snapshots)
-    return 1 << max(0, (_BLOCK_BYTES * records // size).bit_length() - 1)
 
 
 class ReadAhead:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
-from fastrecord.checks import MOST, WORD, flag, integer
+from fastrecord.checks import MOST, WORD, choice, integer
+from fastrecord.sampler.blocks import Blocks, check_shuffle
 
-Shuffle: TypeAlias = bool | Literal["blocks"]
 Tail = Literal["pad", "drop", "exact"]
 
 TAILS: tuple[str, ...] = get_args(Tail)
 STATE_VERSION = 3
-_READABLE = (1, 2, STATE_VERSION)
+_BLOCKS = ("block_records", "window_blocks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,7 @@ class State:
     epoch: int
     batches_done: int
     global_batch_size: int
-    shuffle: Shuffle
-    block_records: int | None
-    window_blocks: int | None
+    shuffle: bool | Blocks
     tail: Tail
     records: int
     samples: int
@@ -47,41 +45,33 @@ class State:
         if not isinstance(state, Mapping):
             raise TypeError(f"a sampler's state is a dict, not {type(state).__name__}")
         version = state.get("version")
-        if isinstance(version, bool) or version not in _READABLE:
+        if isinstance(version, bool) or version != STATE_VERSION:
             raise ValueError(
-                f"the state has version {version!r}, this fastrecord reads {_READABLE[0]} to {_READABLE[-1]}"
+                f"the state has version {version!r}, but FastRecordBatchSampler reads {STATE_VERSION}: start without it"
             )
-        if version == 1:
-            # States written before "blocks" existed have a flag.
-            flag("state: shuffle", state.get("shuffle", False))
-            state = {**state, "block_records": None, "window_blocks": None}
-        if version < STATE_VERSION:
-            # States written before views and draws existed lack these keys.
-            state = {**state, "samples": state.get("records"), "draw": None, "view": None}
-        missing = [name for name in cls.__slots__ if name not in state]
+        missing = [name for name in (*cls.__slots__, *_BLOCKS) if name not in state]
         if missing:
-            raise ValueError(f"the state lacks {', '.join(missing)}: it is none of FastRecordBatchSampler.state_dict()")
-        if state["tail"] not in TAILS:
-            raise ValueError(f"state: tail is one of {', '.join(map(repr, TAILS))}, not {state['tail']!r}")
+            raise ValueError(f"the state has no {', '.join(missing)}: it is not of FastRecordBatchSampler.state_dict()")
+        choice("state: tail", state["tail"], TAILS)
         snapshots = state["snapshots"]
         if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
             raise TypeError(f"state: snapshots is a list of dicts, not {snapshots!r}")
-        kind = shuffle_kind("state: shuffle", state["shuffle"])
+        shuffle = check_shuffle("state: shuffle", state["shuffle"])
+        blocks = [state[name] for name in _BLOCKS]
+        if isinstance(shuffle, Blocks):
+            records, window = (integer(f"state: {name}", state[name], 1, MOST) for name in _BLOCKS)
+            shuffle = Blocks(records=records, window=window)
+        elif blocks != [None, None]:
+            raise ValueError(f'state: {" and ".join(_BLOCKS)} belong to shuffle="blocks", but shuffle is {shuffle}')
         draw, view = state["draw"], state["view"]
         if not (draw is None or isinstance(draw, Mapping)) or not (view is None or isinstance(view, str)):
-            raise TypeError(f"state: draw is a dict and view a str, if there are any, not {draw!r} and {view!r}")
-        names = ("block_records", "window_blocks")
-        if kind != "blocks" and any(state[name] is not None for name in names):
-            raise ValueError(f"state: {names[0]} and {names[1]} belong to shuffle='blocks', but shuffle is {kind}")
-        group = [integer(f"state: {name}", state[name], 1, MOST) if kind == "blocks" else None for name in names]
+            raise TypeError(f"state: draw is a dict or None, and view a str or None, not {draw!r} and {view!r}")
         return cls(
             seed=integer("state: seed", state["seed"], 0, WORD),
             epoch=integer("state: epoch", state["epoch"], 0, WORD),
             batches_done=integer("state: batches_done", state["batches_done"], 0),
             global_batch_size=integer("state: global_batch_size", state["global_batch_size"], 1),
-            shuffle=kind,
-            block_records=group[0],
-            window_blocks=group[1],
+            shuffle=shuffle,
             tail=state["tail"],
             records=integer("state: records", state["records"], 1),
             samples=integer("state: samples", state["samples"], 1),
@@ -144,13 +134,3 @@ class State:
 
 def _describe(file: Mapping[str, Any]) -> str:
     return f"{file.get('file_id')} at commit {file.get('commit')} with {file.get('records')} records"
-
-
-def shuffle_kind(name: str, value: Any) -> Shuffle:
-    """Check and return a kind of shuffle."""
-    if isinstance(value, str) and value == "blocks":
-        return "blocks"
-    if not isinstance(value, bool):
-        error = ValueError if isinstance(value, str) else TypeError
-        raise error(f"{name} is True, False or 'blocks', not {value!r}")
-    return value
