@@ -105,9 +105,13 @@ def test_a_value_out_of_range_is_refused_by_its_name(name: str, value: Any) -> N
         TrainConfig(**{"train": "x", name: value})
 
 
-def test_the_torch_loader_cannot_skip_records() -> None:
-    with pytest.raises(ValueError, match=r"^on_error is 'skip': it must be 'raise' with loader torch"):
-        TrainConfig(train="x", loader="torch", on_error="skip")
+@pytest.mark.parametrize(
+    ("name", "value", "only"),
+    [("on_error", "skip", "raise"), ("decoder", "native", "auto"), ("sixteen_bit", "clip", "reject")],
+)
+def test_options_of_the_native_loader_are_refused_with_the_torch_loader(name: str, value: str, only: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is '{value}': it must be '{only}' with loader torch"):
+        TrainConfig(**{"train": "x", "loader": "torch", name: value})
 
 
 def test_a_model_that_cannot_be_built_as_asked_is_refused() -> None:

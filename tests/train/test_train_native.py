@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 import fastrecord as fr
 from fastrecord.train import TrainConfig, TrainError, train
@@ -29,6 +30,7 @@ from fastrecord.train.config import Augment, LoaderKind
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
 from tests.support.commands import flip
+from tests.support.pictures import save
 from tests.support.training import (
     CLASSES,
     MODEL,
@@ -52,6 +54,20 @@ def epoch_batches(config: TrainConfig, *, training: bool, epoch: int = 0, ranks:
     drawn = list(batches.epoch(epoch))
     batches.close()
     return drawn
+
+
+def test_unfinished_files_and_grey_of_16_bits_are_taken_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "a.frec"
+    grey = save(Image.fromarray(np.full((40, 40), 257 * 200, np.uint16)), "PNG")
+    with fr.Writer(path, {"image": fr.image(), "label": fr.int64()}, metadata={"classes": ["ant"]}) as writer:
+        writer.complete = False
+        for _ in range(8):
+            writer.append({"image": grey, "label": 0})
+    config = small_config(path, tmp_path, sixteen_bit="scale", decoder="native")
+    with pytest.raises(TrainError, match="allow_incomplete"):
+        open_datasets(config)
+    ((images, _),) = epoch_batches(dataclasses.replace(config, allow_incomplete=True), training=True)
+    assert images.unique().tolist() == [200]
 
 
 def test_the_native_loader_is_the_default_and_torch_is_to_be_asked_for(colours: Path, tmp_path: Path) -> None:

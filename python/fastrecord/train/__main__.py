@@ -15,6 +15,7 @@ from typing import Any, TextIO, get_args
 import click
 
 from fastrecord import FastRecordError
+from fastrecord.dataset.decoding import Decoder, SixteenBit
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.config import (
     Amp,
@@ -88,6 +89,17 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     kind=int,
     also=("--workers", "-j"),
 )
+@_option(
+    "--decoder",
+    "Images that the core cannot decode, such as AVIF: auto: Pillow decodes them; native: they are bad records.",
+    choices=Decoder,
+)
+@_option(
+    "--sixteen-bit",
+    "16-bit grey images: reject: they are bad records; scale: divide by 257; clip: values above 255 become white.",
+    choices=SixteenBit,
+)
+@_option("--allow-incomplete", "Accept unfinished files and incomplete shard sets.")
 @_option(
     "--on-error",
     "A record that is damaged or cannot be decoded: raise ends the run; skip leaves it out, logged and counted.",

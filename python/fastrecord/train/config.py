@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from fastrecord.dataset.decoding import Decoder, SixteenBit
+
 Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
@@ -63,6 +65,12 @@ class TrainConfig:
         threads: Per process, the threads of the native loader or the workers of a DataLoader (0: no
             workers, it works in the training process). None: the cores that this process may use,
             divided by the number of processes on the machine; at most 8 workers.
+        decoder: With the native loader, what decodes kinds of images that the core does not support:
+            "auto": Pillow. "native": nothing; they are bad records.
+        sixteen_bit: With the native loader, 16-bit grey images: "reject": they are bad records.
+            "scale": divided by 257 and rounded. "clip": values above 255 become white.
+        allow_incomplete: Accept unfinished files and incomplete shard sets, which are refused by
+            default.
         on_error: What the native loader does with a record that is damaged or cannot be decoded:
             "raise" ends the run, "skip" leaves it out of its batch, logged and counted.
         max_skipped: With "skip": how many records each process may skip in an epoch, and in an
@@ -111,6 +119,9 @@ class TrainConfig:
     data: DataKind = "real"
     shuffle: ShuffleKind = "full"
     threads: int | None = None
+    decoder: Decoder = "auto"
+    sixteen_bit: SixteenBit = "reject"
+    allow_incomplete: bool = False
     on_error: OnError = "raise"
     max_skipped: float | int | None = 0.05
     lr: float = 0.1
@@ -150,6 +161,7 @@ class TrainConfig:
         fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
         self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
         choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}
+        choices |= {"decoder": Decoder, "sixteen_bit": SixteenBit}
         choices |= {"loader": LoaderKind, "data": DataKind, "shuffle": ShuffleKind, "on_error": OnError}
         for name, kind in choices.items():
             self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
@@ -157,6 +169,9 @@ class TrainConfig:
             self._check("threads", self.threads != 0, "at least 1 (0, no worker at all, is for loader torch)")
         if self.loader == "torch":
             self._check("on_error", self.on_error == "raise", "'raise' with loader torch: only the native loader skips")
+            self._check("decoder", self.decoder == "auto", "'auto' with loader torch, where Pillow decodes all images")
+            allowed = "'reject' with loader torch, where Pillow makes all values above 255 white"
+            self._check("sixteen_bit", self.sixteen_bit == "reject", allowed)
         if self.overwrite and self.resume is not None:
             raise ValueError(
                 "overwrite and resume: one replaces the run that the other would go on with; give one of them"

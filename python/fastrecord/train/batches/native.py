@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastrecord import Delivery, FastRecordDataset, FastRecordLoader, LoaderStats, Skip, SkippedRecord
+from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, LoaderStats, Skip, SkippedRecord
 from fastrecord.train.batches.base import Batch, SampledBatches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
@@ -58,6 +58,7 @@ class NativeBatches(SampledBatches):
             image=make_crop(config.augment, config.image_size, training=training),
             flip=training and config.augment == "imagenet",
             threads=config.threads,
+            decoding=Decoding(decoder=config.decoder, sixteen_bit=config.sixteen_bit),
             delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
             on_error=Skip(at_most=config.max_skipped, handler=self._note_skipped)
             if config.on_error == "skip"
@@ -87,7 +88,7 @@ class NativeBatches(SampledBatches):
         if self._told <= _NAMED:
             _log.warning(f"skipped: {record.reason}")
         elif self._told == _NAMED + 1:
-            _log.warning("skipped more records: from here on they are told at the end of an epoch")
+            _log.warning("skipped more records: the rest are reported at the end of the epoch")
 
     def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
         """See `Batches.take_skipped`."""

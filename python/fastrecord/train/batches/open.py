@@ -132,7 +132,9 @@ def _open(
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
         paths = files if snapshots is None else at_snapshots(files, snapshots)
-        dataset = FastRecordDataset(paths, transform=transform, classes=classes)
+        dataset = FastRecordDataset(
+            paths, transform=transform, classes=classes, allow_incomplete=config.allow_incomplete
+        )
         targets = dataset.targets
     except (FastRecordError, ValueError) as error:
         raise TrainError(str(error)) from error
