@@ -168,7 +168,7 @@ def make_loader(
         sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
         return fr.FastRecordLoader(dataset, batch_sampler=sampler, images=images, flip=train)
     pair = fr.transforms.PairedRandomCrop(crop, scale=scale, flip=train, to_chw=True)
-    dataset = dataset.select(["lr", "hr"])
+    dataset = dataset.select_fields(["lr", "hr"])
     sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
     return fr.FastRecordLoader(dataset, batch_sampler=sampler, batch_transform=pair)
 

@@ -164,7 +164,7 @@ def test_tensors_own_their_memory_and_may_be_written(data: fr.FastRecordDataset)
 
 
 def test_select_makes_dicts_of_some_fields_in_the_order_wanted(data: fr.FastRecordDataset) -> None:
-    view = data.select(["key", "patch"]).subset([4, 2])
+    view = data.select_fields(["key", "patch"]).subset([4, 2])
     assert view.fields == ("key", "patch")
     assert_sample(view[1], {name: record(2)[name] for name in ("key", "patch")})
     assert data.fields == tuple(SCHEMA)
@@ -175,7 +175,7 @@ def test_select_makes_dicts_of_some_fields_in_the_order_wanted(data: fr.FastReco
 
 @pytest.mark.parametrize("collate", [None, fr.collate], ids=["torch's collate", "fastrecord's"])
 def test_a_dataloader_makes_dicts_of_stacked_tensors(data: fr.FastRecordDataset, collate: Any) -> None:
-    view = data.select(["label", "patch", "weights", "key"])
+    view = data.select_fields(["label", "patch", "weights", "key"])
     loader = DataLoader(view, batch_size=4, collate_fn=collate)
     batches = list(loader)
     assert [batch["patch"].shape for batch in batches] == [(4, 9, 8, 3), (4, 9, 8, 3), (3, 9, 8, 3)]
@@ -274,12 +274,12 @@ def test_what_does_not_go_with_fields_is_refused(
 def test_select_refuses_fields_that_there_are_not_and_transforms_of_images(packed: Path) -> None:
     data = fr.FastRecordDataset(packed)
     with pytest.raises(fr.SchemaError, match="no field 'nothing'"):
-        data.select(["nothing"])
+        data.select_fields(["nothing"])
     data.transform = transforms.ToTensor()
-    with pytest.raises(ValueError, match="takes an image, and a sample with selected fields is a dict: select first"):
-        data.select(["label"])
+    with pytest.raises(ValueError, match="takes an image, but a sample of selected fields is a dict: set transform"):
+        data.select_fields(["label"])
     data.transform = None
-    assert data.select(["label"])[3] == {"label": 0}
+    assert data.select_fields(["label"])[3] == {"label": 0}
 
 
 def test_files_must_have_the_fields_in_the_same_types(files: list[Path], tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_values_of_no_fixed_shape_come_in_lists_their_arrays_as_tensors(tmp_path
 
 def test_the_loader_and_the_data_set_make_the_same_batches_of_a_view(data: fr.FastRecordDataset) -> None:
     names = ["label", "level", "good", "brain", "patch", "vector", "weights", "key", "blob"]
-    view = data.filter("level", ">", -4).select(names).subset([3, 0, 5, 8, 1])
+    view = data.filter("level", ">", -4).select_fields(names).subset([3, 0, 5, 8, 1])
     sampler = fr.FastRecordBatchSampler(view, 3, balance="label", num_samples=8, seed=1)
     expected = [fr.collate(view.__getitems__(sampler.indices(batch, epoch=0))) for batch in range(3)]
     batches = list(fr.FastRecordLoader(view, batch_sampler=sampler))

@@ -26,7 +26,7 @@ def test_labels_of_any_integer_type_are_int64_by_class(tmp_path: Path, kind: fr.
                 writer.append({"image": encode(label), "label": label})
     expected = [0, 5, 119, 119, 114, 0]
     data = fr.FastRecordDataset(paths, decode=None)
-    table = data.select(["label"])
+    table = data.select_fields(["label"])
     assert data.targets.dtype == np.int64
     assert data.targets.tolist() == data.labels(data.rows(range(6))).tolist() == expected
     assert [label for _, label in data.__getitems__(range(6))] == [data[i][1] for i in range(6)] == expected
@@ -60,14 +60,14 @@ def write(path: Path, kind: fr.FieldType, labels: Iterable[Any], **metadata: Any
 def seen(data: fr.FastRecordDataset) -> list[list[Any]]:
     """Return the labels in every form that a data set offers."""
     whole = range(len(data))
-    plain = data.select(["image", "label"])
+    plain = data.select_fields(["image", "label"])
     plain.decode = data.decode = "native"
     samples = DataLoader(data, len(data), collate_fn=fr.collate, num_workers=1)
     batches = [
         next(iter(samples))[1],
         next(iter(DataLoader(plain, len(data), collate_fn=fr.collate)))["label"],
         next(iter(fr.FastRecordLoader(data, len(data), shuffle=False, image=fr.transforms.Resize(8))))[1],
-        next(iter(fr.FastRecordLoader(data.select(["label"]), len(data), shuffle=False)))["label"],
+        next(iter(fr.FastRecordLoader(data.select_fields(["label"]), len(data), shuffle=False)))["label"],
         torch.from_numpy(data.targets.copy()),
         torch.from_numpy(data.labels(data.rows(whole)).copy()),
         pickle.loads(pickle.dumps(data)).targets,
@@ -114,7 +114,7 @@ def test_labels_of_strings_are_classes_by_sorted_name_over_all_files(tmp_path: P
     even = fr.FastRecordBatchSampler(data, 4, balance="label")
     assert sorted(data.targets[even.indices(0)].tolist()) == [0, 1, 2, 3]
     assert (fr.FastRecordDataset(paths[0]) + fr.FastRecordDataset(paths[1])).classes == data.classes
-    assert data.select(["label"])[1] == {"label": 2}
+    assert data.select_fields(["label"])[1] == {"label": 2}
     with pytest.raises(ValueError, match="no class is named 'dog'"):
         data.filter("label", "==", "dog")
 

@@ -353,7 +353,7 @@ def test_only_like_goes_with_like(data: fr.FastRecordDataset, numbered: Path, tm
     with pytest.raises(ValueError, match="differ in transform: None and <built-in function len>"):
         fr.concat(data, fr.FastRecordDataset(numbered, len, decode=None))
     with pytest.raises(ValueError, match="differ in fields: None and"):
-        fr.concat(data, data.select(["label"]))
+        fr.concat(data, data.select_fields(["label"]))
     for wrong in ((data, [1]), ([data],)):
         with pytest.raises(TypeError, match="concat takes data sets of fastrecord, one after the other, not list"):
             fr.concat(*wrong)

@@ -101,7 +101,7 @@ def test_records_of_several_files_and_of_views_come_from_where_they_lie(patches:
     dataset = opened(patches, other)
     for batch in make(dataset, 7, shuffle=True, seed=1):
         check(batch, batch["number"].tolist())
-    some = dataset.filter("number", ">=", 100).select(("number", "hr"))
+    some = dataset.filter("number", ">=", 100).select_fields(("number", "hr"))
     (batch,) = list(make(some, 100))
     assert batch["number"].tolist() == list(range(100, 127))
     assert list(batch) == ["number", "hr"]

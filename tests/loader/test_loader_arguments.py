@@ -116,7 +116,7 @@ def test_a_transform_that_the_data_set_gets_later_is_refused_too(data: fr.FastRe
 
 def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) -> None:
     loader = fr.FastRecordLoader(data, 8, shuffle=False, image=Resize(16))
-    arrays = fr.FastRecordLoader(data.select(["label"]), 8, shuffle=False)
+    arrays = fr.FastRecordLoader(data.select_fields(["label"]), 8, shuffle=False)
     for wrong, name, value, error in (
         (loader, "image", 16, TypeError),
         (loader, "image", None, ValueError),
@@ -325,4 +325,4 @@ def test_a_repr_says_what_there_is(tmp_path: Path) -> None:
     ):
         assert part in shown
     assert "weights" in repr(fr.FastRecordBatchSampler(data, 4, weights=[1] * 6, rank=1, world_size=2))
-    assert "Fields: label" in repr(fr.FastRecordLoader(data.select(["label"]), 4, shuffle=False))
+    assert "Fields: label" in repr(fr.FastRecordLoader(data.select_fields(["label"]), 4, shuffle=False))

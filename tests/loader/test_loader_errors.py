@@ -168,7 +168,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out_where_nobody_waits_for_it(
     options: dict[str, Any] = {"prefetch": prefetch, "on_error": "skip"}
     if arrays:
         options |= {"images": {"image": CenterCrop(16)}}
-        dataset = dataset.select(("label", "image"))
+        dataset = dataset.select_fields(("label", "image"))
     if foreign:
         options["batch_sampler"] = [[0, 1], [2, 3], [4]]
     loader = make(dataset, None if foreign else 2, **options)

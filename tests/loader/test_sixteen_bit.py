@@ -65,7 +65,7 @@ def test_samples_that_the_core_decodes_are_refused_or_as_the_data_set_says(tmp_p
         fr.FastRecordDataset(path, decode="native")[1]
     for name, wanted in BECOME.items():
         dataset = fr.FastRecordDataset(path, decode=fr.Decoding(sixteen_bit=name))
-        for view in (dataset, dataset.subset([0, 1]), dataset.select(["image"])):
+        for view in (dataset, dataset.subset([0, 1]), dataset.select_fields(["image"])):
             sample = view[1]
             image = sample["image"] if isinstance(sample, dict) else sample[0]
             np.testing.assert_array_equal(channels_last(image), wanted)

@@ -39,13 +39,13 @@ class FastRecordDataset(Dataset[Any]):
     does not depend on the number of records. The data set is safe to use from several threads, and
     in forked and spawned workers.
 
-    **Fields mode.** With `fields`, after `select`, and for files without a field that can hold
-    images, a sample is a dict field -> value. Numbers are Python numbers and arrays are tensors.
+    **Fields mode.** A sample is a dict field -> value with `fields`, after `select_fields`, and for
+    files without a field that can hold images. Numbers are Python numbers and arrays are tensors.
     `str`, `bytes` and JSON stay unchanged. `decode` selects the type of images, and the data set's
     classes number the labels. `fastrecord.collate` makes dicts of stacked tensors of the fields'
     own types. Without a `transform` it builds whole batches at once.
 
-    **Views.** `subset`, `filter`, `split`, `select`, and `a + b` return data sets over
+    **Views.** `subset`, `filter`, `split`, `select_fields`, and `a + b` return data sets over
     the same open files, with the same settings. They store and pickle how the records were
     selected, not the records. docs/datasets.md has examples.
 
@@ -257,7 +257,7 @@ class FastRecordDataset(Dataset[Any]):
     def __add__(self, other: Dataset[Any]) -> Any:
         return concat(self, other) if isinstance(other, FastRecordDataset) else super().__add__(other)
 
-    def select(self, fields: Sequence[str]) -> Self:
+    def select_fields(self, fields: Sequence[str]) -> Self:
         """Return a view in fields mode: samples are dicts of some fields.
 
         Args:
@@ -270,8 +270,8 @@ class FastRecordDataset(Dataset[Any]):
         """
         if self.fields is None and (self.transform or self.target_transform):
             raise ValueError(
-                "the data set's transform takes an image, and a sample with selected fields is a dict: select first, "
-                "and give the view a transform of its own"
+                "the data set's transform takes an image, but a sample of selected fields is a dict: set transform to "
+                "None, select the fields, and give the view its own transform"
             )
         return self._of(self.selection.with_fields(fields))
 

@@ -164,7 +164,7 @@ class Selection:
         return self._changed(shards=shards, rows=rows)
 
     def with_fields(self, fields: Sequence[str]) -> Selection:
-        """Return the same records in fields mode; see `FastRecordDataset.select`."""
+        """Return the same records in fields mode; see `FastRecordDataset.select_fields`."""
         return self._changed(fields=check_selection(fields), image_field=None, extra_fields=())
 
     def _changed(self, **changes: Any) -> Selection:

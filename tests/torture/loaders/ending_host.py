@@ -50,7 +50,7 @@ def batches(folder: Path, case: dict[str, Any]) -> Iterator[Any]:
             dataset, case["batch"], shuffle=False, image=RandomResizedCrop(24), threads=case["threads"]
         )
     else:
-        dataset = fr.FastRecordDataset(folder / "arrays.frec").select(["array", "label"])
+        dataset = fr.FastRecordDataset(folder / "arrays.frec").select_fields(["array", "label"])
         loader = FastRecordLoader(dataset, case["batch"], shuffle=False, threads=case["threads"])
     return iter(loader)
 
