@@ -200,12 +200,16 @@ def test_a_file_that_names_no_classes_trains_on_the_numbers_of_its_labels(
         f"{path} names no classes: 7 are taken from its labels, 0 to 6; fr.set_metadata(path, classes=[...]) names them"
         in caplog.messages
     )
-    # The run continues after its classes got names.
-    last = tmp_path / "out" / "checkpoints" / "last.pt"
-    state = load_checkpoint(last)
-    assert state["classes"] == list("0123456")
-    save_checkpoint({**state, "classes": list("abcdefg")}, last)
     assert train(small_config(path, tmp_path / "out", **options, resume="auto")).step == 2
+
+
+def test_a_run_continues_after_its_classes_got_names(colours: Path, tmp_path: Path) -> None:
+    train(small_config(colours, tmp_path, epochs=1, max_steps=1))
+    last = tmp_path / "checkpoints" / "last.pt"
+    state = load_checkpoint(last)
+    assert state["classes"] == list(CLASSES)
+    save_checkpoint({**state, "classes": [str(label) for label in range(len(CLASSES))]}, last)
+    assert train(small_config(colours, tmp_path, epochs=1, max_steps=2, resume="auto")).step == 2
 
 
 def test_labels_that_do_not_fit_the_classes_are_refused(colours: Path, tmp_path: Path) -> None:
@@ -270,6 +274,7 @@ def test_a_folder_that_holds_a_run_is_replaced_only_when_told(colours: Path, tmp
 # Results
 
 
+@pytest.mark.usefixtures("plot")
 def test_training_learns_and_writes_log_metrics_checkpoints_and_plot(
     colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
