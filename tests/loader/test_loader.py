@@ -50,13 +50,6 @@ def test_images_are_uint8_in_channels_last_memory_and_labels_int64(photos: Path,
     assert torch.cat([labels for _, labels in batches]).tolist() == [number % 3 for number in range(COUNT)]
 
 
-def test_a_batch_is_memory_of_its_own_that_may_be_written(photos: Path) -> None:
-    for images, labels in make(photos):
-        images.fill_(7)
-        labels.fill_(7)
-        assert images.sum() == 7 * images.numel()
-
-
 def test_fields_follow_as_tensors_of_numbers_and_lists_of_text_or_bytes(photos: Path) -> None:
     expected = ([number / 2 for number in range(8)], [f"train/{number}" for number in range(8)])
     dataset = fr.FastRecordDataset(photos, extra_fields=("weight", "key"))

@@ -181,13 +181,6 @@ def test_the_seed_of_another_sampler_is_that_of_the_augmentation(data: fr.FastRe
     assert not torch.equal(plain, other)
 
 
-def test_batches_may_be_lists_arrays_or_tensors_of_any_size(data: fr.FastRecordDataset) -> None:
-    batches = [[3, 1], torch.tensor([2, 2, 21]), [], torch.tensor([5]).numpy(), range(4, 6), [-1]]
-    loader = make(data, None, batch_sampler=batches)
-    assert [len(batch[2]) for batch in loader] == [2, 3, 1, 2, 1]
-    assert numbers(loader) == [3, 1, 2, 2, 21, 5, 4, 5, 21]
-
-
 def test_a_sampler_without_a_length_gives_a_loader_without_one(data: fr.FastRecordDataset) -> None:
     class Endless:
         def __iter__(self) -> Any:

@@ -189,15 +189,6 @@ def test_an_append_is_seen_after_a_refresh_and_not_before(path: Path, access: st
     assert batch["key"] == [KEYS[4]]
 
 
-def test_a_refresh_on_a_replaced_file_is_refused(path: Path) -> None:
-    reader = fr.Reader(path)
-    with fr.Writer(path, SCHEMA, "w") as writer:
-        writer.append(record(1))
-    with pytest.raises(fr.FastRecordError, match=r"a\.frec: the file was replaced: expected file .*: open it anew"):
-        reader.refresh()
-    assert reader[4] == record(4)
-
-
 @pytest.mark.parametrize("access", ACCESS)
 def test_a_pickled_reader_opens_the_very_same_snapshot(path: Path, access: str) -> None:
     reader = fr.Reader(path, access, threads=1)
@@ -360,33 +351,3 @@ def test_ctrl_c_ends_a_long_call_and_the_reader_goes_on(tmp_path: Path, call: st
             print(reader.verify()["ok"], len(reader.read_batch([1], verify=True)["data"][0]))
     """
     assert run_child(script, tmp_path, timeout=30) == f"True {4 << 20}\n"
-
-
-@pytest.mark.parametrize("access", ACCESS)
-def test_thousands_of_batches_need_no_more_memory_files_or_threads_than_the_first_ones(path: Path, access: str) -> None:
-    reader = fr.Reader(path, access)
-    out = bytearray(1_000_000)
-
-    def use() -> tuple[int, int, int]:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * 4096, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-    def work(batches: int) -> None:
-        for number in range(batches):
-            batch = reader.read_batch([number % 5, 3, 1])
-            assert len(batch["key"]) == len(batch["image"].tolist()) == 3
-            assert int(reader.read_batch_into([3, number % 5], "blob", out)[0]) == 0
-            assert len(reader[number % 5]) == 5
-            assert len(reader.column("label")) == 5
-            if number % 100 == 0:
-                with fr.Reader(path, access) as other:
-                    assert pickle.loads(pickle.dumps(other)).verify()["ok"]
-                    with pytest.raises(IndexError):
-                        other.read_batch([99])
-
-    work(1000)
-    memory, files, threads = use()
-    work(4000)
-    after = use()
-    assert after[0] - memory < 2 << 20
-    assert after[1:] == (files, threads)

@@ -136,23 +136,6 @@ def test_the_mapping_goes_with_the_last_view_and_not_before(path: Path, name: st
     assert mappings(path) == 0
 
 
-def test_a_batch_and_its_payloads_keep_the_mapping_alive(path: Path) -> None:
-    batch = fr.Reader(path).read_batch([1, 2])
-    gc.collect()
-    payloads = batch["data"]
-    del batch
-    gc.collect()
-    assert mappings(path) == 1
-    assert payloads.tolist() == [bytes([1]) * 5000, bytes([2]) * 5000]
-    views = iter(payloads)
-    del payloads
-    gc.collect()
-    assert [bytes(view) for view in views] == [bytes([1]) * 5000, bytes([2]) * 5000]
-    del views
-    gc.collect()
-    assert mappings(path) == 0
-
-
 @pytest.mark.parametrize("access", ["mmap", "pread"])
 def test_nothing_that_is_handed_out_can_be_written_to(path: Path, access: str) -> None:
     reader = fr.Reader(path, access)
@@ -184,15 +167,3 @@ def test_a_view_can_be_hashed_compared_and_sent_like_bytes(path: Path, access: s
     assert view == bytes([3]) * 5000
     assert (view.format, view.itemsize, view.ndim, view.contiguous, view.nbytes) == ("B", 1, 1, True, 5000)
     assert b"".join([view[:2], view[-1:]]) == b"\3\3\3"
-
-
-def test_views_of_a_snapshot_stay_as_they_are_when_the_file_grows(path: Path) -> None:
-    reader = fr.Reader(path)
-    held = keepers(reader)
-    with fr.Writer(path, mode="a") as writer:
-        for number in range(200):
-            writer.append({"image": encode(5), "data": bytes(20_000), "label": number, "score": 0})
-    assert reader.refresh()
-    assert len(reader.column("label")) == 300
-    for name, (view, wanted) in held.items():
-        assert view.tobytes() == wanted, name

@@ -22,7 +22,6 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.state import Tail
-from tests.conftest import write_images
 from tests.sampler.test_sampler import TAILS, ranks
 
 runs = st.tuples(
@@ -141,18 +140,6 @@ def loader(path: Path, **options: Any) -> fr.FastRecordLoader:
     sampler = FastRecordBatchSampler(data, 8, shuffle=fr.Blocks(records=4, window=4), seed=5)
     image = fr.transforms.Resize(16)
     return fr.FastRecordLoader(data, batch_sampler=sampler, image=image, threads=1, **options)
-
-
-def test_blocks_lie_across_the_ends_of_files(tmp_path: Path) -> None:
-    files = [write_images(tmp_path / f"{i}.frec", range(100 * i, 100 * i + n)) for i, n in enumerate((30, 3, 21))]
-    data = fr.FastRecordDataset(files)
-    labels = data.targets
-    options: dict[str, Any] = {"shuffle": fr.Blocks(records=8, window=2)}
-    sampler = FastRecordBatchSampler(data, 5, **options)
-    expected = [labels[rows].tolist() for rows in FastRecordBatchSampler(data, 5, **options)]
-    images = fr.FastRecordLoader(data, batch_sampler=sampler, image=fr.transforms.Resize(16), threads=2)
-    assert [found.tolist() for _, found in images] == expected
-    assert sorted(itertools.chain.from_iterable(expected)) == labels.tolist()
 
 
 class PageCache:

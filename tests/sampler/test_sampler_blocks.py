@@ -130,19 +130,6 @@ def test_epochs_differ_and_the_full_shuffle_is_another_order() -> None:
         assert sum(a == b for a, b in zip(one, other, strict=True)) < 10
 
 
-def test_records_of_a_window_come_to_a_batch_as_if_drawn_at_random() -> None:
-    # The first batch has 64 of the first window's 640 records: 3.2 on average from 20 blocks.
-    counts = []
-    for epoch in range(200):
-        rows = by_blocks(6400, 64, shuffle=fr.Blocks(records=32, window=20)).indices(0, epoch=epoch)
-        blocks, here = np.unique(rows // 32, return_counts=True)
-        assert len(blocks) <= 20
-        counts.append(np.append(here, np.zeros(20 - len(here), int)))
-    # Hypergeometric: 64 drawn from 640, and a block has 32.
-    variance = 64 * 0.05 * 0.95 * (640 - 64) / 639
-    assert abs(np.var(counts) - variance) < 4 * variance * math.sqrt(2 / 4000)
-
-
 def test_a_hundred_million_records_resume_at_once() -> None:
     sampler = by_blocks(100_000_000, 256, rank=3, world_size=8)
     last = len(sampler) - 1
