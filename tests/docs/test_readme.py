@@ -102,10 +102,3 @@ def test_the_page_on_pairs_runs_as_it_stands(tmp_path: Path) -> None:
     lines = run([sys.executable, str(program)], tmp_path).splitlines()
     dtypes = ["torch.uint8", "torch.float32", "torch.uint8"]
     assert lines == [f"(8, 3, 24, 24) (8, 3, 96, 96) {dtype} True" for dtype in dtypes for _ in range(2)]
-
-
-def test_files_that_the_documents_link_to_exist() -> None:
-    root = README.parent
-    for page in (*root.glob("*.md"), *root.glob("docs/*.md")):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
