@@ -21,12 +21,12 @@ from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.shards import Paths
 from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
-from fastrecord.loader.answers import instead_of_transform, refuse_arguments
 from fastrecord.loader.batch_maker import BatchMaker
 from fastrecord.loader.batch_source import make_source
 from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import ArrayOutputs, ImageOutputs, Outputs
+from fastrecord.loader.replacements import instead_of_transform, refuse_arguments
 from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.unstacked import UnstackedFields
