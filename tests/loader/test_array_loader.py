@@ -294,16 +294,18 @@ def test_stats_count_records_batches_and_bytes(patches: Path) -> None:
 def write_both(path: Path, count: int = 9) -> Path:
     """Write images with arrays, a label and a bfloat16 number."""
     fields = {"image": fr.image(), "label": fr.int64(), "map": fr.array("float32", (30, 2)), "score": fr.bfloat16()}
-    with fr.Writer(path, fr.Schema(fields)) as writer:
+    with fr.Writer(path, fr.Schema({**fields, "boxes": fr.array("int32", (None,))})) as writer:
         for number in range(count):
-            rows = np.full((30, 2), number, np.float32)
-            writer.append({"image": photo(number), "label": number, "map": rows, "score": float(number)})
+            rows, boxes = np.full((30, 2), number, np.float32), np.full(number, number, np.int32)
+            arrays = {"map": rows, "score": float(number), "boxes": boxes}
+            writer.append({"image": photo(number), "label": number, **arrays})
     return path
 
 
-def test_behind_images_arrays_follow_as_tensors(tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), extra_fields=("map", "score"))
-    images, labels, maps, scores = next(iter(make(dataset, 4, image=CenterCrop(24))))
+def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), extra_fields=("map", "score", "boxes"))
+    images, labels, maps, scores, boxes = next(iter(make(dataset, 4, image=CenterCrop(24), ragged={"boxes": "pad"})))
+    assert boxes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 2, 0], [3, 3, 3]]
     assert images.shape == (4, 3, 24, 24)
     assert (maps.dtype, maps.shape, scores.dtype) == (torch.float32, (4, 30, 2), torch.bfloat16)
     assert maps[:, 7, 1].tolist() == labels.tolist() == scores.tolist() == [0, 1, 2, 3]

@@ -90,7 +90,7 @@ def test_the_warning_comes_once_and_has_the_number_and_the_kind(tmp_path: Path) 
         list(loader)
     assert len(found) == 1
     message = str(found[0].message)
-    assert "of the 3 records of a batch fastrecord does not decode 2: 1 of kind AVIF, 1 of kind TIFF (" in message
+    assert "fastrecord cannot decode 2 of the 3 images of a batch: 1 of kind AVIF, 1 of kind TIFF (" in message
     assert loader.stats().by_pillow == 8
 
 

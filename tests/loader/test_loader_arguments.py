@@ -59,7 +59,7 @@ def in_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_augmenting_in_file_order_over_runs_of_a_class_warns_once(in_runs: Path, augmented: dict[str, Any]) -> None:
     loader = fr.FastRecordLoader(in_runs, 4, shuffle=False, **augmented)
-    with pytest.warns(UserWarning, match="neighbours are mostly of one class: say shuffle=True") as caught:
+    with pytest.warns(UserWarning, match="neighbours are mostly of one class: write shuffle=True") as caught:
         list(loader)
     assert caught[0].filename == __file__
     list(loader)
@@ -293,7 +293,7 @@ def test_every_argument_of_torchs_loader_is_known_or_answered(photos: Path) -> N
     ],
 )
 def test_a_transform_of_torchvision_is_answered_by_ours(photos: Path, transform: Any, answer: str) -> None:
-    with pytest.raises(TypeError, match=r"a geometry of fastrecord\.transforms is wanted") as raised:
+    with pytest.raises(TypeError, match=r"the geometry of field .* is one of fastrecord\.transforms") as raised:
         fr.FastRecordLoader(photos, 4, shuffle=True, image=transform)
     assert answer in str(raised.value)
     shown = str(raised.value).split("image=fastrecord.transforms.")

@@ -48,7 +48,7 @@ FORK = """
 
 
 def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_alone_and_the_child_begins_anew(kind: Kind) -> None:
-    message = "this iteration began in another process, where its threads are: iterate over the loader anew"
+    message = "this iteration began in another process, which has its threads: start a new iteration"
     assert kind.run(FORK, timeout=110) == f"{[message, 'over', '0', 'True', str(kind.batches + 1)]} True\n"
 
 

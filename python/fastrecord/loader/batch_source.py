@@ -235,7 +235,7 @@ class IterableSource:
         if not isinstance(state, Mapping):
             raise TypeError(f"a loader's state is a dict, not {type(state).__name__}")
         if state.get("version") != _STATE_VERSION or "global_batch_size" in state:
-            raise ValueError("the state is that of another kind of batch sampler, or of another version")
+            raise ValueError("the state comes from another kind of batch sampler, or from another version")
         names = ("seed", "epoch", "batches_done")
         seed, epoch, done = (integer(f"state: {name}", state.get(name), 0, WORD) for name in names)
         self._seed = seed
@@ -277,5 +277,5 @@ def make_source(
         return SamplerSource(batch_sampler, dataset.selection.rows)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
-        raise TypeError(f"batch_sampler yields batches of record numbers: {kind} is not iterable")
+        raise TypeError(f"batch_sampler is an iterable of batches of record numbers, not {kind}")
     return IterableSource(batch_sampler, dataset.rows, records=len(dataset))

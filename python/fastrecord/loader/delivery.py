@@ -32,7 +32,7 @@ class Delivery:
             other statistics leave them uint8 and apply `transforms.Normalize`. None: uint8.
         prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
             consumer has or waits for. 0: each batch is made when it is requested.
-        ragged: For batches of arrays, field of arrays of varying shape -> form. "list" (the
+        ragged: Field of arrays of varying shape -> form. "list" (the
             default): a list of tensors. "pad": one tensor (B, *largest shape), padded with zeros at
             the end. "packed": all arrays concatenated along their first axis, and their offsets,
             int64 (B + 1,).

@@ -167,9 +167,9 @@ class Foreign:
         if first:
             names = ", ".join(f"{number} of kind {kind}" for kind, number in kinds.items())
             warnings.warn(
-                f"of the {records} records of a batch fastrecord does not decode {kinds.total()}: {names}: Pillow "
-                "decodes such images in the thread of the training loop, one after the other; stats().by_pillow counts "
-                'them, and decoder="native" refuses them',
+                f"fastrecord cannot decode {kinds.total()} of the {records} images of a batch: {names}. Pillow decodes "
+                "such images in the thread of the training loop, one after the other. stats().by_pillow counts them; "
+                'decoding=fastrecord.Decoding(decoder="native") refuses them',
                 stacklevel=2,
             )
 

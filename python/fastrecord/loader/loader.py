@@ -232,14 +232,13 @@ class FastRecordLoader(Fixed, Iterable[Any]):
                         info = BatchInfo(request.seed, request.epoch, request.positions[part], request.rows[part])
                         made = transform(made, info)
                         if made is None:
-                            raise TypeError("batch_transform returned None: let it return the batch that is handed out")
+                            raise TypeError("batch_transform returned None, not a batch")
                     request.hand_out()
                     self._clock.batches += 1
                     yield made
                     if os.getpid() != process:
                         raise RuntimeError(
-                            "this iteration began in another process, where its threads are: iterate over the loader "
-                            "anew"
+                            "this iteration began in another process, which has its threads: start a new iteration"
                         )
             skips.end()
         finally:
@@ -265,8 +264,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._warned = True
         if self._dataset.labels_lie_in_runs():
             warnings.warn(
-                "the loader augments at random, as to train, but takes the records as they lie in the files, where "
-                "neighbours are mostly of one class: say shuffle=True",
+                "the loader augments at random, as for training, but takes the records in file order, where neighbours "
+                "are mostly of one class: write shuffle=True",
                 stacklevel=3,
             )
 
@@ -432,7 +431,7 @@ def _as_dataset(dataset: Any) -> FastRecordDataset:
     paths = [dataset] if isinstance(dataset, (str, os.PathLike)) else dataset
     if isinstance(paths, (list, tuple)) and all(isinstance(path, (str, os.PathLike)) for path in paths):
         return FastRecordDataset(dataset)
-    way_out = ": say dataset.subset(indices) instead" if type(dataset).__name__ == "Subset" else ""
+    way_out = ": write dataset.subset(indices) instead" if type(dataset).__name__ == "Subset" else ""
     raise TypeError(f"dataset is a FastRecordDataset or a path, not {type(dataset).__name__}{way_out}")
 
 
@@ -443,7 +442,7 @@ def _refuse_transform(dataset: FastRecordDataset) -> None:
         ValueError: it has a transform.
     """
     if dataset.transform is not None:
-        raise ValueError("the data set has a transform, which runs in Python: say image= or batch_transform= instead")
+        raise ValueError("the data set has a transform, which runs in Python: write image= or batch_transform= instead")
 
 
 def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
@@ -457,8 +456,8 @@ def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
         images = [name for name in dataset.fields or () if schema[name].name == "image"]
         which = f"{images[0]!r}: transforms.CenterCrop(224)" if images else '"name": geometry'
         raise ValueError(
-            f"{', '.join(given)}: the data set is in fields mode, with batches of arrays; to decode fields of images "
-            f"among them say images={{{which}}}"
+            f"{', '.join(given)}: the data set is in fields mode, with batches of arrays; to decode its fields of "
+            f"images write images={{{which}}}"
         )
 
 
@@ -475,9 +474,7 @@ def _geometries(
         _refuse_decoding(dataset, ["image"] if image is not None else [])
         return {}
     if (image is None) == (images is None):
-        raise ValueError(
-            "write what is done to the images, by one of image= (such as transforms.RandomResizedCrop(224)) and images="
-        )
+        raise ValueError("give one of image= and images=, such as image=transforms.RandomResizedCrop(224)")
     geometries = {dataset.image_field: image} if images is None else dict(images)
     if not geometries:
         raise ValueError("images= names no field")
@@ -485,7 +482,7 @@ def _geometries(
         if not isinstance(geometry, Geometry):
             instead = instead_of_transform(geometry)
             raise TypeError(
-                f"field {name!r}: a geometry of fastrecord.transforms is wanted, such as RandomResizedCrop(224), not "
+                f"the geometry of field {name!r} is one of fastrecord.transforms, such as RandomResizedCrop(224), not "
                 f"{type(geometry).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
             )
         if name not in (dataset.fields or geometries):

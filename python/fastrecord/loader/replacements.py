@@ -22,7 +22,7 @@ _NORMALIZE = (
 )
 
 # Where each argument went: of torch's DataLoader, of other loaders, and of this package's objects.
-_ANSWERS: dict[str, str] = {
+_REPLACEMENTS: dict[str, str] = {
     **dict.fromkeys(("num_workers", "workers"), _NO_WORKERS + "write threads=, or nothing"),
     "num_threads": "write threads=",
     **dict.fromkeys(
@@ -63,29 +63,29 @@ _ANSWERS: dict[str, str] = {
 def refuse_arguments(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise a TypeError for arguments that a loader does not have, with their replacements."""
     for name in given:
-        answer = _ANSWERS.get(name, "").format(name=name)
-        if not answer:
+        way_out = _REPLACEMENTS.get(name, "").format(name=name)
+        if not way_out:
             near = get_close_matches(name, list(known), 1)
-            answer = f"is {near[0]}= meant?" if near else f"it has {', '.join(known)}"
-        raise TypeError(f"{kind} has no argument {name!r}: {answer}")
+            way_out = f"is {near[0]}= meant?" if near else f"it has {', '.join(known)}"
+        raise TypeError(f"{kind} has no argument {name!r}: {way_out}")
 
 
 def instead_of_transform(transform: Any) -> str | None:
     """Return what to write instead of a transform of torchvision; None for other objects."""
     if not _is_torchvision(transform):
         return None
-    answers = []
+    replacements = []
     resize: int | None = None
     for part in _parts(transform):
         name = type(part).__name__
         if name == "Resize" and isinstance(_plain(part.size), int) and part is not _parts(transform)[-1]:
             resize = _plain(part.size)
             continue
-        answers.append(f"{name}: {_instead(name, part, resize)}")
+        replacements.append(f"{name}: {_instead(name, part, resize)}")
         resize = None
     if resize is not None:
-        answers.append(f"Resize: {_RESIZE.format(size=resize)}")
-    return "; ".join(answers)
+        replacements.append(f"Resize: {_RESIZE.format(size=resize)}")
+    return "; ".join(replacements)
 
 
 _RESIZE = "images of a batch have one size, so CenterCrop({size}, resize={size}) or Resize(({size}, {size}))"

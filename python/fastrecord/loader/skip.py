@@ -59,9 +59,8 @@ class Skip:
         at_most: How many records an iteration may skip; one more ends it with an error. A float: a
             share of this rank's records of an epoch, but at least 10 if it is not 0.0. With a
             foreign batch sampler, it is a share of the rank's part of the data set, or of the
-            records so far if they are more. An int: a number. None: no limit. The default is far
-            above the loss of an intact data set, and far below that of a wrong file or a dying
-            disk.
+            records so far if they are more. An int: a number. None: no limit. An intact
+            data set loses far less than the default; a wrong file or a dying disk loses far more.
         handler: Called with the error and a `SkippedRecord`, in the consumer's thread; the record
             is skipped if it returns. None: the first records are logged as warnings.
 
@@ -154,7 +153,7 @@ class Skipper:
         elif self.total < _TOLD:
             _log.warning("skipped: %s", record.reason)
         elif self.total == _TOLD:
-            _log.warning("skipped more records: from here on they are only counted")
+            _log.warning("skipped more records: further ones are only counted")
         self.total += 1
         if len(self.records) < _LISTED:
             self.records.append(record)

@@ -144,9 +144,7 @@ class UnstackedFields:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rest = {values.shape[1:] for _, values, _ in parts if len(values)} or {parts[0][1].shape[1:]}
         if len(rest) > 1:
-            raise Code.RAGGED.error(
-                f"field {name!r}: arrays that differ beyond their first dimension can not be packed"
-            )
+            raise Code.RAGGED.error(f"field {name!r}: arrays that differ beyond their first dimension cannot be packed")
         whole = np.empty((int(offsets[-1]), *rest.pop()), parts[0][1].dtype)
         for places, values, own in parts:
             # The destination of each of the file's arrays, as the distance from its source.
