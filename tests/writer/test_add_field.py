@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import torch
 
 import fastrecord as fr
 from tests.conftest import encode
-from tests.support.child import PRELUDE, run_child
+from tests.support.child import run_child
 
 N = 20
 
@@ -344,34 +341,6 @@ def test_files_of_which_one_has_the_field_are_refused_as_one_data_set_by_name(tm
     with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'score'"):
         fr.FastRecordDataset(paths[::-1])  # the first file decides the fields
     assert len(fr.FastRecordDataset(paths, fields=["label", "key"])) == 2 * N
-
-
-@pytest.mark.slow
-def test_a_kill_in_the_middle_leaves_the_file_as_it_was_and_the_field_can_be_added_then(path: Path) -> None:
-    script = """
-    with fr.Writer("x.frec", mode="a") as writer:
-        filler = writer.add_field("new", fr.bytes_())
-        for number in range(20):
-            filler.append(bytes(300_000))
-            print(number, flush=True)
-            if number == 15:
-                sys.stdin.read()
-    """
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
-    with subprocess.Popen(command, cwd=path.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line == "15\n":
-                break
-        child.kill()
-    assert path.stat().st_size > 1_000_000, "values were on their way into the file"
-    with fr.Reader(path) as reader:
-        assert list(reader.schema) == ["label", "key"]
-        assert reader.tail_bytes > 0
-    fr.add_field(path, "new", fr.bytes_(), [b"value"] * N)
-    with fr.Reader(path) as reader:
-        assert bytes(reader[N - 1]["new"]) == b"value"
-        assert reader.verify()["errors"] == []
 
 
 def test_a_forked_child_that_leaves_the_block_leaves_the_field_to_its_parent(path: Path) -> None:

@@ -162,26 +162,6 @@ def test_a_dictionary_serves_later_writers_pickled_readers_and_forked_children(t
             assert pool.apply(_texts_of, (reader,)) == names
 
 
-@pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_damage_is_an_error_that_names_record_and_field(tmp_path: Path, access: str) -> None:
-    path = tmp_path / "x.frec"
-    with fr.Writer(path, {"a": fr.array("uint8", (32, 32, 3), "lz4")}) as writer:
-        writer.extend({"a": smooth(20, 32, 32, 3)})
-    data = bytearray(path.read_bytes())
-    data[4096 + 100] ^= 1
-    path.write_bytes(data)
-    reader = fr.Reader(path, access)
-    for read in (
-        lambda: reader[0],
-        lambda: reader.read_batch([3, 0]),
-        lambda: reader.read_batch_into([0], "a", np.empty(3072, np.uint8), verify=False),
-    ):
-        with pytest.raises(fr.CorruptFileError, match=r"x\.frec: record 0, field a: stored CRC"):
-            read()
-    assert len(reader.verify()["errors"]) == 1
-    np.testing.assert_array_equal(reader[1]["a"], smooth(20, 32, 32, 3)[1])
-
-
 def test_info_shows_codec_and_ratio(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
     with fr.Writer(path, {"text": fr.string("zstd"), "n": fr.int64()}) as writer:

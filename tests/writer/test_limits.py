@@ -43,25 +43,6 @@ def test_a_schema_beyond_its_limits_is_refused_with_the_number(tmp_path: Path) -
         assert reader.column("x" * 1024).tolist() == [True]
 
 
-def test_metadata_beyond_the_limit_are_refused_and_the_writer_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "a.frec"
-    with fr.Writer(path, fr.Schema({"data": fr.bytes_()})) as writer:
-        writer.append({"data": b"1"})
-        with pytest.raises(
-            fr.FastRecordError, match=r"metadata of \d+ bytes, .*: the limit is 268435456: put what grows"
-        ):
-            writer.metadata = {"text": "x" * LIMITS.max_metadata_bytes}
-        writer.metadata = {"text": "short"}
-    with fr.Reader(path) as reader:
-        assert (len(reader), reader.metadata) == (1, {"text": "short"})
-    # An early refusal leaves no file.
-    with pytest.raises(fr.FastRecordError, match="the limit is"):
-        fr.Writer(
-            tmp_path / "b.frec", fr.Schema({"data": fr.bytes_()}), metadata={"t": "x" * LIMITS.max_metadata_bytes}
-        )
-    assert not (tmp_path / "b.frec").exists()
-
-
 def test_an_image_beyond_the_limit_of_pixels_says_what_sets_another(tmp_path: Path) -> None:
     data = encode(0)
     pixels = fr.decode_image(data).size // 3

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,6 @@ import pytest
 
 import fastrecord as fr
 from tests.conftest import encode
-from tests.support.child import PRELUDE
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "score": fr.float64(), "key": fr.string()})
 GOOD: dict[str, Any] = {"data": b"abc", "label": 1, "score": 0.5, "key": "k"}
@@ -99,22 +95,6 @@ def test_an_exception_in_mode_w_leaves_the_old_file_and_no_temporary_one(tmp_pat
         stopped(fr.Writer(path, SCHEMA, "w"), commits, KeyError("stop"))
     assert [path.name for path in tmp_path.iterdir()] == ["a.frec"]
     assert labels(path) == [0, 1, 2]
-
-
-def test_the_temporary_file_of_a_killed_writer_goes_with_the_next_one(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.frec", range(3))
-    script = PRELUDE + "writer = fr.Writer('a.frec', SCHEMA, 'w'); os.kill(os.getpid(), signal.SIGKILL)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path).returncode == -signal.SIGKILL
-    [stale] = tmp_path.glob("a.frec.tmp-*")
-    other = fr.Writer(tmp_path / "a.frec", SCHEMA, "w")
-    [under_way] = tmp_path.glob("a.frec.tmp-*")
-    assert under_way != stale
-    with pytest.raises(fr.LockedError, match=r"a\.frec"):
-        fr.Writer(path, SCHEMA, "w")
-    assert list(tmp_path.glob("a.frec.tmp-*")) == [under_way]
-    other.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.frec"]
-    assert labels(path) == []
 
 
 def test_an_exception_before_the_first_commit_leaves_no_file(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -180,78 +177,6 @@ def test_a_relative_path_stays_the_same_file_when_the_process_changes_its_direct
             os.remove("a.frec")
     """
     run_child(script, tmp_path)
-
-
-def full_disk(path: Path) -> bool:
-    """Mount a file system of 8 MB, if this process can."""
-    if os.geteuid() != 0 or sys.platform != "linux":
-        return False
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
-    return subprocess.run(command, capture_output=True).returncode == 0
-
-
-@pytest.mark.parametrize("start", ["new", "commit", "append", "replace"])
-def test_a_full_disk_stops_the_writer_and_leaves_the_file_good_to_its_last_commit(tmp_path: Path, start: str) -> None:
-    mounted = full_disk(tmp_path)
-    script = """
-        import json, errno
-        start, mounted = {start!r}, {mounted}
-        if not mounted:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, resource.RLIM_INFINITY))
-        if start == "append":
-            write("a.frec", 5)
-        if start == "replace":
-            write("a.frec", 3)
-        writer = fr.Writer("a.frec", SCHEMA, {{"append": "a", "replace": "w"}}.get(start, "x"))
-        if start != "new":
-            writer.append(record(len(writer)))
-            writer.commit()
-        kept = 3 if start == "replace" else writer.committed
-        try:
-            while True:
-                writer.append(record(len(writer), 100_000))
-        except OSError as error:
-            print(json.dumps([errno.errorcode[error.errno], error.filename, error.__notes__]))
-        for call in (lambda: writer.append(record(0)), writer.commit, writer.close):
-            try:
-                call()
-                print("no error")
-            except fr.FastRecordError as error:
-                print(error)
-        if start == "new":
-            print(os.path.exists("a.frec"))
-            sys.exit()
-        reader = fr.Reader("a.frec")
-        assert reader.verify()["ok"] and reader.column("label").tolist() == list(range(kept)), len(reader)
-        with fr.Writer("a.frec", mode="a") as writer:
-            writer.append(record(kept))
-        assert fr.Reader("a.frec").column("label").tolist() == list(range(kept + 1))
-        print(kept)
-    """
-    try:
-        out = run_child(script.format(start=start, mounted=mounted), tmp_path).splitlines()
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(tmp_path)], check=True)
-    kept = {"new": 0, "commit": 1, "append": 6, "replace": 3}[start]
-    too_large = "no file may be larger here (`ulimit -f`, or the file system): once it may, "
-    goes_on = start in ("commit", "append")
-    way_out = (
-        f"{'make room, then ' if mounted else too_large}{'open it again to go on' if goes_on else 'write it again'}"
-    )
-    left = {
-        "new": "nothing was committed, and no file is left",
-        # A commit to an unnamed file does not count.
-        "replace": "the file that was to be replaced is as it was, and nothing of the new one is left",
-    }.get(start, f"the file is good up to its last commit ({kept} records)")
-    safe = f"{left}; {way_out}"
-    path = str(tmp_path / "a.frec")
-    assert json.loads(out[0]) == ["ENOSPC" if mounted else "EFBIG", path, [f"{path}: {safe}"]]
-    for line in out[1:4]:
-        assert "the writer stopped after a failed write" in line
-        assert line.endswith(f"{safe} [FR603]")
-    assert out[4] == ("False" if start == "new" else str(kept))
 
 
 def test_a_second_writer_is_refused_where_the_first_one_has_nothing_to_replace(tmp_path: Path) -> None:
