@@ -14,7 +14,6 @@ from fastrecord.pack.images import PackSummary, pack_pairs
 from tests.support.commands import failed, good
 from tests.support.packing import is_complete, metadata
 from tests.support.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
-from tests.support.pictures import jpeg
 
 # Matching
 
@@ -51,24 +50,31 @@ def test_names_match_but_for_the_ending_and_a_suffix(tmp_path: Path, low: str, h
     assert keys(tmp_path / "out.frec") == [key]
 
 
-def test_the_same_name_is_preferred_to_one_with_a_suffix(tmp_path: Path) -> None:
-    lr, hr = folders(tmp_path, {"a.png": small(0), "ax4.png": small(1)}, {"a.png": large(0)})
-    with pytest.raises(fr.FastRecordError, match="1 of 2 names have no partner: no file of that name in hr: 'ax4'"):
-        pack_pairs(lr, hr, tmp_path / "out.frec")
-    summary = pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
-    assert summary.skipped == [("ax4", "no file of that name in hr")]
-    assert rows(tmp_path / "out.frec") == [{"key": "a", "lr": small(0), "hr": large(0)}]
-
-
-def test_files_that_could_both_be_meant_are_no_partners(tmp_path: Path) -> None:
-    low = {"ax2.png": small(0), "ax4.png": small(1), "b.png": small(2), "c.png": small(3)}
-    lr, hr = folders(tmp_path, low, {"a.png": large(0), "b.png": large(2), "b.jpg": jpeg(48, 40), "c.png": large(3)})
-    summary = pack_pairs(lr, hr, tmp_path / "out.frec", bad_files="skip")
-    assert keys(tmp_path / "out.frec") == ["c"]
-    assert summary.skipped == [
-        ("a", "several files of lr may be meant: 'ax2.png', 'ax4.png'"),
-        ("b", "several files of hr may be meant: 'b.jpg', 'b.png'"),
-    ]
+@pytest.mark.parametrize(
+    ("low", "high", "packed", "skipped"),
+    [
+        # The same name is preferred to one with a suffix.
+        (["a.png", "ax4.png"], ["a.png"], "a", [("ax4", "no file of that name in hr")]),
+        (
+            ["ax2.png", "ax4.png", "b.png", "c.png"],
+            ["a.png", "b.png", "b.jpg", "c.png"],
+            "c",
+            [
+                ("a", "several files of lr may be meant: 'ax2.png', 'ax4.png'"),
+                ("b", "several files of hr may be meant: 'b.jpg', 'b.png'"),
+            ],
+        ),
+    ],
+)
+def test_a_file_without_exactly_one_partner_is_refused_or_left_out(
+    tmp_path: Path, low: list[str], high: list[str], packed: str, skipped: list[tuple[str, str]]
+) -> None:
+    out = tmp_path / "out.frec"
+    lr, hr = folders(tmp_path, {name: small(i) for i, name in enumerate(low)}, {name: large(0) for name in high})
+    with pytest.raises(fr.FastRecordError, match="names have no partner: "):
+        pack_pairs(lr, hr, out)
+    assert pack_pairs(lr, hr, out, bad_files="skip").skipped == skipped
+    assert rows(out) == [{"key": packed, "lr": small(low.index(f"{packed}.png")), "hr": large(0)}]
 
 
 def test_files_without_a_partner_are_counted_and_some_are_named(tmp_path: Path) -> None:
