@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use common::{folder, options};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Random, encode_jpeg};
 use fastrecord_core::{
-    Access, BatchBuffer, Error, FieldType, Load, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader, Schema,
-    Spares, Value, Verify, Workload, Writer,
+    Access, BatchBuffer, BufferPool, Error, FieldType, ImagePlan, Load, LoadCounters, LoadSource, Loader, Mode, Reader,
+    Schema, Value, Verify, Workload, Writer,
 };
 
 const SIDE: u32 = 16;
@@ -37,18 +37,18 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
     path.to_owned()
 }
 
-fn plan(paths: &[PathBuf]) -> Arc<LoadPlan> {
+fn plan(paths: &[PathBuf]) -> Arc<ImagePlan> {
     let source = |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap();
     let geometry = Geometry::RandomResizedCrop { size: (SIDE, SIDE), scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) };
     let sources = paths.iter().map(source).collect();
-    Arc::new(LoadPlan::new(sources, vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap())
+    Arc::new(ImagePlan::new(sources, vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap())
 }
 
-fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader<LoadPlan> {
-    Loader::start(Arc::clone(plan), Arc::default(), threads).unwrap()
+fn start(plan: &Arc<ImagePlan>, threads: usize) -> Loader {
+    plan.start(Arc::default(), threads).unwrap()
 }
 
-fn work(spares: &Arc<Spares>, rows: std::ops::Range<u64>) -> Workload {
+fn work(spares: &Arc<BufferPool>, rows: std::ops::Range<u64>) -> Workload {
     let rows: Vec<u64> = rows.collect();
     let buffers = vec![spares.take(rows.len() * IMAGE).unwrap()];
     Workload { seed: 1, epoch: 2, positions: rows.clone(), rows, ahead: Vec::new(), buffers }
@@ -67,7 +67,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
 /// The images and the failed places.
 fn finish(load: &Load) -> (Vec<u8>, Vec<usize>) {
     let (buffers, failures) = load.wait(&|| false).unwrap();
-    (bytes(&buffers[0]), failures.iter().map(|failure| failure.place).collect())
+    (bytes(&buffers[0]), failures.iter().map(|failure| failure.slot).collect())
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn batches_are_the_same_for_any_number_of_threads_and_failures_come_in_order() {
     let folder = folder();
     let paths = [write(&folder.path().join("a.frec"), 25, true), write(&folder.path().join("b.frec"), 35, true)];
     let plan = plan(&paths);
-    let spares = Spares::new(4);
+    let spares = BufferPool::new(4);
     let mut expected = None;
     for threads in 1..=8 {
         let loader = start(&plan, threads);
@@ -104,7 +104,7 @@ fn a_failure_names_its_file_and_its_record_there() {
     let paths = [write(&folder.path().join("a.frec"), 25, true), write(&folder.path().join("b.frec"), 35, true)];
     let plan = plan(&paths);
     let loader = start(&plan, 2);
-    let (_, failures) = loader.submit(work(&Spares::new(1), 25..30)).unwrap().wait(&|| false).unwrap();
+    let (_, failures) = loader.submit(work(&BufferPool::new(1), 25..30)).unwrap().wait(&|| false).unwrap();
     let told = failures[0].error.to_string();
     assert!(told.contains("b.frec: record 3, field image: not an image of a known type"), "{told}");
     assert_eq!(failures.len(), 1);
@@ -114,7 +114,7 @@ fn a_failure_names_its_file_and_its_record_there() {
 fn batches_may_be_waited_for_in_any_order_and_by_several_threads() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 60, false)]);
-    let (loader, spares) = (start(&plan, 2), Spares::new(0));
+    let (loader, spares) = (start(&plan, 2), BufferPool::new(0));
     let expected: Vec<_> =
         (0..6).map(|i| finish(&loader.submit(work(&spares, 10 * i..10 * i + 10)).unwrap())).collect();
     let loads: Vec<Load> = (0..6).map(|i| loader.submit(work(&spares, 10 * i..10 * i + 10)).unwrap()).collect();
@@ -136,7 +136,7 @@ fn batches_may_be_waited_for_in_any_order_and_by_several_threads() {
 fn many_small_batches_are_all_made_and_none_is_forgotten() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 8, false)]);
-    let (loader, spares) = (start(&plan, 3), Spares::new(8));
+    let (loader, spares) = (start(&plan, 3), BufferPool::new(8));
     let mut under_way = std::collections::VecDeque::new();
     for number in 0..3000_u64 {
         under_way.push_back(loader.submit(work(&spares, number % 8..number % 8 + 1)).unwrap());
@@ -154,8 +154,8 @@ fn dropping_a_loader_with_work_queued_ends_its_threads_and_whoever_waits() {
     let plan = plan(&[write(&folder.path().join("a.frec"), 40, false)]);
     for round in 0..30 {
         let counters = Arc::new(LoadCounters::default());
-        let loader = Loader::start(Arc::clone(&plan), Arc::clone(&counters), 1 + round % 3).unwrap();
-        let spares = Spares::new(0);
+        let loader = plan.start(Arc::clone(&counters), 1 + round % 3).unwrap();
+        let spares = BufferPool::new(0);
         let loads: Vec<Load> = (0..100).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
         let last = loads.last().unwrap();
         std::thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn an_interrupted_wait_may_be_repeated() {
     let plan = plan(&[write(&folder.path().join("a.frec"), 40, false)]);
     let loader = start(&plan, 1);
     // Seconds of work: a wait looks for an interrupt every 100 ms.
-    let spares = Spares::new(0);
+    let spares = BufferPool::new(0);
     let loads: Vec<Load> = (0..2000).map(|_| loader.submit(work(&spares, 0..40)).unwrap()).collect();
     let last = loads.last().unwrap();
     let asked = Cell::new(0);
@@ -203,7 +203,7 @@ fn an_interrupted_wait_may_be_repeated() {
 fn work_that_does_not_fit_is_refused_and_harms_nothing() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 10, false)]);
-    let (loader, spares) = (start(&plan, 2), Spares::new(2));
+    let (loader, spares) = (start(&plan, 2), BufferPool::new(2));
     let refused = |load: Workload| loader.submit(load).unwrap_err().to_string();
     let told = refused(work(&spares, 8..11));
     assert_eq!(told, "row 10 is out of range: the files have 10 records");
@@ -221,7 +221,7 @@ fn work_that_does_not_fit_is_refused_and_harms_nothing() {
 fn memory_lives_as_long_as_whoever_has_it_and_then_serves_the_next_batch() {
     let folder = folder();
     let plan = plan(&[write(&folder.path().join("a.frec"), 20, false)]);
-    let (loader, spares) = (start(&plan, 2), Spares::new(1));
+    let (loader, spares) = (start(&plan, 2), BufferPool::new(1));
     let (first, _) = loader.submit(work(&spares, 0..10)).unwrap().wait(&|| false).unwrap();
     let kept = bytes(&first[0]);
     let (second, _) = loader.submit(work(&spares, 10..20)).unwrap().wait(&|| false).unwrap();

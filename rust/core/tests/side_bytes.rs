@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    Access, BatchBuffer, Damage, Depth, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Loader, Mode, Reader,
-    Schema, Spares, Value, Verify, Workload, Writer, verify,
+    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImagePlan, LoadCounters, LoadSource, Loader,
+    Mode, Reader, Schema, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {
@@ -129,10 +129,11 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
         let reader = Reader::open(&path, Access::Mmap, None).unwrap();
         let source = LoadSource { fields: vec![reader.nth(0)], reader };
         let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
-        let plan = LoadPlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
-        let loader = Loader::start(Arc::new(plan), Arc::new(LoadCounters::default()), 2).unwrap();
+        let plan =
+            ImagePlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
+        let loader = Arc::new(plan).start(Arc::new(LoadCounters::default()), 2).unwrap();
         let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
-        let buffer = Spares::new(1).take(60 * 40 * 30 * 3).unwrap();
+        let buffer = BufferPool::new(1).take(60 * 40 * 30 * 3).unwrap();
         let load = Workload {
             seed: 3,
             epoch: 0,

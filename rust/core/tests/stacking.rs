@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use common::{folder, options};
 use fastrecord_core::{
-    Access, ArrayType, BatchBuffer, DType, Damage, Error, FieldType, Load, LoadCounters, LoadSource, Loader, Mode,
-    Reader, Schema, Spares, StackPlan, Value, Verify, Workload, Writer,
+    Access, ArrayPlan, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters,
+    LoadSource, Loader, Mode, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
 const SMALL: usize = 6;
@@ -40,13 +40,13 @@ fn write(path: &Path, numbers: std::ops::Range<u64>) -> PathBuf {
     path.to_owned()
 }
 
-fn plan(paths: &[PathBuf], access: Access) -> Arc<StackPlan> {
+fn plan(paths: &[PathBuf], access: Access) -> Arc<ArrayPlan> {
     let source =
         |path: &PathBuf| LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap();
-    Arc::new(StackPlan::new(paths.iter().map(source).collect(), Verify::Always).unwrap())
+    Arc::new(ArrayPlan::new(paths.iter().map(source).collect(), Verify::Always).unwrap())
 }
 
-fn submit(loader: &Loader<StackPlan>, spares: &Arc<Spares>, rows: &[u64]) -> Load {
+fn submit(loader: &Loader, spares: &Arc<BufferPool>, rows: &[u64]) -> Load {
     let buffers = loader.row_bytes().iter().map(|row| spares.take(row * rows.len()).unwrap()).collect();
     let load = Workload { seed: 0, epoch: 0, rows: rows.to_vec(), positions: vec![], ahead: vec![], buffers };
     loader.submit(load).unwrap()
@@ -64,7 +64,7 @@ fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
 /// Asserts that a batch has the values of these rows, and zeros for the reported failures.
 fn check(load: &Load, rows: &[u64]) -> Vec<usize> {
     let (buffers, failures) = load.wait(&|| false).unwrap();
-    let failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
+    let failed: Vec<usize> = failures.iter().map(|failure| failure.slot).collect();
     for (buffer, bytes_of_one) in buffers.iter().zip([LARGE, SMALL]) {
         for (place, found) in bytes(buffer).chunks(bytes_of_one).enumerate() {
             let wanted = if failed.contains(&place) { vec![0; bytes_of_one] } else { value(rows[place], bytes_of_one) };
@@ -80,10 +80,10 @@ fn batches_of_several_files_are_the_same_for_any_number_of_threads() {
     let paths = [write(&folder.path().join("a.frec"), 0..700), write(&folder.path().join("b.frec"), 700..2000)];
     let rows: Vec<u64> = (0..2000).map(|i| i * 777 % 2000).collect();
     for access in [Access::Mmap, Access::Pread] {
-        let (plan, spares) = (plan(&paths, access), Spares::new(4));
+        let (plan, spares) = (plan(&paths, access), BufferPool::new(4));
         for threads in 1..=5 {
             let counters = Arc::new(LoadCounters::default());
-            let loader = Loader::start(Arc::clone(&plan), Arc::clone(&counters), threads).unwrap();
+            let loader = plan.start(Arc::clone(&counters), threads).unwrap();
             assert_eq!((loader.rows(), loader.row_bytes()), (2000, vec![LARGE, SMALL]));
             let batches: Vec<&[u64]> = rows.chunks(600).collect();
             let loads: Vec<Load> = batches.iter().map(|rows| submit(&loader, &spares, rows)).collect();
@@ -109,8 +109,8 @@ fn a_damaged_payload_fails_its_row_alone_wherever_that_comes() {
     let folder = folder();
     let path = write(&folder.path().join("a.frec"), 0..200);
     damage(&path, &value(77, LARGE));
-    let (plan, spares) = (plan(&[path], Access::Mmap), Spares::new(0));
-    let loader = Loader::start(plan, Arc::default(), 3).unwrap();
+    let (plan, spares) = (plan(&[path], Access::Mmap), BufferPool::new(0));
+    let loader = plan.start(Arc::default(), 3).unwrap();
     let rows = [5, 77, 6, 77, 199];
     assert_eq!(check(&submit(&loader, &spares, &rows), &rows), [1, 3]);
     let (_, failures) = submit(&loader, &spares, &[77]).wait(&|| false).unwrap();
@@ -126,8 +126,8 @@ fn a_damaged_block_of_a_column_fails_the_rows_in_it_and_each_of_them_once() {
     // The column's bytes, which hold the values of many consecutive records.
     damage(&path, &[value(200, SMALL), value(201, SMALL)].concat());
     damage(&path, &value(200, LARGE));
-    let (plan, spares) = (plan(&[path], Access::Mmap), Spares::new(0));
-    let loader = Loader::start(plan, Arc::default(), 2).unwrap();
+    let (plan, spares) = (plan(&[path], Access::Mmap), BufferPool::new(0));
+    let loader = plan.start(Arc::default(), 2).unwrap();
     let rows: Vec<u64> = (0..2000).collect();
     let failed = check(&submit(&loader, &spares, &rows), &rows);
     assert!(failed.contains(&200) && (4096 / SMALL - 2..4096 / SMALL + 2).contains(&failed.len()), "{}", failed.len());
@@ -139,7 +139,7 @@ fn what_has_no_size_of_its_own_or_another_one_is_refused() {
     let folder = folder();
     let path = write(&folder.path().join("a.frec"), 0..3);
     let open = |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap();
-    let plan = |sources| StackPlan::new(sources, Verify::Always);
+    let plan = |sources| ArrayPlan::new(sources, Verify::Always);
     let text = plan(vec![open(&["small", "key"])]);
     assert!(matches!(text, Err(Error::FieldType { field, .. }) if field == "key"));
     let other = vec![open(&["small"]), open(&["large"])];

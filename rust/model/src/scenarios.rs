@@ -2,9 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::control::Control;
 use crate::error::Error;
-use crate::load::loader::{Load, LoadCounters, Loader, Making, Recipe, Workload};
-use crate::parallel::buffers::{Parts, Spares};
+use crate::load::batch::{Fill, LoadCounters, Plan, Workload};
+use crate::load::loader::{Load, Loader};
+use crate::load::sources::Located;
+use crate::parallel::buffers::{BufferPool, PartQueue};
+use crate::parallel::ordered::OrderedQueue;
 use crate::parallel::pool::Pool;
 use crate::parallel::sync::{Arc, thread};
 use crate::tracked::Tracked;
@@ -19,9 +23,9 @@ fn cells(count: usize) -> Arc<Vec<Tracked>> {
 /// # Panics
 /// Panics if that does not hold.
 pub fn parts(threads: usize, rows: usize) {
-    let parts = Arc::new(Parts::new(vec![Spares::new(1).take(rows).expect("a few bytes")], rows, 1));
+    let parts = Arc::new(PartQueue::new(vec![BufferPool::new(1).take(rows).expect("a few bytes")], rows, 1));
     let cells = cells(rows);
-    let fill = |parts: &Parts, cells: &[Tracked]| {
+    let fill = |parts: &PartQueue, cells: &[Tracked]| {
         while let Some(part) = parts.claim() {
             let cell = &cells[part.rows.start];
             assert_eq!(cell.read(), 0, "claimed twice");
@@ -116,19 +120,52 @@ fn one_call(pool: &Pool, threads: usize, endings: &[Ending]) {
     }
 }
 
-/// Each row is one byte, its number. Rows from 200 on fail and rows from 240 on panic, during
-/// look-up or production.
+/// Threads make the values of a queue, and the scenario takes the first `taken` of them. They come
+/// in order, with the writes of their makers, and closing the queue ends the threads.
+///
+/// # Panics
+/// Panics if that does not hold.
+pub fn ordered(makers: usize, count: usize, ahead: usize, at_once: usize, taken: usize) {
+    let queue = Arc::new(OrderedQueue::new(count, ahead, 2, at_once));
+    let cells = cells(count);
+    let threads: Vec<_> = (0..makers)
+        .map(|_| {
+            let (queue, cells) = (Arc::clone(&queue), Arc::clone(&cells));
+            thread::spawn(move || {
+                while let Some(numbers) = queue.claim() {
+                    for number in numbers {
+                        queue.wait_for_room(number);
+                        assert_eq!(cells[number].read(), 0, "made twice");
+                        cells[number].write(1);
+                        queue.put(number, number, 1);
+                    }
+                }
+            })
+        })
+        .collect();
+    for number in 0..taken {
+        assert_eq!(queue.take(&|| false).expect("not stopped"), number);
+        assert_eq!(cells[number].read(), 1);
+    }
+    queue.close();
+    for thread in threads {
+        thread.join().expect("it did not panic");
+    }
+}
+
+/// Each row is one byte, its number. Rows from 200 on fail and rows from 240 on panic, while
+/// they are located or filled.
 #[derive(Debug)]
 struct Numbers;
 
 const FAILS: u64 = 200;
 const PANICS: u64 = 240;
-const PANICS_LOOKED_UP: u64 = 250;
+const PANICS_LOCATED: u64 = 250;
 
-impl Recipe for Numbers {
-    type Found = Vec<u64>;
-    type Tools = ();
-    const RANDOM: bool = false;
+impl Plan for Numbers {
+    fn is_random(&self) -> bool {
+        false
+    }
 
     fn rows(&self) -> u64 {
         256
@@ -142,34 +179,34 @@ impl Recipe for Numbers {
         vec![1]
     }
 
-    fn run(&self) -> usize {
+    fn granularity(&self) -> usize {
         1
     }
 
-    fn tools(&self) {}
-
-    fn look_up(&self, rows: &[u64], _fail: &mut dyn FnMut(usize, Error)) -> Vec<u64> {
-        if rows.contains(&PANICS_LOOKED_UP) {
-            std::panic::resume_unwind(Box::new("look-up"));
+    fn locate(&self, rows: &[u64], _fail: &mut dyn FnMut(usize, Error)) -> Located {
+        if rows.contains(&PANICS_LOCATED) {
+            std::panic::resume_unwind(Box::new("locate"));
         }
-        rows.to_vec()
+        Located(rows.to_vec())
     }
 
-    fn ask_ahead(&self, _rows: &[u64], stop: &dyn Fn() -> bool) {
-        stop();
+    fn prefetch(&self, _rows: &[u64], control: &dyn Control) {
+        control.is_stopped();
     }
 
-    fn make(&self, (): &mut (), making: &mut Making<'_, Vec<u64>>) {
-        let place = making.part.rows.start;
-        let row = making.found[place];
-        if row >= PANICS {
-            std::panic::resume_unwind(Box::new("make"));
-        }
-        if row >= FAILS {
-            making.fail(place, Error::Plan(row.to_string()));
-        } else {
-            making.part.bytes[0][0] = u8::try_from(row).expect("below 200");
-        }
+    fn fill(&self) -> Fill<'_> {
+        Box::new(|located, task| {
+            let slot = task.part.rows.start;
+            let row = located.0[slot];
+            if row >= PANICS {
+                std::panic::resume_unwind(Box::new("fill"));
+            }
+            if row >= FAILS {
+                task.fail(slot, Error::Plan(row.to_string()));
+            } else {
+                task.part.bytes[0][0] = u8::try_from(row).expect("below 200");
+            }
+        })
     }
 }
 
@@ -179,7 +216,7 @@ impl Recipe for Numbers {
 /// # Panics
 /// Panics if a batch is wrong, or if two batches receive the same memory.
 pub fn loader(threads: usize, batches: &[&[u64]], ahead: usize, taken: usize) {
-    let spares = Spares::new(2);
+    let spares = BufferPool::new(2);
     let loader = Loader::start(Arc::new(Numbers), Arc::new(LoadCounters::default()), threads).expect("threads");
     let submit = |rows: &[u64]| {
         let buffers = vec![spares.take(rows.len()).expect("a few bytes")];
@@ -215,8 +252,8 @@ fn check(rows: &[u64], load: &Load) {
         return;
     }
     let (mut buffers, failures) = waited.expect("no panic").expect("a batch");
-    let failed: Vec<usize> = (0..rows.len()).filter(|&place| rows[place] >= FAILS).collect();
-    assert_eq!(failures.iter().map(|failure| failure.place).collect::<Vec<_>>(), failed);
+    let failed: Vec<usize> = (0..rows.len()).filter(|&slot| rows[slot] >= FAILS).collect();
+    assert_eq!(failures.iter().map(|failure| failure.slot).collect::<Vec<_>>(), failed);
     let expected: Vec<u64> = rows.iter().map(|&row| if row >= FAILS { 0 } else { row }).collect();
     let found: Vec<u64> = buffers[0].bytes_mut().iter().map(|&byte| u64::from(byte)).collect();
     assert_eq!(found, expected);

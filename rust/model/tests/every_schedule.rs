@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastrecord_model::scenarios::Ending::{Failed, Good, Panicked};
-use fastrecord_model::scenarios::{loader, parts, pool};
+use fastrecord_model::scenarios::{loader, ordered, parts, pool};
 
 static SCHEDULES: AtomicUsize = AtomicUsize::new(0);
 
@@ -28,6 +28,8 @@ fn threads_are_right_in_every_schedule() {
     in_all(Some(4), || pool(2, &[&[Good, Good]]));
     in_all(Some(3), || pool(2, &[&[Good, Failed], &[Panicked, Good]]));
     in_all(Some(2), || pool(3, &[&[Good, Good, Good]]));
+    in_all(Some(3), || ordered(2, 3, 2, 1, 3));
+    in_all(Some(2), || ordered(2, 4, 2, 2, 1));
     in_all(Some(3), || loader(1, &[&[1, 2], &[3]], 2, 2));
     in_all(Some(3), || loader(1, &[&[1], &[240]], 2, 1));
     in_all(Some(2), || loader(2, &[&[1, 200], &[3]], 2, 2));

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)] // a report for long runs
 
 use fastrecord_model::scenarios::Ending::{Failed, Good, Panicked};
-use fastrecord_model::scenarios::{loader, parts, pool, pool_of_several_callers};
+use fastrecord_model::scenarios::{loader, ordered, parts, pool, pool_of_several_callers};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
@@ -36,6 +36,12 @@ fn a_pool_waits_for_all_items_of_each_call() {
 #[test]
 fn a_pool_serves_several_callers_at_once() {
     in_many(|| pool_of_several_callers(3, &[&[Good; 4], &[Good, Failed, Good], &[Panicked, Good, Good]]));
+}
+
+#[test]
+fn a_queue_gives_every_value_in_order_and_ends_its_makers() {
+    in_many(|| ordered(3, 9, 4, 2, 9));
+    in_many(|| ordered(3, 9, 3, 1, 4));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::image::{Channels, DecodeOptions, Geometry};
 use fastrecord_core::{
-    Error, Load as CoreLoad, LoadCounters, LoadPlan, LoadSource, Loader, Result as CoreResult, Spares, StackPlan,
-    Verify, Workload,
+    ArrayPlan as CoreArrayPlan, BufferPool, Error, ImagePlan as CoreImagePlan, Load as CoreLoad, LoadCounters,
+    LoadSource, Loader, Result as CoreResult, Verify, Workload,
 };
 use numpy::{PyArray3, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -53,25 +53,44 @@ fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSou
 }
 
 /// State shared by all iterations over a plan: counters, and spare memory for batches.
-struct Kept {
+struct PlanShared {
     counters: Arc<LoadCounters>,
     blocks: usize,
-    spares: Mutex<Arc<Spares>>,
+    spares: Mutex<Arc<BufferPool>>,
 }
 
-impl Kept {
+impl PlanShared {
     fn new(blocks: usize) -> Self {
-        Self { counters: Arc::default(), blocks, spares: Mutex::new(Spares::new(blocks)) }
+        Self { counters: Arc::default(), blocks, spares: Mutex::new(BufferPool::new(blocks)) }
     }
 
     /// Returns the spare memory of this process.
-    fn spares(&self) -> Arc<Spares> {
+    fn spares(&self) -> Arc<BufferPool> {
         // The lock is held briefly and only with the GIL, so no fork finds it locked.
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         if !spares.is_ours() {
-            *spares = Spares::new(self.blocks);
+            *spares = BufferPool::new(self.blocks);
         }
         Arc::clone(&spares)
+    }
+
+    fn start(
+        &self,
+        py: Python<'_>,
+        images: Option<&Arc<CoreImagePlan>>,
+        start: impl FnOnce(Arc<LoadCounters>) -> CoreResult<Loader> + Send,
+    ) -> PyResult<Loading> {
+        let counters = Arc::clone(&self.counters);
+        follow(py)?;
+        let loader = delivered(py, py.detach(|| start(Arc::clone(&counters))).map_err(to_py))?;
+        Ok(Loading {
+            rows: loader.rows(),
+            row_bytes: loader.row_bytes(),
+            spares: self.spares(),
+            counters,
+            images: images.cloned(),
+            loader: Mutex::new(Some(loader)),
+        })
     }
 
     fn counts(&self) -> [u64; 7] {
@@ -101,8 +120,8 @@ impl Kept {
 ///     is invalid.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ImagePlan {
-    plan: Arc<LoadPlan>,
-    kept: Kept,
+    plan: Arc<CoreImagePlan>,
+    shared: PlanShared,
 }
 
 #[pymethods]
@@ -128,24 +147,21 @@ impl ImagePlan {
     ) -> PyResult<Self> {
         let decode = DecodeOptions { region, ..options_from(truncated, sixteen_bit, exif_orientation, max_pixels)? };
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
-        let plan = LoadPlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
-        let plan = main.into_iter().fold(plan, LoadPlan::refusing_masks);
-        Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
+        let plan = CoreImagePlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
+        let plan = main.into_iter().fold(plan, CoreImagePlan::refusing_masks);
+        Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
     }
 
     /// Start `threads` threads, at least 1, that load batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
-        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
-        follow(py)?;
-        let threads = delivered(py, py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py))?;
-        Ok(Loading::new(&self.kept, Threads::Images(threads)))
+        self.shared.start(py, Some(&self.plan), |counters| self.plan.start(counters, threads))
     }
 
     /// Return totals of all threads since the plan was created.
     ///
     /// They are records, failures, reads, bytes, and nanoseconds of reading, decoding and resizing.
     fn counters(&self) -> [u64; 7] {
-        self.kept.counts()
+        self.shared.counts()
     }
 }
 
@@ -159,8 +175,8 @@ impl ImagePlan {
 ///     KeyError, TypeError: a field does not exist, or its values differ in size.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ArrayPlan {
-    plan: Arc<StackPlan>,
-    kept: Kept,
+    plan: Arc<CoreArrayPlan>,
+    shared: PlanShared,
 }
 
 #[pymethods]
@@ -168,43 +184,18 @@ impl ArrayPlan {
     #[new]
     #[pyo3(signature = (files, *, verify = Check(Verify::Once), spares = 4))]
     fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: Check, spares: usize) -> PyResult<Self> {
-        let plan = StackPlan::new(sources(files)?, verify.0).map_err(to_py)?;
-        Ok(Self { plan: Arc::new(plan), kept: Kept::new(spares) })
+        let plan = CoreArrayPlan::new(sources(files)?, verify.0).map_err(to_py)?;
+        Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
     }
 
     /// Start `threads` threads, at least 1, that load batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
-        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.kept.counters));
-        follow(py)?;
-        let threads = delivered(py, py.detach(|| Loader::start(plan, counters, threads)).map_err(to_py))?;
-        Ok(Loading::new(&self.kept, Threads::Arrays(threads)))
+        self.shared.start(py, None, |counters| self.plan.start(counters, threads))
     }
 
     /// Return totals of all threads since the plan was created, as in `ImagePlan`.
     fn counters(&self) -> [u64; 7] {
-        self.kept.counts()
-    }
-}
-
-/// The core's threads, for images or for arrays.
-enum Threads {
-    Images(Loader<LoadPlan>),
-    Arrays(Loader<StackPlan>),
-}
-
-impl Threads {
-    fn submit(&self, load: Workload) -> CoreResult<CoreLoad> {
-        match self {
-            Self::Images(loader) => loader.submit(load),
-            Self::Arrays(loader) => loader.submit(load),
-        }
-    }
-
-    fn count(&self) -> usize {
-        match self {
-            Self::Images(loader) => loader.threads(),
-            Self::Arrays(loader) => loader.threads(),
-        }
+        self.shared.counts()
     }
 }
 
@@ -213,20 +204,11 @@ impl Threads {
 pub(crate) struct Loading {
     rows: u64,
     row_bytes: Vec<usize>,
-    spares: Arc<Spares>,
+    spares: Arc<BufferPool>,
     counters: Arc<LoadCounters>,
-    loader: Mutex<Option<Threads>>,
-}
-
-impl Loading {
-    fn new(kept: &Kept, threads: Threads) -> Self {
-        let (rows, row_bytes) = match &threads {
-            Threads::Images(loader) => (loader.rows(), loader.row_bytes()),
-            Threads::Arrays(loader) => (loader.rows(), loader.row_bytes()),
-        };
-        let (spares, counters) = (kept.spares(), Arc::clone(&kept.counters));
-        Self { rows, row_bytes, spares, counters, loader: Mutex::new(Some(threads)) }
-    }
+    /// The plan, if it is one for images.
+    images: Option<Arc<CoreImagePlan>>,
+    loader: Mutex<Option<Loader>>,
 }
 
 #[pymethods]
@@ -299,10 +281,7 @@ impl Loading {
             None => None,
         };
         let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
-        let plan = match &*self.loader.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Threads::Images(loader)) => Arc::clone(loader.recipe()),
-            _ => return Err(to_py(Error::LoaderClosed)),
-        };
+        let plan = self.images.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let made = py.detach(|| plan.make_of((seed, epoch, position), &images, &self.counters));
         let made = made.map_err(|(output, error)| DecodeError::new_err((coded(&error, error.code()), output)))?;
         let sizes = plan.sizes().into_iter();
@@ -322,7 +301,7 @@ impl Loading {
     #[getter]
     fn threads(&self) -> usize {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        loader.as_ref().map_or(0, Threads::count)
+        loader.as_ref().map_or(0, Loader::threads)
     }
 }
 
@@ -359,7 +338,7 @@ impl Load {
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
         deliver(py)?; // first: an interrupt of a handler must not lose the batch
         let (mut buffers, failures) = without_gil(py, |control| self.load.wait(control))?;
-        let failures = failures.into_iter().map(|failure| (failure.place, to_py(failure.error))).collect();
+        let failures = failures.into_iter().map(|failure| (failure.slot, to_py(failure.error))).collect();
         if self.lent.is_some() {
             buffers.clear();
             release_lent(py);

@@ -12,7 +12,7 @@ use crate::format::extent::Extent;
 use crate::format::layout::PAGE;
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
-use crate::sys;
+use crate::sys::DiskWatch;
 use crate::write::writer::Writer;
 
 /// Shorter stretches go through memory: a system call for each would cost more than copying them
@@ -174,14 +174,15 @@ impl Transfer<'_> {
         let (mut begun, mut asked) = (0, 0);
         let mut before: Option<(Piece, u64)> = None;
         let mut reported = self.writer.bytes_written();
-        let mut blocks = sys::blocks_read();
+        let disk = DiskWatch::default();
+        disk.was_read(); // counts from here on
         for (i, piece) in pieces.iter().enumerate() {
             if i == begun {
                 if i == 0 {
-                    asked = self.ask_block(pieces, 0, &mut blocks);
+                    asked = self.ask_block(pieces, 0, &disk);
                 }
                 begun = asked;
-                asked = self.ask_block(pieces, begun, &mut blocks);
+                asked = self.ask_block(pieces, begun, &disk);
             }
             let to = match before {
                 // Empty payloads of two fields may also share an offset, but the alignments may
@@ -227,21 +228,20 @@ impl Transfer<'_> {
     }
 
     /// Prefetches the block of payloads that starts at `first`, in disk order. Returns its end.
-    fn ask_block(&self, pieces: &[Piece], first: usize, blocks: &mut i64) -> usize {
+    fn ask_block(&self, pieces: &[Piece], first: usize, disk: &DiskWatch) -> usize {
         let (mut end, mut bytes) = (first, 0);
         while end < pieces.len() && bytes < BLOCK_BYTES && end - first < BLOCK_PIECES {
             bytes += pieces[end].stored;
             end += 1;
         }
-        let now = sys::blocks_read();
-        if bytes >= ALWAYS_AHEAD * (end - first) as u64 || now != *blocks {
+        let cold = disk.was_read();
+        if cold || bytes >= ALWAYS_AHEAD * (end - first) as u64 {
             let mut block = pieces[first..end].to_vec();
             block.sort_unstable_by_key(|p| p.offset);
             for stretch in stretches(&block, |piece| self.alignment(piece)) {
                 self.ask(stretch.start, stretch.end);
             }
         }
-        *blocks = now;
         end
     }
 }

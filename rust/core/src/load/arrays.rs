@@ -1,27 +1,27 @@
-//! `StackPlan`: the loader's plan for arrays. It copies the values of a few records at a time into
+//! `ArrayPlan`: the loader's plan for arrays. It copies the values of a few records at a time into
 //! their slots of the batch.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
-use crate::load::decoding::nanos;
-use crate::load::loader::{Making, Recipe, add};
-use crate::load::sources::{LoadSource, Sources};
+use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
+use crate::load::loader::Loader;
+use crate::load::sources::{LoadSource, Located, Sources};
 use crate::read::seen::Verify;
-use crate::sys;
+use crate::sys::DiskWatch;
 
 /// Target size of a part in bytes.
-const RUN_BYTES: usize = 128 << 10;
+const PART_BYTES: usize = 128 << 10;
 /// Maximum number of rows in a part, however small the rows are.
-const RUN_ROWS: usize = 4096;
+const PART_ROWS: usize = 4096;
 
 /// The plan for values of fixed size, stacked row by row into one buffer per field.
 #[derive(Debug)]
-pub struct StackPlan {
+pub struct ArrayPlan {
     /// Each file with the fields whose values are payloads.
     sources: Sources,
     /// The buffers for payload fields.
@@ -33,20 +33,10 @@ pub struct StackPlan {
     /// Bytes per row of each buffer.
     row_bytes: Vec<usize>,
     verify: Verify,
-    /// Disk blocks read by this process when the last batch was located.
-    blocks_seen: AtomicI64,
+    disk: DiskWatch,
 }
 
-/// Where the values of a batch lie.
-#[derive(Debug)]
-pub struct Found {
-    /// `(file, record)` for each row; `None` if the lookup failed.
-    rows: Vec<Option<(usize, u64)>>,
-    /// The extents of the rows, for each payload field. Extents of failed rows are meaningless.
-    extents: Vec<Vec<Extent>>,
-}
-
-impl StackPlan {
+impl ArrayPlan {
     /// Plans to stack the values of fields, one buffer per field. Rows number the records of all
     /// files consecutively.
     ///
@@ -77,36 +67,36 @@ impl StackPlan {
         for source in &mut sources {
             source.fields = payloads.iter().map(|&at| source.fields[at]).collect();
         }
-        let (sources, blocks_seen) = (Sources::new(sources), AtomicI64::new(-1));
-        Ok(Self { sources, payloads, values, fields, row_bytes, verify, blocks_seen })
+        let (sources, disk) = (Sources::new(sources), DiskWatch::default());
+        Ok(Self { sources, payloads, values, fields, row_bytes, verify, disk })
     }
 
-    /// Reports whether the process has read from a disk since the last call; always true at the
-    /// first call.
-    fn disk_was_read(&self) -> bool {
-        let blocks = sys::blocks_read();
-        self.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
+    /// Starts `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system allows not even one thread.
+    pub fn start(self: &Arc<Self>, counters: Arc<LoadCounters>, threads: usize) -> Result<Loader> {
+        Loader::start(Arc::clone(self) as Arc<dyn Plan>, counters, threads)
     }
 
     /// Copies column values, one run of records of one file at a time. Returns the rows that still
     /// need their payloads.
-    fn copy_values(&self, making: &mut Making<'_, Found>) -> Vec<usize> {
-        let found = making.found;
-        let (first, mut good) = (making.part.rows.start, Vec::with_capacity(making.part.rows.len()));
-        for row in making.part.rows.clone() {
-            match found.rows[row] {
+    fn copy_values(&self, located: &Located, task: &mut Task<'_>) -> Vec<usize> {
+        let (first, mut good) = (task.part.rows.start, Vec::with_capacity(task.part.rows.len()));
+        for row in task.part.rows.clone() {
+            match located.rows[row] {
                 Some(_) => good.push(row),
-                None => making.part.clear(row),
+                None => task.part.clear(row),
             }
         }
-        let place = |row: usize| found.rows[row].unwrap_or_default();
+        let place = |row: usize| located.rows[row].unwrap_or_default();
         for &output in &self.values {
             let (len, mut failed) = (self.row_bytes[output], Vec::new());
             for run in good.chunk_by(|&a, &b| a + 1 == b && place(a).0 == place(b).0) {
                 let (file, start) = (place(run[0]).0, run[0] - first);
                 let (reader, field) = (&self.sources[file].reader, self.fields[file][output]);
                 let records: Vec<u64> = run.iter().map(|&row| place(row).1).collect();
-                let out = &mut making.part.bytes[output][start * len..][..run.len() * len];
+                let out = &mut task.part.bytes[output][start * len..][..run.len() * len];
                 if reader.records(&records).and_then(|all| reader.values_into(field, &all, out)).is_ok() {
                     continue;
                 }
@@ -118,7 +108,7 @@ impl StackPlan {
                 }
             }
             for (row, error) in failed {
-                making.fail(row, error);
+                task.fail(row, error);
                 good.retain(|&other| other != row);
             }
         }
@@ -129,18 +119,48 @@ impl StackPlan {
     /// [`Source::with`].
     ///
     /// [`Source::with`]: crate::read::source::Source::with
-    fn copy_payloads(&self, making: &mut Making<'_, Found>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
-        let (found, at) = (making.found, row - making.part.rows.start);
-        let Some((file, record)) = found.rows[row] else { return Ok(0) };
+    fn copy_payloads(&self, located: &Located, task: &mut Task<'_>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
+        let at = row - task.part.rows.start;
+        let Some((file, record)) = located.rows[row] else { return Ok(0) };
         let source = &self.sources[file];
         let mut stored = 0;
-        for ((&output, &field), extents) in self.payloads.iter().zip(&source.fields).zip(&found.extents) {
+        for ((&output, &field), extents) in self.payloads.iter().zip(&source.fields).zip(&located.extents) {
             let len = self.row_bytes[output];
-            let out = &mut making.part.bytes[output][at * len..][..len];
+            let out = &mut task.part.bytes[output][at * len..][..len];
             source.reader.copy_from(mapped, field, record, &extents[row], out, self.verify)?;
             stored += extents[row].stored;
         }
         Ok(stored)
+    }
+
+    /// Fills a part.
+    fn fill_part(&self, located: &Located, task: &mut Task<'_>) {
+        let start = Instant::now();
+        let (mut made, mut bytes) = (0, 0);
+        let rows = self.copy_values(located, task);
+        let file = |row: usize| located.rows[row].unwrap_or_default().0;
+        for run in rows.chunk_by(|&a, &b| file(a) == file(b)) {
+            let random = self.sources[file(run[0])].reader.source();
+            let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
+                run.iter().map(|&row| self.copy_payloads(located, task, row, mapped)).collect()
+            };
+            // If the whole file is lost, each record reports its own error.
+            let copied = random.with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None));
+            for (&row, copied) in run.iter().zip(copied) {
+                match copied {
+                    Ok(stored) => {
+                        made += 1;
+                        bytes += stored;
+                    }
+                    Err(error) => task.fail(row, error),
+                }
+            }
+        }
+        let width: usize = self.values.iter().map(|&output| self.row_bytes[output]).sum();
+        add(&task.counters.records, made);
+        add(&task.counters.reads, made * self.payloads.len() as u64);
+        add(&task.counters.bytes, bytes + made * width as u64);
+        add(&task.counters.read_nanos, nanos(start.elapsed()));
     }
 }
 
@@ -154,10 +174,10 @@ fn value_bytes(source: &LoadSource, field: FieldIndex) -> Result<usize> {
     bytes.ok_or_else(|| source.reader.wrong_type(field, "its values are not all of one size, and cannot be stacked"))
 }
 
-impl Recipe for StackPlan {
-    type Found = Found;
-    type Tools = ();
-    const RANDOM: bool = false;
+impl Plan for ArrayPlan {
+    fn is_random(&self) -> bool {
+        false
+    }
 
     fn rows(&self) -> u64 {
         self.sources.rows()
@@ -171,78 +191,20 @@ impl Recipe for StackPlan {
         self.row_bytes.clone()
     }
 
-    fn run(&self) -> usize {
-        (RUN_BYTES / self.row_bytes.iter().sum::<usize>().max(1)).clamp(1, RUN_ROWS)
+    fn granularity(&self) -> usize {
+        (PART_BYTES / self.row_bytes.iter().sum::<usize>().max(1)).clamp(1, PART_ROWS)
     }
 
-    fn tools(&self) {}
-
-    fn look_up(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Found {
-        let cold = !self.payloads.is_empty() && self.disk_was_read();
-        let mut found = Found { rows: vec![None; rows.len()], extents: Vec::new() };
-        for _ in &self.payloads {
-            found.extents.push(vec![Extent::default(); rows.len()]);
-        }
-        for (file, places, records) in self.sources.split(rows) {
-            let source = &self.sources[file];
-            let all = source.extents(&records);
-            if let (Ok(all), true) = (&all, cold) {
-                source.ask(all);
-            }
-            for (i, (&place, &record)) in places.iter().zip(&records).enumerate() {
-                let mut set = |all: &[Vec<Extent>], i: usize| {
-                    for (into, extents) in found.extents.iter_mut().zip(all) {
-                        into[place] = extents[i];
-                    }
-                    match all.iter().position(|extents| extents[i].missing) {
-                        Some(at) => Err(source.reader.missing(source.fields[at], record)),
-                        None => Ok(()),
-                    }
-                };
-                let set = match &all {
-                    Ok(all) => set(all, i),
-                    // One damaged entry must not fail its neighbours: look up each record alone.
-                    Err(_) => source.extents(&[record]).and_then(|all| set(&all, 0)),
-                };
-                match set {
-                    Ok(()) => found.rows[place] = Some((file, record)),
-                    Err(error) => fail(place, error),
-                }
-            }
-        }
-        found
+    fn locate(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Located {
+        let cold = !self.payloads.is_empty() && self.disk.was_read();
+        self.sources.locate(rows, cold, fail)
     }
 
-    fn ask_ahead(&self, rows: &[u64], stop: &dyn Fn() -> bool) {
-        self.sources.ask_ahead(rows, stop);
+    fn prefetch(&self, rows: &[u64], control: &dyn Control) {
+        self.sources.prefetch(rows, control);
     }
 
-    fn make(&self, (): &mut (), making: &mut Making<'_, Found>) {
-        let start = Instant::now();
-        let (mut made, mut bytes) = (0, 0);
-        let (rows, found) = (self.copy_values(making), making.found);
-        let file = |row: usize| found.rows[row].unwrap_or_default().0;
-        for run in rows.chunk_by(|&a, &b| file(a) == file(b)) {
-            let random = &self.sources[file(run[0])].reader.source();
-            let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
-                run.iter().map(|&row| self.copy_payloads(making, row, mapped)).collect()
-            };
-            // If the whole file is lost, each record reports its own error.
-            let copied = random.with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None));
-            for (&row, copied) in run.iter().zip(copied) {
-                match copied {
-                    Ok(stored) => {
-                        made += 1;
-                        bytes += stored;
-                    }
-                    Err(error) => making.fail(row, error),
-                }
-            }
-        }
-        let width: usize = self.values.iter().map(|&output| self.row_bytes[output]).sum();
-        add(&making.counters.records, made);
-        add(&making.counters.reads, made * self.payloads.len() as u64);
-        add(&making.counters.bytes, bytes + made * width as u64);
-        add(&making.counters.read_nanos, nanos(start.elapsed()));
+    fn fill(&self) -> Fill<'_> {
+        Box::new(|located, task| self.fill_part(located, task))
     }
 }

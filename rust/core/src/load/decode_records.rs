@@ -1,14 +1,12 @@
 //! `decode_records`: decodes the images of many records, without a loader.
 
 use crate::control::Control;
-use crate::image::Pixels;
-use crate::image::decode_image;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::OnceLock;
 
 use crate::error::Result;
 use crate::error::damage::Damage;
 use crate::format::schema::FieldIndex;
-use crate::image::DecodeOptions;
+use crate::image::{DecodeOptions, Pixels, decode_image};
 use crate::parallel::pool::Pool;
 use crate::read::reader::Reader;
 use crate::read::records::Records;
@@ -31,20 +29,13 @@ pub fn decode_records(
     threads: Option<usize>,
     control: &dyn Control,
 ) -> Result<Vec<Pixels>> {
-    // The pool's threads may hold the job briefly after its end. Therefore take the images out
-    // of the shared vector.
-    let images: Arc<Vec<Mutex<Option<Pixels>>>> = Arc::new(records.iter().map(|_| Mutex::default()).collect());
-    let body = {
-        let (reader, records, images) = (reader.clone(), records.to_vec(), Arc::clone(&images));
-        move |item: usize| {
-            let record = records[item];
-            let bytes = reader.payload(field, record, verify)?;
-            let image = decode_image(&bytes, options);
-            let image = image.map_err(|error| reader.damaged(field, record, Damage::Image(error)))?;
-            *images[item].lock().unwrap_or_else(PoisonError::into_inner) = Some(image);
-            Ok(())
-        }
-    };
-    Pool::current().run(records.len(), threads.unwrap_or(reader.threads()), control, body)?;
-    Ok(images.iter().filter_map(|image| image.lock().unwrap_or_else(PoisonError::into_inner).take()).collect())
+    let images: Vec<OnceLock<Pixels>> = records.iter().map(|_| OnceLock::new()).collect();
+    Pool::current().run(records.len(), threads.unwrap_or(reader.threads()), control, |item| {
+        let record = records[item];
+        let image = decode_image(&reader.payload(field, record, verify)?, options);
+        let image = image.map_err(|error| reader.damaged(field, record, Damage::Image(error)))?;
+        let _ = images[item].set(image); // each item runs once
+        Ok(())
+    })?;
+    Ok(images.into_iter().filter_map(OnceLock::into_inner).collect())
 }

@@ -1,44 +1,48 @@
-//! `LoadPlan`: which images of each record become which pixels. It does not decode.
+//! `ImagePlan`: which images of each record become which pixels. It reads, checks, decodes, crops
+//! and resizes the images of one record after the other.
 
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
+use crate::control::Control;
+use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
-use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Rect, Timings, raw_pixels};
-use crate::load::decoding::nanos;
-use crate::load::loader::{LoadCounters, add};
-use crate::load::sources::{LoadSource, Sources};
+use crate::format::schema::FieldIndex;
+use crate::image::{Channels, DecodeOptions, Decoder, Geometry, Random, Timings, raw_pixels};
+use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
+use crate::load::loader::Loader;
+use crate::load::paired::{Lead, follow};
+use crate::load::sources::{LoadSource, Located, Sources};
+use crate::read::payload::resized;
 use crate::read::seen::Verify;
+use crate::read::source::Source;
+
+/// Payload buffers up to this size are kept for the next image.
+const KEEP: usize = 16 << 20;
+/// The first bytes of images stored as raw pixels.
+const RAW: &[u8] = b"P6";
 
 /// The plan for images: what the loader computes from each record.
 #[derive(Debug)]
-pub struct LoadPlan {
-    pub(crate) sources: Sources,
-    pub(crate) outputs: Vec<Geometry>,
+pub struct ImagePlan {
+    sources: Sources,
+    outputs: Vec<Geometry>,
     /// The output whose crop is drawn. The others follow it.
-    pub(crate) leader: usize,
+    leader: usize,
     /// The output that accepts any image. The other outputs accept colour images, or do not resize.
     main: Option<usize>,
-    pub(crate) flip: bool,
-    pub(crate) decode: DecodeOptions,
-    pub(crate) verify: Verify,
+    flip: bool,
+    decode: DecodeOptions,
+    verify: Verify,
     /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
-    pub(crate) raw: AtomicBool,
+    raw: AtomicBool,
 }
 
-/// Where the images of one record lie.
-#[derive(Debug)]
-pub struct Place {
-    pub(crate) source: usize,
-    pub(crate) record: u64,
-    pub(crate) extents: Vec<Extent>,
-}
-
-/// The crop of the leading image: image size, part, and whether it is mirrored.
-pub(crate) type Lead = ((u32, u32), Crop, bool);
-
-impl LoadPlan {
+impl ImagePlan {
     /// Plans one image per record for each of `outputs`. Rows number the records of all files
     /// consecutively.
     ///
@@ -84,13 +88,13 @@ impl LoadPlan {
     }
 
     /// Returns the outputs in processing order: first the one whose crop is drawn.
-    pub(crate) fn order(&self) -> impl Iterator<Item = usize> + use<> {
+    fn order(&self) -> impl Iterator<Item = usize> + use<> {
         let leader = self.leader;
         std::iter::once(leader).chain((0..self.outputs.len()).filter(move |&output| output != leader))
     }
 
-    /// Starts a record.
-    pub(crate) fn crops(&self, seed: u64, epoch: u64, position: u64) -> Crops<'_> {
+    /// Returns the crops of a record.
+    fn crops(&self, seed: u64, epoch: u64, position: u64) -> Crops<'_> {
         Crops { plan: self, random: Random::new(seed, epoch, position), lead: None }
     }
 
@@ -133,45 +137,187 @@ impl LoadPlan {
         self.outputs.iter().map(bytes).collect()
     }
 
-    /// Locates the images of rows, and prefetches them.
-    pub(crate) fn places(&self, rows: &[u64]) -> Vec<Result<Place>> {
-        let mut places: Vec<Option<Result<Place>>> = rows.iter().map(|_| None).collect();
-        for (number, mine, records) in self.sources.split(rows) {
-            let source = &self.sources[number];
-            let found = source.extents(&records).inspect(|all| source.ask(all));
-            for (k, &i) in mine.iter().enumerate() {
-                let record = records[k];
-                let extents = match &found {
-                    Ok(all) => source.present(record, all.iter().map(|extents| extents[k]).collect()),
-                    // One damaged entry must not fail its neighbours: look up each record alone.
-                    Err(_) => source.extents(&[record]).and_then(|all| {
-                        source.ask(&all);
-                        source.present(record, all.into_iter().flatten().collect())
-                    }),
+    /// Starts `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system allows not even one thread.
+    pub fn start(self: &Arc<Self>, counters: Arc<LoadCounters>, threads: usize) -> Result<Loader> {
+        Loader::start(Arc::clone(self) as Arc<dyn Plan>, counters, threads)
+    }
+
+    /// Reads, checks, decodes, crops and resizes the images of one record, each into its one-row
+    /// part.
+    fn make_images(
+        &self,
+        scratch: &mut Scratch,
+        located: &Located,
+        task: &mut Task<'_>,
+        (file, record): (usize, u64),
+        row: usize,
+    ) -> Result<()> {
+        let (source, batch, counters) = (&self.sources[file], task.batch, task.counters);
+        let mut crops = self.crops(batch.seed, batch.epoch, batch.positions[row]);
+        for output in self.order() {
+            let extent = &located.extents[output][row];
+            let (decoder, out) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
+            let decode = |stored: &[u8]| {
+                let parts = if extent.is_plain() {
+                    stored.split_at(extent.length() as usize)
+                } else {
+                    (stored, &[][..]) // decompressed
                 };
-                places[i] = Some(extents.map(|extents| Place { source: number, record, extents }));
+                crops.make(decoder, output, parts, None, out)
+            };
+            let memory = (&mut scratch.payload, &mut scratch.value);
+            let field = source.fields[output];
+            let made = self.with_payload(counters, memory, (source, field, record), extent, decode)?;
+            let timings = made.map_err(|error| source.reader.damaged(field, record, Damage::Image(error)))?;
+            add(&counters.decode_nanos, nanos(timings.decode));
+            add(&counters.resize_nanos, nanos(timings.resize));
+        }
+        add(&counters.records, 1);
+        Ok(())
+    }
+
+    /// Reads and checks a payload, and calls `work` with it.
+    ///
+    /// A system call reads into the thread's buffer. That takes 20 us, next to some 1000 us of
+    /// decoding. It causes no page faults, and a truncated file is an error instead of a signal.
+    /// Raw pixels need no decoding and come from the mapping, if there is one: a second copy would
+    /// take half as long again.
+    fn with_payload<T>(
+        &self,
+        counters: &LoadCounters,
+        (memory, value): (&mut Vec<u8>, &mut Vec<u8>),
+        (source, field, record): (&LoadSource, FieldIndex, u64),
+        extent: &Extent,
+        work: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let start = Instant::now();
+        let (reader, length, plain) = (&source.reader, extent.stored as usize, extent.is_plain());
+        let check = |bytes: &[u8], due: bool| {
+            if plain && due {
+                reader.check_crc(field, record, extent, bytes)?;
+            }
+            add(&counters.reads, 1);
+            add(&counters.bytes, extent.stored);
+            add(&counters.read_nanos, nanos(start.elapsed()));
+            Ok(())
+        };
+        let mut work = Some(work);
+        if plain && self.raw.load(Ordering::Relaxed) && matches!(reader.source(), Source::Mapped(_)) {
+            let made = reader.with_mapped(field, &[record], std::slice::from_ref(extent), |mapped| {
+                let stored = reader.stored_in(extent, mapped.unwrap_or_default())?;
+                if !stored.starts_with(RAW) {
+                    return Ok(None);
+                }
+                check(stored, reader.is_due(field, record, self.verify))?;
+                reader.remember(field, record, self.verify);
+                Ok(work.take().map(|work| work(stored)))
+            })?;
+            if let Some(made) = made {
+                return Ok(made);
             }
         }
-        let no_row = |row| Err(self.sources.no_row(row));
-        places.into_iter().zip(rows).map(|(place, &row)| place.unwrap_or_else(|| no_row(row))).collect()
+        if memory.len() < length || memory.len() > KEEP {
+            *memory = Vec::new();
+            resized(memory, extent.stored)?;
+        }
+        let bytes = &mut memory[..length];
+        let read = reader.file().read_exact_at(bytes, extent.offset);
+        read.map_err(|e| reader.failed_read(field, record, e))?;
+        if plain && bytes.starts_with(RAW) {
+            self.raw.store(true, Ordering::Relaxed);
+        }
+        check(bytes, self.verify != Verify::Never)?;
+        if plain && self.verify == Verify::Never {
+            reader.check_after_read()?;
+        }
+        let bytes = if plain {
+            &*bytes
+        } else {
+            if value.capacity() > KEEP {
+                *value = Vec::new();
+            }
+            resized(value, extent.length())?;
+            reader.decompress(field, record, extent, bytes, value)?;
+            value
+        };
+        let Some(work) = work else { return Err(reader.missing(field, record)) };
+        Ok(work(bytes))
     }
 }
 
+impl Plan for ImagePlan {
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn rows(&self) -> u64 {
+        self.sources.rows()
+    }
+
+    fn no_row(&self, row: u64) -> Error {
+        self.sources.no_row(row)
+    }
+
+    fn row_bytes(&self) -> Vec<usize> {
+        self.image_bytes()
+    }
+
+    fn granularity(&self) -> usize {
+        1
+    }
+
+    fn locate(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Located {
+        self.sources.locate(rows, true, fail)
+    }
+
+    fn prefetch(&self, rows: &[u64], control: &dyn Control) {
+        self.sources.prefetch(rows, control);
+    }
+
+    fn fill(&self) -> Fill<'_> {
+        let decoder = Decoder::new(self.decode);
+        let mut scratch = Scratch { decoder, payload: Vec::new(), value: Vec::new() };
+        Box::new(move |located, task| {
+            for row in task.part.rows.clone() {
+                match located.rows[row] {
+                    Some(place) => {
+                        if let Err(error) = self.make_images(&mut scratch, located, task, place, row) {
+                            task.fail(row, error);
+                        }
+                    }
+                    None => task.part.clear(row),
+                }
+            }
+        })
+    }
+}
+
+/// One thread's decoder, and its buffers for an encoded image.
+struct Scratch {
+    decoder: Decoder,
+    payload: Vec<u8>,
+    /// The decompressed value, if the payload is compressed.
+    value: Vec<u8>,
+}
+
 /// The crops of one record's images. The leading crop is drawn, and the others follow it.
-pub(crate) struct Crops<'a> {
-    plan: &'a LoadPlan,
+struct Crops<'a> {
+    plan: &'a ImagePlan,
     random: Random,
     lead: Option<Lead>,
 }
 
 impl Crops<'_> {
     /// Processes the image of one output from its data and side bytes. Call it in the sequence of
-    /// [`LoadPlan::order`].
+    /// [`ImagePlan::order`].
     ///
     /// # Errors
     /// The image cannot be decoded, does not fit the leading image, or may be a mask that would
     /// change.
-    pub(crate) fn make(
+    fn make(
         &mut self,
         decoder: &mut Decoder,
         output: usize,
@@ -212,63 +358,4 @@ impl Crops<'_> {
         };
         unfit.map_or(made, Err)
     }
-}
-
-/// Returns the part of an image that shows the same content as the leading crop.
-///
-/// # Errors
-/// Whole pixels of one image are not whole pixels of the other, and no resizing was requested.
-pub(crate) fn follow(
-    lead: &Lead,
-    lead_geometry: &Geometry,
-    image: (u32, u32),
-    geometry: &Geometry,
-) -> std::result::Result<(Crop, bool), DecodeError> {
-    let ((lead_width, lead_height), crop, flip) = lead;
-    let (size, lead_size) = (geometry.size(), lead_geometry.size());
-    let x = (f64::from(image.0) / f64::from(*lead_width), f64::from(size.0) / f64::from(lead_size.0));
-    let y = (f64::from(image.1) / f64::from(*lead_height), f64::from(size.1) / f64::from(lead_size.1));
-    let unfit = |why: &str| {
-        let detail = format!(
-            "the images of the record do not fit each other: {lead_width} x {lead_height} becomes {} x {}, but {} x {} \
-             is to become {} x {}: {why}",
-            lead_size.0, lead_size.1, image.0, image.1, size.0, size.1
-        );
-        Err(DecodeError::Pair { detail })
-    };
-    let differ = |(images, outputs): (f64, f64)| (images - outputs).abs() > 1e-9 * outputs;
-    if matches!(geometry, Geometry::RandomCrop { .. }) && (differ(x) || differ(y)) {
-        return unfit("a crop that is not resized needs the same ratio between the images as between the outputs");
-    }
-    #[allow(clippy::cast_sign_loss)] // the numbers are not negative
-    let outward = |from: u32, length: u32, scale: f64, limit: u32| {
-        let (start, end) = (f64::from(from) * scale, f64::from(from + length) * scale);
-        let start = ((start + 1e-6).floor() as u32).min(limit.saturating_sub(1));
-        (start, ((end - 1e-6).ceil() as u32).clamp(start + 1, limit) - start)
-    };
-    let scaled = |rect: Rect, x: f64, y: f64, limit: (u32, u32)| {
-        let (left, width) = outward(rect.x, rect.width, x, limit.0);
-        let (top, height) = outward(rect.y, rect.height, y, limit.1);
-        Rect { x: left, y: top, width, height }
-    };
-    let target = if crop.target == Rect::whole(lead_size.0, lead_size.1) {
-        Rect::whole(size.0, size.1)
-    } else if crop.target.width == 0 || crop.target.height == 0 {
-        crop.target
-    } else {
-        let target = scaled(crop.target, x.1, y.1, size);
-        let exact = |n: u32, scale: f64| (f64::from(n) * scale).fract() == 0.0;
-        if ![(crop.target.x, x.1), (crop.target.width, x.1), (crop.target.y, y.1), (crop.target.height, y.1)]
-            .into_iter()
-            .all(|(n, scale)| exact(n, scale))
-        {
-            return unfit("the black border would not be of whole pixels");
-        }
-        target
-    };
-    let nothing = target.width == 0 || target.height == 0;
-    let bounds = if nothing { Rect::whole(0, 0) } else { scaled(crop.bounds, x.0, y.0, image) };
-    let crop =
-        Crop { x: crop.x * x.0, y: crop.y * y.0, width: crop.width * x.0, height: crop.height * y.0, bounds, target };
-    Ok((crop, *flip))
 }

@@ -2,9 +2,10 @@
 //! and lower folders; may not import `write`.
 
 pub(crate) mod arrays;
+pub(crate) mod batch;
 pub(crate) mod decode_records;
-pub(crate) mod decoding;
 pub(crate) mod images;
 pub(crate) mod loader;
+mod paired;
 pub(crate) mod sources;
-pub(crate) mod worker;
+mod worker;

@@ -1,7 +1,9 @@
-//! `Sources`: files that a loader reads as one sequence of rows.
+//! `Sources`: files that a loader reads as one sequence of rows, and `Located`: where the values of
+//! a batch lie in them.
 
 use std::ops::Index;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::layout::PAGE;
@@ -15,6 +17,16 @@ pub struct LoadSource {
     pub reader: Reader,
     /// Fields of its schema.
     pub fields: Vec<FieldIndex>,
+}
+
+/// Where the values of a batch lie.
+#[derive(Debug)]
+pub(crate) struct Located {
+    /// `(file, record)` for each row; `None` if it cannot be loaded.
+    pub(crate) rows: Vec<Option<(usize, u64)>>,
+    /// For each field, the extents of the rows. Extents of rows that cannot be loaded are
+    /// meaningless.
+    pub(crate) extents: Vec<Vec<Extent>>,
 }
 
 /// Files whose records form one sequence of rows.
@@ -54,7 +66,7 @@ impl Sources {
     }
 
     /// Returns the number of the file, and the record number in it.
-    fn locate(&self, row: u64) -> (usize, u64) {
+    fn find(&self, row: u64) -> (usize, u64) {
         let source = self.ends.partition_point(|&end| end <= row);
         (source, row - source.checked_sub(1).map_or(0, |before| self.ends[before]))
     }
@@ -66,31 +78,70 @@ impl Sources {
             return vec![(0, (0..rows.len()).collect(), rows.to_vec())];
         }
         let mut located: Vec<(usize, usize, u64)> = Vec::with_capacity(rows.len());
-        for (place, &row) in rows.iter().enumerate().filter(|&(_, &row)| row < self.rows()) {
-            let (source, record) = self.locate(row);
-            located.push((source, place, record));
+        for (slot, &row) in rows.iter().enumerate().filter(|&(_, &row)| row < self.rows()) {
+            let (source, record) = self.find(row);
+            located.push((source, slot, record));
         }
         located.sort_unstable();
         let one = |run: &[(usize, usize, u64)]| {
-            let (places, records) = run.iter().map(|&(_, place, record)| (place, record)).unzip();
-            (run[0].0, places, records)
+            let (slots, records) = run.iter().map(|&(_, slot, record)| (slot, record)).unzip();
+            (run[0].0, slots, records)
         };
         located.chunk_by(|a, b| a.0 == b.0).map(one).collect()
     }
 
-    /// Prefetches the payloads of ascending rows of later batches, until `stop` returns true.
+    /// Locates rows, and prefetches them if asked. Calls `fail` for each row that cannot be loaded.
+    pub(crate) fn locate(&self, rows: &[u64], prefetch: bool, fail: &mut dyn FnMut(usize, Error)) -> Located {
+        let fields = self.sources.first().map_or(0, |source| source.fields.len());
+        let extents = vec![vec![Extent::default(); rows.len()]; fields];
+        let mut located = Located { rows: vec![None; rows.len()], extents };
+        for (file, slots, records) in self.split(rows) {
+            let source = &self.sources[file];
+            let look_up = |records: &[u64]| {
+                source.extents(records).inspect(|all| {
+                    if prefetch {
+                        source.ask(all)
+                    }
+                })
+            };
+            let all = look_up(&records);
+            for (i, (&slot, &record)) in slots.iter().zip(&records).enumerate() {
+                let mut set = |all: &[Vec<Extent>], i: usize| {
+                    for (into, extents) in located.extents.iter_mut().zip(all) {
+                        into[slot] = extents[i];
+                    }
+                    match all.iter().position(|extents| extents[i].missing) {
+                        Some(at) => Err(source.reader.missing(source.fields[at], record)),
+                        None => Ok(()),
+                    }
+                };
+                let set = match &all {
+                    Ok(all) => set(all, i),
+                    // One damaged entry must not fail its neighbours: look up each record alone.
+                    Err(_) => look_up(&[record]).and_then(|all| set(&all, 0)),
+                };
+                match set {
+                    Ok(()) => located.rows[slot] = Some((file, record)),
+                    Err(error) => fail(slot, error),
+                }
+            }
+        }
+        located
+    }
+
+    /// Prefetches the payloads of ascending rows of later batches.
     ///
     /// A full disk queue makes it wait. It ignores bad index entries: they are reported when their
     /// record is loaded.
-    pub(crate) fn ask_ahead(&self, rows: &[u64], stop: impl Fn() -> bool) {
+    pub(crate) fn prefetch(&self, rows: &[u64], control: &dyn Control) {
         const AT_ONCE: usize = 64;
-        for run in rows.chunk_by(|&a, &b| self.locate(a).0 == self.locate(b).0) {
-            let source = self.locate(run[0]).0;
+        for run in rows.chunk_by(|&a, &b| self.find(a).0 == self.find(b).0) {
+            let source = self.find(run[0]).0;
             for rows in run.chunks(AT_ONCE) {
-                if stop() {
+                if control.is_stopped() {
                     return;
                 }
-                let records: Vec<u64> = rows.iter().map(|&row| self.locate(row).1).collect();
+                let records: Vec<u64> = rows.iter().map(|&row| self.find(row).1).collect();
                 if let Ok(all) = self.sources[source].extents(&records) {
                     self.sources[source].ask(&all);
                 }
@@ -113,13 +164,6 @@ impl LoadSource {
     pub(crate) fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
         let records = self.reader.records(records)?;
         self.fields.iter().map(|&field| self.reader.extents(field, &records)).collect()
-    }
-
-    pub(crate) fn present(&self, record: u64, extents: Vec<Extent>) -> Result<Vec<Extent>> {
-        match extents.iter().position(|extent| extent.missing) {
-            Some(at) => Err(self.reader.missing(self.fields[at], record)),
-            None => Ok(extents),
-        }
     }
 
     /// Prefetches payloads, neighbours in one call.

@@ -4,13 +4,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::mem;
-use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -18,21 +17,22 @@ use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
 use crate::pack::recode::{Recode, Recoded, count};
+use crate::parallel::ordered::OrderedQueue;
 use crate::parallel::pool;
+use crate::parallel::sync::{SLICE, lock, wait};
 use crate::write::value::Value;
 use crate::write::writer::Writer;
 
 /// Maximum number of files, and of their bytes, that wait in memory to be appended.
 const AHEAD: usize = 256;
 const AHEAD_BYTES: usize = 32 << 20;
-/// Files that a reader takes at once, so that small files cost fewer lock operations.
+/// Files that a reader claims together, so that small files cost fewer lock operations.
 const AT_ONCE: usize = 8;
 /// Larger buffers are not kept for reuse.
 const SPARE_BYTES: usize = 1 << 20;
 /// Reading waits for disks and file systems more than for CPUs, so there are more readers than
 /// CPUs.
 const MIN_READERS: usize = 4;
-const SLICE: Duration = Duration::from_millis(100);
 
 /// The handling of a file that cannot be read or is not an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,12 +74,12 @@ impl<'a> Decoders<'a> {
 
     /// Calls `work` with a decoder, once one is idle.
     fn with<T>(&self, work: impl FnOnce(&mut Decoder) -> T) -> T {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         let mut decoder = loop {
             if let Some(decoder) = idle.pop() {
                 break Returned { decoder, to: self };
             }
-            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+            idle = wait(&self.returned, idle);
         };
         drop(idle);
         work(&mut decoder.decoder)
@@ -95,113 +95,34 @@ struct Returned<'a> {
 impl Drop for Returned<'_> {
     fn drop(&mut self) {
         let decoder = mem::replace(&mut self.decoder, self.to.recode.decoder());
-        self.to.idle.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
+        lock(&self.to.idle).push(decoder);
         self.to.returned.notify_one();
     }
 }
 
-/// Files on their way from the readers to the appender.
+/// Buffers for reading: allocating fresh memory costs as much as reading.
 #[derive(Default)]
-struct Queue {
-    slots: Vec<Option<Result<Loaded>>>,
-    next_read: usize,
-    next_append: usize,
-    bytes: usize,
-    stop: bool,
-    /// Buffers for reading: allocating fresh memory costs as much as reading.
-    spare: Vec<Vec<u8>>,
-}
+struct Buffers(Mutex<Vec<Vec<u8>>>);
 
-#[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    /// The next file to append has been read.
-    ready: Condvar,
-    /// Readers may continue.
-    room: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for room, then claims the next files to read, and buffers for them.
-    fn claim(&self, files: usize, at_once: usize) -> Option<(Range<usize>, Vec<Vec<u8>>)> {
-        let mut queue = self.lock();
-        loop {
-            let first = queue.next_read;
-            if queue.stop || first >= files {
-                return None;
-            }
-            // The next file to append may always be read, however large the files after it are.
-            if first == queue.next_append || (first - queue.next_append < AHEAD && queue.bytes < AHEAD_BYTES) {
-                queue.next_read = files.min(first + at_once);
-                let keep = queue.spare.len().saturating_sub(at_once);
-                let buffers = queue.spare.split_off(keep);
-                return Some((first..queue.next_read, buffers));
-            }
-            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Waits until the files waiting to be appended leave room, or this file is the next to append.
-    fn wait_for_room(&self, file: usize) {
-        let mut queue = self.lock();
-        while !queue.stop && file != queue.next_append && queue.bytes >= AHEAD_BYTES {
-            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Passes a file to the appender.
-    fn put(&self, file: usize, loaded: Result<Loaded>) {
-        let mut queue = self.lock();
-        queue.bytes += loaded.as_ref().map_or(0, Loaded::held);
-        queue.slots[file] = Some(loaded);
-        if file == queue.next_append {
-            self.ready.notify_one();
-        }
-    }
-
-    /// Waits for the next file to append.
-    fn take(&self, file: usize, control: &dyn Control) -> Result<Result<Loaded>> {
-        let mut queue = self.lock();
-        loop {
-            if let Some(loaded) = queue.slots[file].take() {
-                queue.next_append = file + 1;
-                queue.bytes -= loaded.as_ref().map_or(0, Loaded::held);
-                if file.is_multiple_of(AT_ONCE) {
-                    self.room.notify_all();
-                }
-                return Ok(loaded);
-            }
-            // The wanted file may be read now, whatever the readers wait for.
-            queue.next_append = file;
-            self.room.notify_all();
-            let (guard, timeout) = self.ready.wait_timeout(queue, SLICE).unwrap_or_else(PoisonError::into_inner);
-            drop(guard);
-            if timeout.timed_out() {
-                control.check()?;
-            }
-            queue = self.lock();
-        }
+impl Buffers {
+    fn take(&self) -> Vec<u8> {
+        lock(&self.0).pop().unwrap_or_default()
     }
 
     fn give_back(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
-            self.lock().spare.push(buffer);
+            lock(&self.0).push(buffer);
         }
     }
 }
 
 /// Stops the readers however the appender ends, so that the scope that joins them can end.
-struct StopOnDrop<'a>(&'a Shared);
+struct CloseOnDrop<'a>(&'a OrderedQueue<Result<Loaded>>);
 
-impl Drop for StopOnDrop<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.lock().stop = true;
-        self.0.room.notify_all();
+        self.0.close();
     }
 }
 
@@ -237,24 +158,24 @@ impl Writer {
         let change = recode.map(|recode| Decoders::new(recode, cpus.min(paths.len())));
         // Recoding an image takes long, so hand out images one by one.
         let at_once = if recode.is_some() { 1 } else { AT_ONCE };
-        let shared = Shared::default();
-        shared.lock().slots = paths.iter().map(|_| None).collect();
+        let (queue, buffers) = (OrderedQueue::new(paths.len(), AHEAD, AHEAD_BYTES, at_once), Buffers::default());
         let serve = || {
-            while let Some((files, mut buffers)) = shared.claim(paths.len(), at_once) {
+            while let Some(files) = queue.claim() {
                 for file in files {
-                    shared.wait_for_room(file);
-                    let (path, buffer) = (&paths[file], buffers.pop().unwrap_or_default());
-                    // Without this, a reader that panics would leave the appender waiting for this
-                    // file.
-                    let loaded = catch_unwind(AssertUnwindSafe(|| load(path, buffer, is_image, change.as_ref())))
-                        .unwrap_or_else(|_| Err(not_an_image(path, "looking at it failed".to_owned())));
-                    shared.put(file, loaded);
+                    queue.wait_for_room(file);
+                    let path = &paths[file];
+                    let load = || load(path, buffers.take(), is_image, change.as_ref());
+                    // A panic is about this file: a decoder met what it was not made for.
+                    let loaded = catch_unwind(AssertUnwindSafe(load))
+                        .unwrap_or_else(|_| Err(not_an_image(path, "its decoder failed".to_owned())));
+                    let held = loaded.as_ref().map_or(0, Loaded::held);
+                    queue.put(file, loaded, held);
                 }
             }
         };
         let readers = if recode.is_some() { cpus + MIN_READERS } else { cpus.max(MIN_READERS) }.min(paths.len());
         thread::scope(|scope| {
-            let stop = StopOnDrop(&shared);
+            let close = CloseOnDrop(&queue);
             for number in 0..readers {
                 let builder = thread::Builder::new().name(format!("fastrecord-read-{number}"));
                 if let Err(error) = builder.spawn_scoped(scope, serve) {
@@ -267,7 +188,7 @@ impl Writer {
             let mut skipped = Vec::new();
             let mut asked = Instant::now();
             for (i, path) in paths.iter().enumerate() {
-                let loaded = shared.take(i, control)?;
+                let loaded = queue.take(control)?;
                 let appended = loaded.and_then(|loaded| {
                     let mut record = values(i);
                     let crc = loaded.crc;
@@ -284,7 +205,7 @@ impl Writer {
                             *self.foreign.entry(kind).or_default() += 1;
                         }
                     }
-                    shared.give_back(loaded.data);
+                    buffers.give_back(loaded.data);
                     appended
                 });
                 match appended {
@@ -301,7 +222,7 @@ impl Writer {
                     control.check()?;
                 }
             }
-            drop(stop);
+            drop(close);
             Ok(skipped)
         })
     }

@@ -1,4 +1,4 @@
-//! `BatchBuffer` and `Spares`: batch memory, which is filled in parts by many threads and reused by
+//! `BatchBuffer` and `BufferPool`: batch memory, which is filled in parts by many threads and reused by
 //! later batches. It does not know what the bytes mean.
 #![allow(unsafe_code)]
 
@@ -9,14 +9,10 @@ use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
 use crate::parallel::sync::atomic::{AtomicUsize, Ordering};
-use crate::parallel::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::parallel::sync::{Arc, Mutex, lock};
 
 /// A cache line; also suits the widest vector instructions.
 const ALIGN: usize = 64;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Memory of one batch, used exclusively while this value lives. `drop` returns it to its owner.
 pub struct BatchBuffer {
@@ -26,14 +22,14 @@ pub struct BatchBuffer {
 }
 
 enum Owner {
-    Spares(Arc<Spares>),
+    Pool(Arc<BufferPool>),
     /// Foreign memory, which lives at least as long as this value.
     Lent {
         _owner: Box<dyn Any + Send + Sync>,
     },
 }
 
-// SAFETY: the memory belongs to this value alone. Only `Parts`, and the owner that took the buffer
+// SAFETY: the memory belongs to this value alone. Only `PartQueue`, and the owner that took the buffer
 // from it, write to it.
 unsafe impl Send for BatchBuffer {}
 // SAFETY: a shared buffer exposes its address and length, never a reference to its bytes.
@@ -80,15 +76,15 @@ impl std::fmt::Debug for BatchBuffer {
 
 impl Drop for BatchBuffer {
     fn drop(&mut self) {
-        if let Owner::Spares(spares) = &self.owner {
-            spares.put(Block { start: self.start, len: self.len });
+        if let Owner::Pool(pool) = &self.owner {
+            pool.put(Block { start: self.start, len: self.len });
         }
     }
 }
 
 /// Memory of finished batches, kept for reuse. Fresh memory costs a page fault for every 4 KiB.
 #[derive(Debug)]
-pub struct Spares {
+pub struct BufferPool {
     process: u32,
     keep: usize,
     blocks: Mutex<Vec<Block>>,
@@ -125,7 +121,7 @@ impl Drop for Block {
     }
 }
 
-impl Spares {
+impl BufferPool {
     /// Creates a pool that keeps at most `keep` blocks.
     pub fn new(keep: usize) -> Arc<Self> {
         Arc::new(Self { process: std::process::id(), keep, blocks: Mutex::default() })
@@ -147,7 +143,7 @@ impl Spares {
         };
         let block = spare.or_else(|| Block::new(len)).ok_or(Error::Memory { bytes: len as u64 })?;
         crate::memory::check(0).map_err(|_| Error::Memory { bytes: len as u64 })?;
-        let buffer = BatchBuffer { start: block.start, len, owner: Owner::Spares(Arc::clone(self)) };
+        let buffer = BatchBuffer { start: block.start, len, owner: Owner::Pool(Arc::clone(self)) };
         std::mem::forget(block);
         Ok(buffer)
     }
@@ -173,7 +169,7 @@ impl Spares {
 /// Buffers with the same number of rows, split into parts. A part is a run of the same rows in
 /// every buffer. Threads claim and fill parts.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct PartQueue {
     rows: usize,
     /// Rows per part; the last part may have fewer.
     run: usize,
@@ -189,21 +185,21 @@ pub(crate) struct Parts {
 #[derive(Debug, Clone, Copy)]
 struct Address(*mut u8);
 
-// SAFETY: an address alone does nothing. `Parts::claim` explains why its use is sound.
+// SAFETY: an address alone does nothing. `PartQueue::claim` explains why its use is sound.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
 /// One part of each buffer, claimed by one thread. `drop` marks it as filled.
 pub(crate) struct Part<'a> {
-    parts: &'a Parts,
+    parts: &'a PartQueue,
     /// Slots in the batch.
     pub(crate) rows: Range<usize>,
     /// The bytes of these rows in each buffer.
     pub(crate) bytes: Vec<&'a mut [u8]>,
 }
 
-impl Parts {
+impl PartQueue {
     /// Splits buffers of `rows` rows each into parts of `run` rows.
     ///
     /// # Panics
@@ -274,8 +270,8 @@ mod tests {
 
     #[test]
     fn each_part_is_claimed_once_and_the_buffer_is_whole_in_the_end() {
-        let spares = Spares::new(2);
-        let parts = Parts::new(vec![spares.take(7 * 100).unwrap(), spares.take(100).unwrap()], 100, 1);
+        let spares = BufferPool::new(2);
+        let parts = PartQueue::new(vec![spares.take(7 * 100).unwrap(), spares.take(100).unwrap()], 100, 1);
         assert!(parts.take().is_empty(), "nothing is filled yet");
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -298,8 +294,8 @@ mod tests {
 
     #[test]
     fn parts_of_several_rows_are_neighbours_and_the_last_one_has_the_rest() {
-        let spares = Spares::new(2);
-        let parts = Parts::new(vec![spares.take(3 * 10).unwrap(), spares.take(0).unwrap()], 10, 4);
+        let spares = BufferPool::new(2);
+        let parts = PartQueue::new(vec![spares.take(3 * 10).unwrap(), spares.take(0).unwrap()], 10, 4);
         let mut claimed = Vec::new();
         while let Some(mut part) = parts.claim() {
             assert_eq!((part.bytes[0].len(), part.bytes[1].len()), (3 * part.rows.len(), 0));
@@ -316,7 +312,7 @@ mod tests {
 
     #[test]
     fn memory_comes_back_and_no_more_than_asked_is_kept() {
-        let spares = Spares::new(2);
+        let spares = BufferPool::new(2);
         let four: Vec<_> = (0..4).map(|_| spares.take(1000).unwrap()).collect();
         let addresses: Vec<_> = four.iter().map(BatchBuffer::as_ptr).collect();
         assert!(addresses.iter().all(|a| a.align_offset(ALIGN) == 0));
@@ -335,7 +331,7 @@ mod tests {
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
         // SAFETY: the array outlives the buffer, and is not used meanwhile.
         let buffer = unsafe { BatchBuffer::lent(start, 8, Box::new(Arc::clone(&owner))) };
-        let parts = Parts::new(vec![buffer], 2, 1);
+        let parts = PartQueue::new(vec![buffer], 2, 1);
         parts.claim().unwrap().bytes[0].fill(1);
         parts.claim().unwrap().bytes[0].fill(2);
         assert_eq!(Arc::strong_count(&owner), 2);

@@ -39,7 +39,7 @@ pub(crate) fn fill_parts(
     out: &mut [u8],
     offsets: Vec<u64>,
     groups: Vec<Range<usize>>,
-    fill: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Send + Sync + 'static,
+    fill: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Sync,
 ) -> Result<()> {
     assert!(offsets.windows(2).all(|pair| pair[0] <= pair[1]), "offsets must not fall");
     assert!(offsets.last().is_none_or(|&end| end <= out.len() as u64), "offsets lie within the buffer");

@@ -1,9 +1,9 @@
 //! `Pool`: the thread pool. Each process id has its own, so a forked child does not wait for
 //! threads that fork did not copy.
+#![allow(unsafe_code)]
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -11,16 +11,25 @@ use arc_swap::ArcSwapOption;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::parallel::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError, spin_loop, thread};
+use crate::parallel::sync::{
+    Arc, Condvar, FirstPanic, Instant, Mutex, SLICE, lock, spin_loop, thread, wait, wait_at_most,
+};
 
-/// How often the waiting calling thread checks for interrupts.
-const SLICE: Duration = Duration::from_millis(100);
 /// Waking a sleeping thread takes about this long. For shorter waits, spinning is cheaper.
 const SPIN: Duration = Duration::from_micros(60);
 
 static CURRENT: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
 
-type Body = dyn Fn(usize) -> Result<()> + Send + Sync;
+type Body<'a> = dyn Fn(usize) -> Result<()> + Sync + 'a;
+
+/// The body of a call, which the calling thread owns. Threads that still hold the job after the
+/// call do not use it.
+struct BodyPointer(*const Body<'static>);
+
+// SAFETY: the body is `Sync`, and `Job::work` explains why it is alive when it is called.
+unsafe impl Send for BodyPointer {}
+// SAFETY: as above.
+unsafe impl Sync for BodyPointer {}
 
 /// Threads that share the items of a call. The calling thread works too.
 #[derive(Debug)]
@@ -38,12 +47,15 @@ struct Shared {
 }
 
 struct Job {
-    body: Box<Body>,
+    body: BodyPointer,
     items: usize,
     next: AtomicUsize,
     done: AtomicUsize,
     stop: AtomicBool,
-    outcome: Mutex<Outcome>,
+    /// The failed item with the lowest number. This makes the error independent of timing, as far
+    /// as both items were tried.
+    error: Mutex<Option<(usize, Error)>>,
+    panic: FirstPanic,
     finished: Condvar,
 }
 
@@ -51,19 +63,6 @@ impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Job").field("items", &self.items).finish_non_exhaustive()
     }
-}
-
-#[derive(Default)]
-struct Outcome {
-    // The failed item with the lowest number. This makes the error independent of timing, as far as
-    // both items were tried.
-    error: Option<(usize, Error)>,
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Bodies run outside of the locks, so the data behind a poisoned lock are intact.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Job {
@@ -75,24 +74,23 @@ impl Job {
                 return;
             }
             if !self.stop.load(Ordering::Relaxed) {
-                match catch_unwind(AssertUnwindSafe(|| (self.body)(item))) {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        let mut outcome = lock(&self.outcome);
-                        if outcome.error.as_ref().is_none_or(|(first, _)| item < *first) {
-                            outcome.error = Some((item, error));
-                        }
-                        self.stop.store(true, Ordering::Relaxed);
-                    }
-                    Err(panic) => {
-                        lock(&self.outcome).panic.get_or_insert(panic);
-                        self.stop.store(true, Ordering::Relaxed);
+                // SAFETY: `Pool::run` owns the body and neither returns nor unwinds before all items
+                // are done. This item is not done yet, and no item is taken twice.
+                let body = unsafe { &*self.body.0 };
+                let ended = self.panic.catch(|| body(item));
+                if !matches!(ended, Some(Ok(()))) {
+                    self.stop.store(true, Ordering::Relaxed);
+                }
+                if let Some(Err(error)) = ended {
+                    let mut first = lock(&self.error);
+                    if first.as_ref().is_none_or(|(number, _)| item < *number) {
+                        *first = Some((item, error));
                     }
                 }
             }
             // Release: a thread that sees the last item done also sees what the bodies wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.items {
-                drop(lock(&self.outcome)); // so that no thread misses the wake-up
+                drop(lock(&self.error)); // so that no thread misses the wake-up
                 self.finished.notify_all();
             }
             between();
@@ -158,18 +156,22 @@ impl Pool {
         items: usize,
         threads: usize,
         control: &dyn Control,
-        body: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
+        body: impl Fn(usize) -> Result<()> + Sync,
     ) -> Result<()> {
         if items == 0 {
             return Ok(());
         }
+        let body: &Body<'_> = &body;
+        // SAFETY: only the lifetime changes. `Job::work` explains why no thread calls the body later.
+        let body = BodyPointer(unsafe { std::mem::transmute::<&Body<'_>, &Body<'static>>(body) });
         let job = Arc::new(Job {
-            body: Box::new(body),
+            body,
             items,
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
-            outcome: Mutex::default(),
+            error: Mutex::default(),
+            panic: FirstPanic::default(),
             finished: Condvar::new(),
         });
         let helpers = threads.min(self.threads).min(items).saturating_sub(1);
@@ -199,20 +201,16 @@ impl Pool {
         while !job.is_done() && start.elapsed() < SPIN {
             spin_loop();
         }
-        let mut outcome = lock(&job.outcome);
+        let mut error = lock(&job.error);
         while !job.is_done() {
-            let (guard, _) = job.finished.wait_timeout(outcome, SLICE).unwrap_or_else(PoisonError::into_inner);
-            drop(guard);
+            drop(wait_at_most(&job.finished, error, SLICE));
             if !job.is_done() {
                 ask(&job);
             }
-            outcome = lock(&job.outcome);
+            error = lock(&job.error);
         }
-        if let Some(panic) = outcome.panic.take() {
-            drop(outcome);
-            resume_unwind(panic);
-        }
-        match outcome.error.take() {
+        job.panic.resume();
+        match error.take() {
             Some((_, error)) => Err(error),
             None if stopped => Err(Error::Interrupted),
             None => Ok(()),
@@ -241,7 +239,7 @@ fn serve(shared: &Shared) {
             drop(job);
             queue = lock(&shared.queue);
         } else {
-            queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = wait(&shared.wake, queue);
         }
     }
 }

@@ -20,14 +20,13 @@ use crate::read::snapshot::Access;
 use crate::read::snapshot::Snapshot;
 use crate::read::snapshot::SnapshotId;
 use crate::read::source::Source;
-use crate::sys;
 use crate::sys::files::open_regular;
 use crate::sys::files::same_file;
+use crate::sys::{self, DiskWatch};
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU64;
 
 impl Reader {
@@ -134,7 +133,7 @@ impl Reader {
             views,
             random,
             seal,
-            blocks_seen: AtomicI64::new(-1),
+            disk: DiskWatch::default(),
             advice,
             seen,
         };

@@ -1,7 +1,6 @@
 //! Prefetching: groups of neighbouring payloads, and requests to the kernel to read them ahead.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use crate::control::Control;
 use crate::error::Result;
@@ -46,8 +45,7 @@ impl Reader {
 
     /// Whether this process has read from a disk since the last call. The first call returns true.
     pub(crate) fn disk_was_read(&self) -> bool {
-        let blocks = sys::blocks_read();
-        self.inner.blocks_seen.swap(blocks, Ordering::Relaxed) != blocks
+        self.inner.disk.was_read()
     }
 
     /// Asks the kernel to read one payload.

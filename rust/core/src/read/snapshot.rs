@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 
 use crate::format::dictionary::Dictionary;
 use crate::format::layout::{FileId, Footer};
@@ -13,6 +12,7 @@ use crate::read::mapping::Mapping;
 use crate::read::seal::Seal;
 use crate::read::seen::Seen;
 use crate::read::source::Source;
+use crate::sys::DiskWatch;
 
 /// How a reader gets at the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub(super) struct Snapshot {
     pub(super) random: Source,
     /// Checks that the file is still the one that was opened.
     pub(super) seal: Arc<Seal>,
-    /// [`sys::blocks_read`] at the last batch.
-    pub(super) blocks_seen: AtomicI64,
+    /// Tells whether a batch had to read from the disk.
+    pub(super) disk: DiskWatch,
     /// The most bytes that one call for advice covers.
     pub(super) advice: u64,
     /// The payloads that need no further check.

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
 /// Opens a file with a descriptor above those of the standard streams. In a process that closed
 /// them, a new file gets one of their numbers. Output printed by any library would then be written
@@ -118,13 +118,32 @@ pub(crate) fn advise_random(file: &File) {
 
 /// Returns the 512-byte blocks that this process has read from disks so far. Reads from the page
 /// cache do not count.
-pub(crate) fn blocks_read() -> i64 {
+fn blocks_read() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: getrusage fills the struct that it receives, which lives on this stack. All-zero
     // bytes are a valid rusage.
     unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init().ru_inblock
+    }
+}
+
+/// Notices when this process reads from a disk. Then it is worth requesting bytes ahead.
+#[derive(Debug)]
+pub(crate) struct DiskWatch(AtomicI64);
+
+impl Default for DiskWatch {
+    fn default() -> Self {
+        Self(AtomicI64::new(-1))
+    }
+}
+
+impl DiskWatch {
+    /// Reports whether the process has read from a disk since the last call; always true at the
+    /// first call.
+    pub(crate) fn was_read(&self) -> bool {
+        let blocks = blocks_read();
+        self.0.swap(blocks, Ordering::Relaxed) != blocks
     }
 }
 

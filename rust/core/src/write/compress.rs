@@ -2,12 +2,8 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
 
 use crate::codec::choose::{Sample, Settled, choose, train};
 use crate::codec::{Codec, Encoder};
@@ -17,7 +13,7 @@ use crate::format::compression::Compression;
 use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::memory;
-use crate::parallel::pool;
+use crate::parallel::pool::{Pool, default_threads};
 use crate::write::writer::Writer;
 
 /// Limits of the values held in memory until their compression is chosen: their number and bytes.
@@ -27,7 +23,8 @@ const HELD_TO_TRAIN: usize = 16 << 10;
 const HELD_BYTES: usize = 8 << 20;
 /// The limit for all fields of a file together, in bytes.
 const HELD_IN_ALL: usize = 64 << 20;
-const SLICE: Duration = Duration::from_millis(100);
+/// The bytes of values that a thread compresses at a time.
+const GROUP: usize = 32 << 10;
 /// The largest scratch buffer, in bytes, that is kept from one value to the next.
 const KEEP: usize = 16 << 20;
 
@@ -218,44 +215,29 @@ impl Writer {
     pub(crate) fn pack_ahead(&mut self, values: &[(usize, &[u8])], control: &dyn Control) -> Result<()> {
         let encoders: Vec<_> =
             self.columns.iter().map(|c| c.packing.as_ref().and_then(|packing| packing.encoder.clone())).collect();
-        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let work = |between: &mut dyn FnMut() -> bool| {
-            let (mut done, mut scratch) = (Vec::new(), Vec::new());
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&(column, value)) = values.get(i) else { return Ok(done) };
-                if stop.load(Ordering::Relaxed) || between() {
-                    stop.store(true, Ordering::Relaxed);
-                    return Err(Error::Interrupted);
-                }
+        let mut groups = Vec::new();
+        let (mut first, mut bytes) = (0, 0);
+        for (i, (_, value)) in values.iter().enumerate() {
+            bytes += value.len();
+            if bytes >= GROUP || i + 1 == values.len() {
+                groups.push(&values[first..=i]);
+                (first, bytes) = (i + 1, 0);
+            }
+        }
+        let done: Vec<OnceLock<Vec<Ready>>> = groups.iter().map(|_| OnceLock::new()).collect();
+        Pool::current().run(groups.len(), default_threads(), control, |item| {
+            let (mut all, mut scratch) = (memory::room(groups[item].len())?, Vec::new());
+            for &(column, value) in groups[item] {
                 let Stored { bytes, codec, crc, .. } = pack(encoders[column].as_deref(), value, &mut scratch)?;
                 let bytes = (codec != Codec::None).then(|| memory::copied(bytes)).transpose()?;
-                done.push((i, Ready { bytes, codec, crc }));
+                all.push(Ready { bytes, codec, crc });
             }
-        };
-        let mut asked = Instant::now();
-        let mut ask = || {
-            let due = asked.elapsed() >= SLICE;
-            if due {
-                asked = Instant::now();
-            }
-            due && control.is_stopped()
-        };
-        let done = thread::scope(|scope| {
-            let helper = |number: usize| {
-                let builder = thread::Builder::new().name(format!("fastrecord-pack-{number}"));
-                builder.spawn_scoped(scope, || work(&mut || false)).ok()
-            };
-            let helpers: Vec<_> = (1..pool::default_threads().min(values.len())).filter_map(helper).collect();
-            let mut all = vec![work(&mut ask)];
-            // Propagate a panic of a helper thread.
-            all.extend(helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic))));
-            all.into_iter().collect::<Result<Vec<_>>>()
+            let _ = done[item].set(all); // each item runs once
+            Ok(())
         })?;
-        let mut done: Vec<(usize, Ready)> = done.into_iter().flatten().collect();
-        done.sort_unstable_by_key(|&(i, _)| i);
-        for (i, ready) in done {
-            if let Some(packing) = &mut self.columns[values[i].0].packing {
+        let done = done.into_iter().filter_map(OnceLock::into_inner).flatten();
+        for (&(column, _), ready) in values.iter().zip(done) {
+            if let Some(packing) = &mut self.columns[column].packing {
                 packing.ready.push_back(ready);
             }
         }

@@ -5,17 +5,15 @@ use crate::write::value::Column;
 use crate::write::value::block_value;
 use crate::write::value::check_block;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::format::field_type::FieldType;
 use crate::format::schema::Field;
+use crate::parallel::sync::SLICE;
 use crate::write::value::Value;
 use crate::write::value::check_value;
 use crate::write::writer::Writer;
-
-/// How often `control` is asked.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// Limits of the values that are compressed ahead: their number and bytes. Below `WORTH_IT` bytes,
 /// waking other threads does not pay.

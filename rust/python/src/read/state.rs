@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use fastrecord_core::memory::room;
 use fastrecord_core::{
-    ArrayType, ColumnBytes, DType, Damage, Datum, FieldIndex, FieldType, Reader as CoreReader, Records, Spares, Verify,
+    ArrayType, BufferPool, ColumnBytes, DType, Damage, Datum, FieldIndex, FieldType, Reader as CoreReader, Records,
+    Verify,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
@@ -28,7 +29,7 @@ pub(crate) struct ReaderState {
     /// The view for batches in random order.
     random: Option<Py<PyAny>>,
     /// For each field, the memory of earlier batches, for reuse.
-    spares: Vec<OnceLock<Arc<Spares>>>,
+    spares: Vec<OnceLock<Arc<BufferPool>>>,
     /// The default of `verify` for each call.
     pub(crate) verify: Verify,
 }
@@ -66,9 +67,9 @@ impl ReaderState {
 
     /// Returns the memory for batches of a field. A forked child does not use its parent's: that
     /// lock may never be released.
-    fn spares(&self, field: FieldIndex) -> Arc<Spares> {
-        let spares = self.spares[field.position()].get_or_init(|| Spares::new(SPARES));
-        if spares.is_ours() { Arc::clone(spares) } else { Spares::new(0) }
+    fn spares(&self, field: FieldIndex) -> Arc<BufferPool> {
+        let spares = self.spares[field.position()].get_or_init(|| BufferPool::new(SPARES));
+        if spares.is_ours() { Arc::clone(spares) } else { BufferPool::new(0) }
     }
 
     /// Looks a field up by its name.

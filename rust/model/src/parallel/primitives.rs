@@ -1,4 +1,4 @@
-//! Replaces rust/core/src/parallel/sync.rs in the model.
+//! Replaces rust/core/src/parallel/primitives.rs in the model.
 //!
 //! Each look at the clock finds that a moment has passed, so no thread spins. Waits with a time
 //! limit wait without one: a limit would hide a lost wake-up, which is a deadlock here.
