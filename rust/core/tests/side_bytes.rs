@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImagePlan, LoadCounters, LoadSource, Loader,
-    Mode, Reader, Schema, Value, Verify, Workload, Writer, verify,
+    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImagePlan, LoadCounters, LoadSource, Mode,
+    Reader, Schema, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {
