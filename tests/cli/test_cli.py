@@ -436,7 +436,7 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
     assert (first["ok"], second["ok"], len(second["errors"])) == (True, False, 1)
 
 
-def test_verify_of_what_can_not_be_read_does_not_speak_of_damage(packed: Path, tmp_path: Path) -> None:
+def test_verify_does_not_call_an_unreadable_path_damaged(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "text.frec").write_bytes(b"no frec at all")
     result = run("verify", tmp_path / "gone.frec", tmp_path, "/dev/null", tmp_path / "text.frec", packed)
     assert result.exit_code == 1
@@ -478,7 +478,7 @@ def secret(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             os.setresuid(0, 0, 0)
 
 
-def test_a_file_that_may_not_be_read_is_told_as_one_that_is_not_there(secret: str) -> None:
+def test_a_file_without_read_permission_is_reported_like_a_missing_one(secret: str) -> None:
     result = run("verify", "--json", secret, "open.frec")
     assert (result.exit_code, result.stderr) == (1, "")
     reports = [json.loads(line) for line in result.stdout.splitlines()]

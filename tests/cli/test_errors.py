@@ -102,7 +102,7 @@ def test_the_code_survives_the_way_out_of_a_worker(tmp_path: Path) -> None:
     assert caught.value.code == "FR302"
 
 
-def test_errors_of_the_loader_have_codes_behind_the_key(tmp_path: Path) -> None:
+def test_errors_of_the_loader_have_codes_after_the_key(tmp_path: Path) -> None:
     content = bytearray(write_images(tmp_path / "a.frec", [0, 1, 0, 1]).read_bytes())
     with fr.Reader(tmp_path / "a.frec") as reader:
         at = content.index(bytes(reader[1]["image"]))

@@ -88,7 +88,7 @@ def test_a_field_that_holds_no_images_is_read_and_not_decoded(tmp_path: Path) ->
     assert measured(path, "--field", "key")["kind"] == "string"
 
 
-def test_images_that_can_not_be_decoded_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_images_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path) -> None:
     schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         for number in range(6):
@@ -100,7 +100,7 @@ def test_images_that_can_not_be_decoded_are_counted_and_left_out(tmp_path: Path)
     assert "1 of 6 images cannot be decoded; they were left out." in text
 
 
-def test_a_report_of_python_is_that_of_the_command(packed: Path) -> None:
+def test_python_and_the_command_report_the_same(packed: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     report = bench_file(packed, seconds=0.3, threads=1, size=8, progress=lambda *step: seen.append(step))
     assert (
@@ -250,7 +250,7 @@ def test_busy_cpus_and_threads_that_do_not_add_up_are_named(report: Report) -> N
 # --- bad input ---
 
 
-def test_files_and_fields_that_can_not_be_measured_are_errors(tmp_path: Path, packed: Path) -> None:
+def test_files_and_fields_that_cannot_be_measured_are_errors(tmp_path: Path, packed: Path) -> None:
     assert "nothing.frec: No such file" in failed("bench", tmp_path / "nothing.frec")
     (tmp_path / "text.frec").write_text("hello, world" * 1000)
     assert "text.frec: not a .frec file" in failed("bench", tmp_path / "text.frec")

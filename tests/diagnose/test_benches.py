@@ -63,7 +63,7 @@ def test_a_contender_that_hangs_is_killed_with_its_workers(
             hanging.ask("epoch 2")
 
 
-def test_a_contender_that_ends_is_told_with_its_status_and_log(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contender_that_ends_is_reported_with_its_status_and_log(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         contender(data, monkeypatch, "echo broken >&2; exit 3") as ending,
         pytest.raises(RuntimeError, match=r"folder: status 3; its log ends with:\nbroken"),
@@ -71,7 +71,7 @@ def test_a_contender_that_ends_is_told_with_its_status_and_log(data: Data, monke
         ending.wait()
 
 
-def test_answers_that_come_together_are_told_one_by_one(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_come_together_are_returned_one_by_one(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """printf '{"version": "1"}\\n{"records": 1}\\n{"rec'; read line; printf 'ords": 2}\\n'; read line"""
     with contender(data, monkeypatch, script) as hasty:
         hasty.wait()

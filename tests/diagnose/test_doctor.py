@@ -185,7 +185,7 @@ GOOD = Machine(
         ({"memory": None, "memory_available": None, "huge_pages": None}, 1, {}),
     ],
 )
-def test_what_a_machine_lacks_is_told(changes: dict[str, Any], files: int, expected: dict[str, str]) -> None:
+def test_what_a_machine_lacks_is_reported(changes: dict[str, Any], files: int, expected: dict[str, str]) -> None:
     found = judge_machine(replace(GOOD, **changes), files)
     assert {code: level for code, level in levels(found).items() if level != "ok"} == expected
 
@@ -283,7 +283,7 @@ def test_what_lies_in_memory_is_what_lay_there_before_the_doctor_looked(tmp_path
     assert about.resident <= before
 
 
-def test_an_import_that_is_not_complete_and_its_writer_are_told(tmp_path: Path) -> None:
+def test_an_incomplete_file_and_its_writer_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.frec"
     with fr.Writer(path, fr.Schema({"data": fr.bytes_()}), complete=False) as writer:
         writer.append({"data": b"x"})
@@ -305,7 +305,7 @@ def test_looking_takes_no_lock_that_a_writer_would_be_refused_for(packed: Path, 
         assert only(path)[0].error is None
 
 
-def test_images_that_are_not_crop_ready_are_told_and_those_that_are_not(tmp_path: Path) -> None:
+def test_images_that_are_not_crop_ready_are_reported(tmp_path: Path) -> None:
     from tests.support.pictures import jpeg
 
     for name, options in (("plain.frec", ()), ("ready.frec", ("--crop-ready",))):
@@ -416,7 +416,7 @@ def cut(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "it is empty"),
     ],
 )
-def test_a_file_that_can_not_be_read_is_a_finding_and_status_1(
+def test_an_unreadable_file_is_a_finding_and_status_1(
     packed: Path, tmp_path: Path, spoil: Callable[[Path], object], reason: str
 ) -> None:
     path = Path(shutil.copy(packed, tmp_path / "bad.frec"))

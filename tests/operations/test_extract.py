@@ -71,7 +71,7 @@ def test_extract_numbers_files_that_have_no_keys(tmp_path: Path) -> None:
     assert files_below(tmp_path / "out") == expected | {"7.bin": b"what is this"}
 
 
-def test_extract_refuses_files_that_exist_unless_told(image_folder: Path, packed: Path, tmp_path: Path) -> None:
+def test_extract_replaces_existing_files_only_on_request(image_folder: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "1.jpg").write_text("mine", encoding="utf-8")
     message = failed("extract", packed, tmp_path)
@@ -162,7 +162,7 @@ def test_extract_names_what_the_file_does_not_have(
 
 
 @pytest.mark.parametrize("records", ["", "5-3", "-1", "1,,2"])
-def test_extract_refuses_what_is_no_record_number(packed: Path, tmp_path: Path, records: str) -> None:
+def test_extract_refuses_malformed_record_numbers(packed: Path, tmp_path: Path, records: str) -> None:
     assert "write them like 0,5,10-20" in failed("extract", packed, tmp_path / "out", f"--records={records}", status=2)
 
 

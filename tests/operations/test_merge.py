@@ -87,7 +87,7 @@ def test_negative_labels_stay_and_labels_without_a_class_are_refused(one: Path, 
     assert not (tmp_path / "out2.frec").exists()
 
 
-def test_files_of_which_only_some_name_classes_are_refused(one: Path, tmp_path: Path) -> None:
+def test_files_are_refused_if_only_some_name_classes(one: Path, tmp_path: Path) -> None:
     other = write_rows(tmp_path / "other.frec", 3)
     with pytest.raises(fr.SchemaError, match=r"one\.frec name classes, .*other\.frec do not"):
         fr.merge([one, other], tmp_path / "out.frec")
@@ -151,7 +151,7 @@ def test_an_existing_file_is_refused_unless_it_is_to_be_replaced(one: Path, two:
     assert sorted(os.listdir(tmp_path)) == ["one.frec", "out.frec", "two.frec"]
 
 
-def test_incomplete_files_are_taken_only_if_told(one: Path, tmp_path: Path) -> None:
+def test_incomplete_files_are_merged_only_on_request(one: Path, tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, classes=["cat"], complete=False)
     with pytest.raises(fr.FastRecordError, match=r"part\.frec: its packing is not complete: .*--allow-incomplete"):
         fr.merge([one, part], tmp_path / "out.frec")

@@ -104,7 +104,7 @@ def test_the_command_line_says_what_is_lost_and_its_status_does(sound: Path, tmp
     assert "cannot be both" in failed("repair", bad, tmp_path / "new.frec", "--lost", tmp_path / "new.frec")
 
 
-def test_a_good_file_needs_no_repair_and_a_torn_tail_is_no_damage(sound: Path, tmp_path: Path) -> None:
+def test_a_good_file_needs_no_repair_even_with_a_torn_tail(sound: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     assert "good, nothing to repair, nothing was written" in good("repair", sound, out)
     with sound.open("ab") as file:
@@ -181,7 +181,7 @@ def test_classes_stay(packed: Path, tmp_path: Path) -> None:
     assert (len(dataset), dataset.classes) == (11, ["cat", "dog", "owl"])
 
 
-def test_a_file_can_be_repaired_twice_and_both_are_told(sound: Path, tmp_path: Path) -> None:
+def test_a_file_can_be_repaired_twice_and_its_metadata_lists_both(sound: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.frec", tmp_path / "two.frec"
     fr.repair(damaged(sound, payload(sound, 5)), one)
     fr.repair(damaged(one, payload(one, 7)), two)
@@ -219,7 +219,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(option: str, sou
     assert sorted(os.listdir(tmp_path)) == ["bad.frec", "folder", "sound.frec"]
 
 
-def test_a_list_that_can_not_be_written_is_named_and_so_is_what_is_left(sound: Path, tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_written_is_named_with_what_is_left(sound: Path, tmp_path: Path) -> None:
     bad, out = damaged(sound, payload(sound, 5)), tmp_path / "out.frec"
     # The temporary name is too long.
     lost = tmp_path / ("n" * 250)

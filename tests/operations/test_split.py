@@ -104,7 +104,7 @@ def test_files_of_shares_have_the_records_of_the_parts_of_a_data_set(
     assert all(abs(count - n * share) < len(parts) for count, share in zip(summary.counts, shares, strict=True))
 
 
-def test_the_choice_is_that_of_the_seed(many: Path, tmp_path: Path) -> None:
+def test_the_seed_decides_the_choice(many: Path, tmp_path: Path) -> None:
     found = []
     for seed in (0, 1, 2**64 - 1, 0):
         names = [f"{seed}-a", f"{seed}-b.frec"]
@@ -162,7 +162,7 @@ def test_one_way_to_split_is_chosen(many: Path) -> None:
         fr.split(many, "x.frec", fractions=[0.5], seed=-1)
 
 
-def test_nothing_is_left_of_a_split_of_which_one_file_fails(many: Path, tmp_path: Path) -> None:
+def test_a_split_leaves_nothing_if_one_file_fails(many: Path, tmp_path: Path) -> None:
     names = [tmp_path / "0.frec", tmp_path / "1.frec", tmp_path / "absent" / "x.frec"]
     with pytest.raises(FileNotFoundError):
         fr.split(many, names, shards=3)
@@ -189,7 +189,7 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
         try:
             print(name, len(fr.Reader(name)))
         except fr.CorruptFileError:
-            print(name, "is no file")
+            print(name, "is not a file")
     print(fr.split("a.frec", shards=5, overwrite=True).counts)
     print(status)
     """
@@ -197,7 +197,7 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
     assert "a.frec 3000" in lines
     assert lines[-2:] == ["[600, 600, 600, 600, 600]", str(9 if how == "SIGKILL" else 9 << 8)]
     left = [line for line in lines[:-2] if line != "a.frec 3000"]
-    assert all(line.endswith("is no file") for line in left)
+    assert all(line.endswith("is not a file") for line in left)
     assert bool(left) == (how == "SIGKILL")
 
 

@@ -72,7 +72,7 @@ def test_compressed_pixels_are_the_same_and_a_pack_of_them_is_resumed(
 @pytest.mark.parametrize(
     "data", [save(picture(16, 12, "P"), "PNG"), save(picture(16, 12, "LA"), "PNG"), jpeg(16, 12, "CMYK"), png(wide(3))]
 )
-def test_pixels_are_those_of_the_decoder_for_any_kind_of_image(data: bytes, tmp_path: Path) -> None:
+def test_pixels_equal_the_decoders_for_any_kind_of_image(data: bytes, tmp_path: Path) -> None:
     lr, hr = folders(tmp_path, {"a.png": data}, {"a.png": data})
     assert pack_pairs(lr, hr, tmp_path / "out.frec", decode=True).scale == 1
     (row,) = rows(tmp_path / "out.frec")

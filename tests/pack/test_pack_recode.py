@@ -129,7 +129,7 @@ def test_what_is_extracted_is_what_was_stored(recode_source: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("options", [{"short_side": 100}, {"raw": True}])
-def test_an_image_that_can_not_be_decoded_is_a_bad_file(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = encoded(picture(0, 300, 200))
     src = write(tmp_path / "src", {"a/0.jpg": whole, "a/1.jpg": whole[: len(whole) // 2], "a/2.jpg": whole})
     out = tmp_path / "out.frec"

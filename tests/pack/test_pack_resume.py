@@ -328,7 +328,7 @@ except OSError as err:
 """
 
 
-def test_a_file_that_can_not_grow_stays_readable_to_its_last_commit(
+def test_a_file_that_cannot_grow_stays_readable_to_its_last_commit(
     many: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.frec"

@@ -50,7 +50,7 @@ def mode(path: Path) -> int:
         ("n" * 256, "has a name of 256 bytes in it, where file systems take 255"),
     ],
 )
-def test_a_key_that_is_no_path_below_the_folder_is_refused_before_anything_is_written(
+def test_a_key_that_leads_out_of_the_folder_is_refused_before_anything_is_written(
     tmp_path: Path, key: str, wrong: str
 ) -> None:
     path = keyed(tmp_path / "evil.frec", ["fine.jpg", key])

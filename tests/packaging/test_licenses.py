@@ -55,7 +55,7 @@ def test_an_expression_is_allowed_if_a_choice_of_allowed_licences_fulfils_it(exp
 
 
 @pytest.mark.parametrize("expression", ["", "(MIT", "MIT)", "MIT OR", "AND MIT", "MIT Zlib", "()", "OR"])
-def test_what_is_no_expression_is_an_error_and_never_allowed(expression: str) -> None:
+def test_a_malformed_expression_is_an_error_and_never_allowed(expression: str) -> None:
     with pytest.raises(licenses.LicenseError, match="is no SPDX expression"):
         licenses.is_allowed(expression, {"MIT", "Zlib"})
 
@@ -138,6 +138,6 @@ def test_the_list_has_the_bundled_c_libraries_and_each_text_once() -> None:
     assert not {"proptest", "tempfile", "fastrecord-core"} & names
 
 
-def test_the_wheel_is_told_to_hold_the_texts() -> None:
+def test_the_wheel_is_configured_to_hold_the_texts() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license-files"] == ["LICENSE", "THIRD_PARTY_LICENSES"]

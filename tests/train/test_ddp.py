@@ -174,7 +174,7 @@ def test_two_ranks_climb_the_same_ladder_and_the_first_writes_for_both(trained: 
         assert rung["images_per_second"] == pytest.approx(16 / rung["step_seconds"])
 
 
-def test_the_steps_of_two_ranks_equal_those_of_one_with_the_whole_batch(trained: Path) -> None:
+def test_two_ranks_take_the_same_steps_as_one_with_the_whole_batch(trained: Path) -> None:
     weights, metrics = take_steps(ALONE, batch_size=24, accumulate=1)
     two = report(trained, 0)
     torch.testing.assert_close(torch.tensor(two["weights"]), weights, rtol=1e-4, atol=1e-5)
@@ -195,7 +195,7 @@ def test_only_the_first_rank_writes_and_it_counts_the_images_of_both(trained: Pa
     assert load_checkpoint(trained / "out" / "checkpoints" / "last.pt")["meter"]["epoch"][3] == 80
 
 
-def test_evaluation_over_uneven_ranks_equals_that_of_one_rank_exactly(trained: Path) -> None:
+def test_evaluation_over_uneven_ranks_equals_one_rank_exactly(trained: Path) -> None:
     config = run_config(trained)
     _, val_set = open_datasets(config)
     assert val_set is not None

@@ -69,14 +69,14 @@ def damage_the_checkpoint(run: Run) -> None:
         (damage_the_checkpoint, "last.pt: not a checkpoint"),
     ],
 )
-def test_what_differs_is_told(tmp_path: Path, change: Any, message: str) -> None:
+def test_each_difference_is_reported(tmp_path: Path, change: Any, message: str) -> None:
     one, other = written(tmp_path / "one"), written(tmp_path / "other")
     change(one)
     (problem,) = compare(one, other, weights=True)
     assert message in problem
 
 
-def test_an_attempt_that_does_not_begin_at_its_checkpoint_is_told(tmp_path: Path) -> None:
+def test_an_attempt_that_does_not_begin_at_its_checkpoint_is_reported(tmp_path: Path) -> None:
     run = written(tmp_path / "one", steps=range(4, STEPS))
     run._read(tmp_path / "one" / "seen1", 2, 3)
     assert run.problems == ["attempt 0 began at step 4, the checkpoint is of 3"]

@@ -262,7 +262,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_no_checkpoint(colours
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_a_folder_that_holds_a_run_is_replaced_only_when_told(colours: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_a_run_is_replaced_only_on_request(colours: Path, tmp_path: Path) -> None:
     train(small_config(colours, tmp_path, max_steps=2))
     with pytest.raises(TrainError, match=r"holds a run already .*--resume auto.*--overwrite"):
         train(small_config(colours, tmp_path, max_steps=1))
@@ -330,7 +330,7 @@ def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, hel
     assert metrics.loss == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), abs=2e-5)
 
 
-def test_a_loss_in_evaluation_that_is_not_finite_is_told_as_null(held_out: Path, tmp_path: Path) -> None:
+def test_a_loss_in_evaluation_that_is_not_finite_is_written_as_null(held_out: Path, tmp_path: Path) -> None:
     config = small_config(held_out, tmp_path)
     dataset, _ = open_datasets(config)
     module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
@@ -400,7 +400,7 @@ def test_biases_and_normalisation_can_be_left_out_of_weight_decay() -> None:
 # The environment
 
 
-def test_without_matplotlib_one_line_says_that_there_is_no_plot(
+def test_without_matplotlib_one_line_says_that_the_plot_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fastrecord.train")

@@ -126,7 +126,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_others_as_the_way_out(
     assert refusal(config).startswith(f"{last}: {what}; there is no other checkpoint beside it: ")
 
 
-def test_the_command_tells_of_a_damaged_checkpoint_in_one_line(colours: Path, run: Path) -> None:
+def test_the_command_reports_a_damaged_checkpoint_in_one_line(colours: Path, run: Path) -> None:
     flip_last(run / "checkpoints" / "last.pt")
     options = ["--out", str(run), "--resume", "auto", "--device", "cpu"]
     done = CliRunner().invoke(main, [str(colours), *options])
@@ -228,7 +228,7 @@ def test_a_second_trainer_is_refused_until_the_first_is_killed(colours: Path, tm
 
 @pytest.mark.parametrize("below", ["", "deep/er"])
 @pytest.mark.parametrize("kind", ["file", "link to nothing"])
-def test_an_out_that_is_no_folder_is_refused_before_anything_is_done(
+def test_an_out_that_is_not_a_folder_is_refused_before_anything_is_done(
     kind: str, below: str, colours: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "out"

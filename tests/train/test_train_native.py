@@ -251,7 +251,7 @@ def test_the_log_line_and_the_metrics_say_what_the_loader_did(
     assert rows[0]["loader_mb_per_second"] > 0
 
 
-def test_the_torch_loader_tells_no_figures_that_it_does_not_measure(
+def test_the_torch_loader_logs_no_figures_that_it_does_not_measure(
     colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fastrecord.train")

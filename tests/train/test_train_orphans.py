@@ -38,7 +38,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_data_workers_end_when_their_trainer_was_killed_though_nobody_takes_their_batches() -> None:
+def test_data_workers_end_after_their_trainer_was_killed() -> None:
     process = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     # Workers share the output: it ends with the last of them.
     assert process.communicate()[0] == "trained\n"

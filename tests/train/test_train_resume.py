@@ -201,7 +201,7 @@ def test_resume_finds_the_checkpoint_of_a_run_by_its_folder(tmp_path: Path) -> N
         assert find_checkpoint(resume, tmp_path) == newest
 
 
-def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before_whole(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_whole(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     save_checkpoint({"step": 1}, path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -305,7 +305,7 @@ def test_a_run_killed_between_its_best_and_its_last_checkpoint_keeps_the_best_an
     assert last["best_error1"] == load_checkpoint(out / "checkpoints" / "best.pt")["best_error1"]
 
 
-def test_metrics_behind_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:
+def test_metrics_after_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsFile(path, keep_steps=None) as file:
         for step in range(1, 6):
