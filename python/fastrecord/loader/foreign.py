@@ -60,28 +60,28 @@ class Foreign:
             loading: Its threads made the batch.
             request: The request.
             images: For each output, uint8 (B, height, width, 3) in host memory.
-            failures: Positions in the batch, with the core's errors.
+            failures: Slots of the batch, with the core's errors.
             clock: Counts the decoded images.
         """
         left: Failures = []
         kinds: Counter[str] = Counter()
-        for place, failure in failures:
+        for slot, failure in failures:
             if not (isinstance(failure, DecodeError) and failure.code in _NOT_DECODED):
-                left.append((place, failure))
+                left.append((slot, failure))
                 continue
-            shard, record = self._dataset.selection.shards.locate(int(request.rows[place]))
+            shard, record = self._dataset.selection.shards.locate(int(request.rows[slot]))
             reader = self._dataset.readers[shard]
             try:
                 pictures, kind = self._pictures(reader, record, failure)
-                made = self._make(loading, request, place, reader, record, pictures)
+                made = self._make(loading, request, slot, reader, record, pictures)
             except (FastRecordError, OSError) as error:
-                left.append((place, error))
+                left.append((slot, error))
                 continue
             for image, pixels in zip(images, made, strict=True):
-                image[place] = torch.from_numpy(pixels)
+                image[slot] = torch.from_numpy(pixels)
             kinds[kind] += 1
         if kinds:
-            self._tell(kinds, len(request.rows), clock)
+            self._report(kinds, len(request.rows), clock)
         return left
 
     def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
@@ -151,16 +151,16 @@ class Foreign:
         )
 
     def _make(
-        self, loading: Loading, request: BatchRequest, place: int, reader: Reader, record: int, pictures: list[Picture]
+        self, loading: Loading, request: BatchRequest, slot: int, reader: Reader, record: int, pictures: list[Picture]
     ) -> Sequence[Any]:
-        position = int(request.positions[place])
+        position = int(request.positions[slot])
         try:
             return loading.make_of(request.seed, request.epoch, position, pictures)
         except DecodeError as error:
             message, output = error.args
             raise _placed(error, message, reader, record, self._fields[output]) from None
 
-    def _tell(self, kinds: Counter[str], records: int, clock: Clock) -> None:
+    def _report(self, kinds: Counter[str], records: int, clock: Clock) -> None:
         """Count the decoded images, and warn the first time."""
         first = not clock.by_pillow
         clock.by_pillow += kinds.total()
@@ -186,5 +186,5 @@ _PLUGINS = {"HEIC": "pillow-heif", "HEIF": "pillow-heif", "JPEG XL": "pillow-jxl
 
 
 def _reason(kind: str, error: Exception) -> str:
-    told = str(error).split(" <")[0]
-    return f"{told} (the package {_PLUGINS[kind]} may add that)" if kind in _PLUGINS else told
+    text = str(error).split(" <")[0]
+    return f"{text} (the package {_PLUGINS[kind]} may add that)" if kind in _PLUGINS else text

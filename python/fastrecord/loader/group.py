@@ -21,7 +21,7 @@ class Group:
 
     Attributes:
         request: The request.
-        failures: Positions of failed rows, in order, with their errors; set by `complete`.
+        failures: Slots of failed rows in the group, in order, with their errors; set by `complete`.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Group:
                 self._destination.receive(tensor)
 
     def failures_in(self, start: int, stop: int) -> Failures:
-        """Return the failures of the batch of rows [start, stop), with positions in that batch."""
-        return [(place - start, error) for place, error in self.failures if start <= place < stop]
+        """Return the failures of the batch of rows [start, stop), with slots of that batch."""
+        return [(slot - start, error) for slot, error in self.failures if start <= slot < stop]
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -188,18 +188,18 @@ class EpochSkips:
         self._last: deque[SkippedRecord] = deque(maxlen=_NAMED)
 
     def keep(self, rows: NDArray[np.int64], failures: Sequence[tuple[int, Exception]]) -> NDArray[np.int64]:
-        """Return the positions in a batch to keep, int64 (K,); none if the batch may be left out.
+        """Return the slots of a batch to keep, int64 (K,); none if the batch may be left out.
 
         Args:
             rows: The batch, record numbers over all files, int64 (N,).
-            failures: Positions in the batch, with their errors.
+            failures: Slots of the batch, with their errors.
 
         Raises:
             FastRecordError, OSError: a failure may not be skipped; an epoch has more failures than
                 allowed; or nothing is left of a batch that may not be left out.
         """
-        for position, failure in failures:
-            self._last.append(self._skipper.skip(int(rows[position]), failure))
+        for slot, failure in failures:
+            self._last.append(self._skipper.skip(int(rows[slot]), failure))
             self._count += 1
         skip = self._skipper.allows
         if skip is not None and self._count > (allowed := skip.allowed(max(self.seen, self._records))):
@@ -210,7 +210,7 @@ class EpochSkips:
                 f"(tail 'pad' or 'drop') cannot leave one out: use larger batches; the last one: "
                 f"{self._last[-1].reason}"
             )
-        return np.delete(np.arange(len(rows)), [position for position, _ in failures])
+        return np.delete(np.arange(len(rows)), [slot for slot, _ in failures])
 
     def end(self) -> None:
         """End the iteration after its last batch.

@@ -93,19 +93,19 @@ class UnstackedFields:
         return {name: found[name] for name in self._names}
 
     def failures(self, rows: NDArray[np.int64]) -> list[tuple[int, Exception]]:
-        """Return the positions of rows with a value that cannot be read, and the errors.
+        """Return the slots of rows with a value that cannot be read, and the errors.
 
         Raises:
             SchemaError: a label has no class, which is not a fault of one record.
         """
         failures: list[tuple[int, Exception]] = []
-        for place in range(len(rows)):
+        for slot in range(len(rows)):
             try:
-                self.read(rows[place : place + 1])
+                self.read(rows[slot : slot + 1])
             except SchemaError:
                 raise
             except FastRecordError as error:
-                failures.append((place, error))
+                failures.append((slot, error))
         return failures
 
     def _labels(self, rows: NDArray[np.int64]) -> Any:
@@ -115,39 +115,39 @@ class UnstackedFields:
         return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])
 
     def _parts(self, name: str, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Any]]:
-        """Return the arrays of each file, with their positions in the batch."""
+        """Return the arrays of each file, with their slots in the batch."""
         dataset = self._dataset
         return [
-            (places, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify, copy=True)[name])
-            for shard, places, records in dataset.selection.shards.split(rows)
+            (slots, dataset.readers[shard].read_batch(records, [name], verify=dataset.verify, copy=True)[name])
+            for shard, slots, records in dataset.selection.shards.split(rows)
         ]
 
     def _pad(self, name: str, rows: NDArray[np.int64]) -> Any:
-        parts = [(places, arrays.padded()) for places, arrays in self._parts(name, rows)]
+        parts = [(slots, arrays.padded()) for slots, arrays in self._parts(name, rows)]
         if len(parts) == 1:
             return as_tensors(parts[0][1], self._kinds[name])
         shape = np.max([array.shape[1:] for _, array in parts], axis=0)
         whole = np.zeros((len(rows), *shape), parts[0][1].dtype)
-        for places, array in parts:
-            index: tuple[Any, ...] = (places, *(slice(length) for length in array.shape[1:]))
+        for slots, array in parts:
+            index: tuple[Any, ...] = (slots, *(slice(length) for length in array.shape[1:]))
             whole[index] = array
         return as_tensors(whole, self._kinds[name])
 
     def _pack(self, name: str, rows: NDArray[np.int64]) -> Any:
-        parts = [(places, *arrays.packed()) for places, arrays in self._parts(name, rows)]
+        parts = [(slots, *arrays.packed()) for slots, arrays in self._parts(name, rows)]
         if len(parts) == 1:
             _, values, offsets = parts[0]
             return as_tensors(values, self._kinds[name]), torch.from_numpy(offsets)
         lengths = np.zeros(len(rows), np.int64)
-        for places, _, offsets in parts:
-            lengths[places] = np.diff(offsets)
+        for slots, _, offsets in parts:
+            lengths[slots] = np.diff(offsets)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rest = {values.shape[1:] for _, values, _ in parts if len(values)} or {parts[0][1].shape[1:]}
         if len(rest) > 1:
             raise Code.RAGGED.error(f"field {name!r}: arrays that differ beyond their first dimension cannot be packed")
         whole = np.empty((int(offsets[-1]), *rest.pop()), parts[0][1].dtype)
-        for places, values, own in parts:
+        for slots, values, own in parts:
             # The destination of each of the file's arrays, as the distance from its source.
-            shift = np.repeat(offsets[places] - own[:-1], np.diff(own))
+            shift = np.repeat(offsets[slots] - own[:-1], np.diff(own))
             whole[np.arange(len(values)) + shift] = values
         return as_tensors(whole, self._kinds[name]), torch.from_numpy(offsets)
