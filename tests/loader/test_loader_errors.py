@@ -224,7 +224,7 @@ def test_a_label_of_an_unknown_class_is_never_skipped(tmp_path: Path, fields: tu
         for number in range(6):
             writer.append({"image": photo(number), "label": "bee" if number == BAD else "ant"})
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=fields, classes=["ant"])
-    images = {"images": {"image": Resize(8)}} if fields is None or "image" in fields else {}
+    images: dict[str, Any] = {"images": {"image": Resize(8)}} if fields is None or "image" in fields else {}
     with pytest.raises(fr.SchemaError, match="the class 'bee' is not among the 1 that classes= names"):
         list(fr.FastRecordLoader(dataset, 2, shuffle=False, on_error="skip", **images))
 

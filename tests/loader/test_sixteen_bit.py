@@ -23,7 +23,7 @@ from tests.support.pictures import png, save, wide
 VALUES = wide(1)
 SCALED = np.repeat((VALUES.astype(np.uint32) + 128) // 257, 3, axis=2).astype(np.uint8)
 CLIPPED = np.repeat(np.minimum(VALUES, 255), 3, axis=2).astype(np.uint8)
-BECOME = {"scale": SCALED, "clip": CLIPPED}
+BECOME: dict[Any, NDArray[np.uint8]] = {"scale": SCALED, "clip": CLIPPED}
 GREY = Image.fromarray(VALUES[:, :, 0])
 KINDS = {"PNG": png(VALUES), "TIFF": save(GREY, "TIFF"), "PNM": save(GREY, "PPM")}
 
