@@ -153,9 +153,7 @@ def test_of_a_lost_footer_nothing_tells_how_many_records_it_had(sound: Path, tmp
 
 def test_where_nothing_is_left_the_error_says_so_and_nothing_is_written(sound: Path, tmp_path: Path) -> None:
     bad = damaged(sound, length=5_000)
-    assert "no commit is left whose footer, directory and metadata can be read" in failed(
-        "repair", bad, tmp_path / "out.frec"
-    )
+    assert "no commit has a readable footer, directory and metadata" in failed("repair", bad, tmp_path / "out.frec")
     (tmp_path / "text.frec").write_text("hello " * 5_000)
     assert "not a .frec file" in failed("repair", tmp_path / "text.frec", "-o", tmp_path / "out.frec")
     assert "No such file" in failed("repair", tmp_path / "absent.frec", tmp_path / "out.frec")

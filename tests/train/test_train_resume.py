@@ -17,7 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fastrecord.train import TrainError, train
+from fastrecord.train import TrainConfig, TrainError, train
 from fastrecord.train.__main__ import main
 from fastrecord.train.batches.base import Batches, derive_seed
 from fastrecord.train.batches.open import open_batches, open_datasets
@@ -56,49 +56,38 @@ def epoch_numbers(batches: Batches, epoch: int, limit: int | None = None) -> lis
     return [numbers_of(images) for images, _ in itertools.islice(batches.epoch(epoch), limit)]
 
 
-def test_two_ranks_with_two_passes_see_the_same_global_batches_as_one_rank(numbered: Path, tmp_path: Path) -> None:
+def on_ranks(config: TrainConfig, count: int, epoch: int, *, training: bool = True, state: Any = None) -> Any:
+    """Return the record numbers of each rank's batches."""
+    dataset, _ = open_datasets(config)
+    found = []
+    for rank in range(count):
+        ranks = Ranks(rank, count, rank, count, torch.device("cpu"), None)
+        batches = open_batches(dataset, config, ranks, training=training)
+        if state is not None:
+            batches.load_state_dict(state, steps_done=4)
+        found.append(epoch_numbers(batches, epoch))
+    return found
+
+
+def test_ranks_and_passes_share_the_global_batches_of_one_rank_also_from_a_state(
+    numbered: Path, tmp_path: Path
+) -> None:
     alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
-    dataset, _ = open_datasets(alone)
-    expected = [sorted(batch) for batch in epoch_numbers(open_batches(dataset, alone, ALONE, training=True), 1)]
-    shared = dataclasses.replace(alone, batch_size=8, accumulate=2)
-    parts = []
-    for rank in range(2):
-        ranks = Ranks(rank, 2, rank, 2, torch.device("cpu"), None)
-        passes = epoch_numbers(open_batches(dataset, shared, ranks, training=True), 1)
-        parts.append([first + second for first, second in zip(passes[::2], passes[1::2], strict=True)])
-    assert [sorted(one + two) for one, two in zip(*parts, strict=True)] == expected
+    batches = open_batches(open_datasets(alone)[0], alone, ALONE, training=True)
+    expected = [sorted(batch) for batch in epoch_numbers(batches, 3)]
     assert len(expected) == 10
     assert sorted(set(itertools.chain(*expected))) == list(range(300))
-
-
-def test_a_state_goes_on_with_the_same_batches_on_another_number_of_ranks(numbered: Path, tmp_path: Path) -> None:
-    alone = small_config(numbered, tmp_path, image_size=8, batch_size=32)
-    dataset, _ = open_datasets(alone)
-    batches = open_batches(dataset, alone, ALONE, training=True)
-    expected = [sorted(batch) for batch in epoch_numbers(batches, 3)]
+    one, two = on_ranks(dataclasses.replace(alone, batch_size=8, accumulate=2), 2, 3)
+    assert [sorted(itertools.chain(*one[i : i + 2], *two[i : i + 2])) for i in range(0, 20, 2)] == expected
     state = json.loads(json.dumps(batches.state_dict(epoch=3, steps_done=4)))
-    shared = dataclasses.replace(alone, batch_size=16)
-    rest = []
-    for rank in range(2):
-        resumed = open_batches(dataset, shared, Ranks(rank, 2, rank, 2, torch.device("cpu"), None), training=True)
-        resumed.load_state_dict(state, steps_done=4)
-        rest.append(epoch_numbers(resumed, 3))
-        assert len(epoch_numbers(resumed, 4)) == 10
-    assert [sorted(one + two) for one, two in zip(*rest, strict=True)] == expected[4:]
+    one, two = on_ranks(dataclasses.replace(alone, batch_size=16), 2, 3, state=state)
+    assert [sorted(first + second) for first, second in zip(one, two, strict=True)] == expected[4:]
 
 
 def test_evaluation_shares_every_record_once_among_ranks_of_uneven_length(numbered: Path, tmp_path: Path) -> None:
     config = small_config(numbered, tmp_path, image_size=8, batch_size=11)
-    dataset, _ = open_datasets(config)
-    seen: list[int] = []
-    lengths = []
-    for rank in range(4):
-        ranks = Ranks(rank, 4, rank, 4, torch.device("cpu"), None)
-        mine = list(itertools.chain(*epoch_numbers(open_batches(dataset, config, ranks, training=False), 0)))
-        lengths.append(len(mine))
-        seen += mine
-    assert sorted(seen) == list(range(300))
-    assert len(lengths) == 4
+    ranks = on_ranks(config, 4, 0, training=False)
+    assert sorted(itertools.chain.from_iterable(batch for rank in ranks for batch in rank)) == list(range(300))
 
 
 def test_seeds_of_different_keys_are_unrelated_and_the_same_everywhere() -> None:
