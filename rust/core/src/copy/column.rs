@@ -1,185 +1,115 @@
 //! `CopyColumn`: a column of a copy, which places its entries while payloads are copied.
 
-use std::io;
+use std::mem;
 
-use crate::error::{Error, Result};
-use crate::format::chunk::{Chunk, Encoding, Part};
-use crate::format::layout::{BLOCK, CHUNK_ALIGN, align};
+use crate::error::Result;
+use crate::format::chunk::Chunk;
 use crate::format::schema::Schema;
-use crate::write::column::Table;
-use crate::write::writer::Writer;
+use crate::write::column::{ChunkWriter, ColumnKey};
+use crate::write::output::Output;
 
 /// Bytes of entries that are held in memory when no space is reserved for them.
 const HELD: usize = 1 << 20;
-/// Bytes of entries written before the kernel is asked to write them to the disk.
-const WRITEBACK: u64 = 4 << 20;
 
 /// A column of the copy.
 #[derive(Debug)]
-pub(crate) struct CopyColumn {
-    /// Position among the columns of the writer.
-    number: usize,
-    /// Position in the schema of the copy.
+pub(super) struct CopyColumn {
+    /// Position of its field in the schema of the copy.
     pub field: usize,
-    id: u32,
-    pub part: Part,
-    pub encoding: Encoding,
-    width: u16,
+    pub key: ColumnKey,
     /// Its payloads begin at multiples of this.
     pub alignment: u64,
     /// Whether its payloads are kept apart from other fields' payloads.
     pub text: bool,
     /// The expected number of entries.
     expected: u64,
-    /// The reserved space of the chunk that is being filled.
-    room: Option<Room>,
+    /// The reserved space that is being filled.
+    room: Option<ChunkWriter>,
     /// Entries that are not in a chunk yet and have no reserved space.
     entries: Vec<u8>,
     /// The record after the last entry.
     end: u64,
-}
-
-/// Reserved space in the file for the entries of one chunk.
-#[derive(Debug)]
-struct Room {
-    offset: u64,
-    /// The number of entries that fit.
-    capacity: u64,
-    /// The number of entries written.
-    count: u64,
-    table: Table,
-    /// The offset from which writeback was not requested yet.
-    writeback_at: u64,
-}
-
-/// Bytes of a number of entries and their check table.
-fn chunk_bytes(count: u64, width: u16) -> Option<u64> {
-    let length = count.checked_mul(u64::from(width))?;
-    align(length, 8)?.checked_add(length.div_ceil(BLOCK as u64) * 4)
-}
-
-impl Writer {
-    /// Reserves space for bytes that are written later. Returns its offset.
-    fn reserve(&mut self, bytes: u64) -> Result<u64> {
-        self.pad(CHUNK_ALIGN)?;
-        self.flush()?;
-        let at = self.buffer_at;
-        let end = at.checked_add(bytes).ok_or_else(|| Error::io(&self.path, io::ErrorKind::FileTooLarge.into()))?;
-        (self.buffer_at, self.writeback_at) = (end, end);
-        Ok(at)
-    }
+    /// The chunks written so far, in order.
+    chunks: Vec<Chunk>,
 }
 
 impl CopyColumn {
-    /// The columns of a file, in the order of its writer.
-    pub(crate) fn for_schema(schema: &Schema, expected: u64) -> Vec<Self> {
-        let mut columns = Vec::new();
-        for (field, definition) in schema.fields().iter().enumerate() {
-            let kind = &definition.kind;
-            for part in (0..kind.parts()).map(Part) {
-                let Some((encoding, width)) = kind.column(part) else { continue };
-                columns.push(Self {
-                    number: columns.len(),
-                    field,
-                    id: definition.id,
-                    part,
-                    encoding,
-                    width,
-                    alignment: kind.alignment(),
-                    text: kind.holds_text(),
-                    expected,
-                    room: None,
-                    entries: Vec::new(),
-                    end: 0,
-                });
-            }
-        }
-        columns
+    /// The columns of a file.
+    pub(super) fn for_schema(schema: &Schema, expected: u64) -> Vec<Self> {
+        let columns = schema.fields().iter().enumerate().flat_map(|(field, row)| {
+            ColumnKey::of(row).map(move |key| Self {
+                field,
+                key,
+                alignment: row.kind.alignment(),
+                text: row.kind.holds_text(),
+                expected,
+                room: None,
+                entries: Vec::new(),
+                end: 0,
+                chunks: Vec::new(),
+            })
+        });
+        columns.collect()
     }
 
     /// Whether further entries can join the last ones in their reserved space.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.room.is_some()
     }
 
     /// Adds entries. `whole` means that the source has an entry for each of its records.
-    pub(crate) fn add(&mut self, writer: &mut Writer, bytes: &[u8], whole: bool) -> Result<()> {
-        let count = bytes.len() as u64 / u64::from(self.width);
+    pub(super) fn add(&mut self, output: &mut Output, bytes: &[u8], whole: bool) -> Result<()> {
+        let count = bytes.len() as u64 / u64::from(self.key.width);
         let left = self.expected.saturating_sub(self.end);
         if count == 0 {
             return Ok(());
         }
         if whole && self.room.is_none() && self.entries.is_empty() && left >= count {
-            self.make_room(writer, left)?;
+            self.room = Some(ChunkWriter::reserve(output, self.key, left)?);
         }
         match &mut self.room {
-            Some(room) if room.capacity - room.count >= count => {
-                let at = room.offset + room.count * u64::from(self.width);
-                writer.write_at(bytes, at)?;
-                room.table.add(bytes);
-                room.count += count;
-                let end = at + bytes.len() as u64;
-                if end - room.writeback_at >= WRITEBACK {
-                    writer.storage()?.start_writeback(room.writeback_at, end - room.writeback_at);
-                    room.writeback_at = end;
-                }
-            }
+            Some(room) if room.has_room(bytes.len() as u64) => room.add(output, bytes)?,
             _ => {
-                self.end_room(writer)?;
+                self.end_room(output)?;
                 self.entries.extend_from_slice(bytes);
             }
         }
         self.end += count;
-        if self.entries.len() >= HELD { self.end_chunk(writer) } else { Ok(()) }
-    }
-
-    fn make_room(&mut self, writer: &mut Writer, capacity: u64) -> Result<()> {
-        let too_large = || Error::io(&writer.path, io::ErrorKind::FileTooLarge.into());
-        let bytes = chunk_bytes(capacity, self.width).ok_or_else(too_large)?;
-        let offset = writer.reserve(bytes)?;
-        self.room = Some(Room { offset, capacity, count: 0, table: Table::default(), writeback_at: offset });
-        Ok(())
+        if self.entries.len() >= HELD { self.end_chunk(output) } else { Ok(()) }
     }
 
     /// Skips records that have no entry: the entries before them become a chunk.
-    pub(crate) fn leave_out(&mut self, writer: &mut Writer, count: u64) -> Result<()> {
-        self.end_chunk(writer)?;
+    pub(super) fn leave_out(&mut self, output: &mut Output, count: u64) -> Result<()> {
+        self.end_chunk(output)?;
         self.end += count;
         Ok(())
     }
 
     /// Makes a chunk of the last entries.
-    pub(crate) fn end_chunk(&mut self, writer: &mut Writer) -> Result<()> {
-        self.end_room(writer)?;
-        let entries = std::mem::take(&mut self.entries);
-        if entries.is_empty() {
-            return Ok(());
+    pub(super) fn end_chunk(&mut self, output: &mut Output) -> Result<()> {
+        self.end_room(output)?;
+        let entries = mem::take(&mut self.entries);
+        if !entries.is_empty() {
+            let mut chunk = ChunkWriter::begin(output, self.key)?;
+            chunk.add(output, &entries)?;
+            self.end_writer(output, chunk)?;
         }
-        writer.pad(CHUNK_ALIGN)?;
-        let offset = writer.position();
-        let mut table = Table::default();
-        table.add(&entries);
-        table.end_block();
-        writer.put(&entries)?;
-        writer.pad(8)?;
-        writer.put(&table.crcs)?;
-        self.list_chunk(writer, offset, entries.len() as u64 / u64::from(self.width));
         Ok(())
     }
 
     /// Makes a chunk of the space that is being filled.
-    fn end_room(&mut self, writer: &mut Writer) -> Result<()> {
-        let Some(mut room) = self.room.take() else { return Ok(()) };
-        room.table.end_block();
-        let end = room.offset + room.count * u64::from(self.width);
-        writer.write_at(&room.table.crcs, end.next_multiple_of(8))?;
-        self.list_chunk(writer, room.offset, room.count);
+    fn end_room(&mut self, output: &mut Output) -> Result<()> {
+        self.room.take().map_or(Ok(()), |room| self.end_writer(output, room))
+    }
+
+    fn end_writer(&mut self, output: &mut Output, writer: ChunkWriter) -> Result<()> {
+        let first = self.end - writer.count();
+        self.chunks.push(writer.end(output, first)?);
         Ok(())
     }
 
-    fn list_chunk(&self, writer: &mut Writer, offset: u64, count: u64) {
-        let (field, part, encoding, width) = (self.id, self.part, self.encoding, self.width);
-        let chunk = Chunk { field, part, encoding, width, first: self.end - count, count, offset };
-        writer.columns[self.number].chunks.push(chunk);
+    /// Takes the chunks written so far.
+    pub(super) fn take_chunks(&mut self) -> Vec<Chunk> {
+        mem::take(&mut self.chunks)
     }
 }

@@ -38,6 +38,8 @@ pub struct Copier {
     records: u64,
     verify: bool,
     span: Span,
+    /// The offset at which the copy begins.
+    start: u64,
 }
 
 /// New numbers for the values of an int64 field: the value v becomes `numbers[v]`. Negative values
@@ -78,9 +80,10 @@ impl Copier {
         Ok(Self::with(writer, records, verify))
     }
 
-    fn with(writer: Writer, records: u64, verify: bool) -> Self {
+    fn with(mut writer: Writer, records: u64, verify: bool) -> Self {
         let columns = CopyColumn::for_schema(writer.schema(), records);
-        Self { writer, columns, records: 0, verify, span: Span::default() }
+        let start = writer.output().position();
+        Self { start, writer, columns, records: 0, verify, span: Span::default() }
     }
 
     /// The file that is being written.
@@ -178,7 +181,7 @@ impl Copier {
                 Rows::Numbers(_) => 0,
             };
             if empty > 0 {
-                self.columns.iter_mut().try_for_each(|column| column.leave_out(&mut self.writer, empty))?;
+                self.columns.iter_mut().try_for_each(|column| column.leave_out(self.writer.output(), empty))?;
                 self.records += empty;
                 done += empty;
                 continue;
@@ -218,14 +221,14 @@ impl Copier {
         let (mut pieces, mut gathered) = (Vec::new(), Vec::new());
         for (number, column) in self.columns.iter_mut().enumerate() {
             let field = fields[column.field];
-            if column.encoding == Encoding::Extents {
-                gathered.push(gather_extents(source, field, column.part, number, rows, &mut pieces)?);
+            if column.key.encoding == Encoding::Extents {
+                gathered.push(gather_extents(source, field, column.key.part, number, rows, &mut pieces)?);
                 continue;
             }
             gathered.push(Vec::new());
             let name = source.name_of(field);
-            let numbers = renumber.iter().find(|r| r.field == name && column.part == Part::MAIN);
-            copy_values(source, field, rows, numbers.map(|r| &r.numbers[..]), &mut self.writer, column)?;
+            let numbers = renumber.iter().find(|r| r.field == name && column.key.part == Part::MAIN);
+            copy_values(source, field, rows, numbers.map(|r| &r.numbers[..]), self.writer.output(), column)?;
         }
         if rows.ascending() {
             pieces.sort_unstable_by_key(|p| (p.offset, p.stored));
@@ -237,7 +240,8 @@ impl Copier {
         let named = |piece: &Piece| (fields[columns[piece.column as usize].field], rows.record(piece.entry.into()));
         Transfer {
             source,
-            writer: &mut self.writer,
+            start: self.start,
+            output: self.writer.output(),
             span: &mut self.span,
             alignments: &alignments,
             verify: if self.verify { Some(&named) } else { None },
@@ -245,16 +249,16 @@ impl Copier {
         }
         .copy(&pieces, rows.ascending(), &mut gathered)?;
         for (column, entries) in self.columns.iter_mut().zip(&gathered) {
-            if column.encoding == Encoding::Values {
+            if column.key.encoding == Encoding::Values {
                 continue;
             }
             // Before the first value no entry is needed to mark missing ones.
             if !column.has_room() && extents_in(entries).all(Extent::is_missing) {
-                column.leave_out(&mut self.writer, rows.len())?;
+                column.leave_out(self.writer.output(), rows.len())?;
             } else {
-                let from = source.index().column(fields[column.field], column.part);
+                let from = source.index().column(fields[column.field], column.key.part);
                 let whole = from.is_some_and(|from| from.first_missing(source.len()).is_none());
-                column.add(&mut self.writer, entries, whole)?;
+                column.add(self.writer.output(), entries, whole)?;
             }
         }
         self.records += rows.len();
@@ -268,12 +272,11 @@ impl Copier {
     /// Failed writes.
     pub fn settle(&mut self) -> Result<()> {
         self.writer.check_usable()?;
-        let settled = self.columns.iter_mut().try_for_each(|column| column.end_chunk(&mut self.writer));
-        let settled = settled.and_then(|()| self.writer.flush());
+        let settled = self.columns.iter_mut().try_for_each(|column| column.end_chunk(self.writer.output()));
+        let settled = settled.and_then(|()| self.writer.output().flush_and_free());
         self.writer.guard(settled)?;
-        self.writer.records = self.records;
+        self.writer.adopt_columns(self.columns.iter_mut().flat_map(CopyColumn::take_chunks), self.records);
         self.span = Span::default();
-        self.writer.buffer.shrink_to(0);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::{EXTENT_LEN, Extent};
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
-use crate::write::writer::Writer;
+use crate::write::output::Output;
 
 /// The records of a source that are copied next.
 pub(crate) enum Rows<'a> {
@@ -102,15 +102,15 @@ pub(crate) fn gather_extents(
 }
 
 /// Copies the entries of a column of values. `numbers` renumbers the values of an int64 field.
-pub(crate) fn copy_values(
+pub(super) fn copy_values(
     source: &Reader,
     field: FieldIndex,
     rows: &Rows<'_>,
     numbers: Option<&[i64]>,
-    writer: &mut Writer,
+    output: &mut Output,
     to: &mut CopyColumn,
 ) -> Result<()> {
-    let column = source.index().column(field, to.part).ok_or_else(|| no_column(source, field))?;
+    let column = source.index().column(field, to.key.part).ok_or_else(|| no_column(source, field))?;
     let whole = column.first_missing(source.len()).is_none();
     let mut values = Vec::with_capacity(rows.len() as usize * column.width);
     rows.for_each_run(|run| {
@@ -118,9 +118,9 @@ pub(crate) fn copy_values(
         column.for_each_stretch(source.path(), run, |count, bytes| {
             match (bytes, numbers) {
                 (None, _) => {
-                    to.add(writer, &values, whole)?;
+                    to.add(output, &values, whole)?;
                     values.clear();
-                    to.leave_out(writer, count)?;
+                    to.leave_out(output, count)?;
                 }
                 (Some(bytes), None) => values.extend_from_slice(bytes),
                 (Some(bytes), Some(numbers)) => renumber(source, field, record, bytes, numbers, &mut values)?,
@@ -129,7 +129,7 @@ pub(crate) fn copy_values(
             Ok(())
         })
     })?;
-    to.add(writer, &values, whole)
+    to.add(output, &values, whole)
 }
 
 fn renumber(

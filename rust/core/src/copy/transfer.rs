@@ -13,7 +13,7 @@ use crate::format::layout::PAGE;
 use crate::format::schema::FieldIndex;
 use crate::read::reader::Reader;
 use crate::sys::DiskWatch;
-use crate::write::writer::Writer;
+use crate::write::output::Output;
 
 /// Shorter stretches go through memory: a system call for each would cost more than copying them
 /// twice.
@@ -66,21 +66,15 @@ type Named<'a> = dyn Fn(&Piece) -> (FieldIndex, u64) + 'a;
 /// The state of copying one window.
 pub(crate) struct Transfer<'a> {
     pub source: &'a Reader,
-    pub writer: &'a mut Writer,
+    pub output: &'a mut Output,
+    /// The offset at which the copy began.
+    pub start: u64,
     pub span: &'a mut Span,
     /// The alignment of each column's payloads.
     pub alignments: &'a [u64],
     /// With checksum checks: returns the field and record of a piece, for the message.
     pub verify: Option<&'a Named<'a>>,
     pub control: &'a dyn Control,
-}
-
-impl Writer {
-    /// Appends zeros until the next offset equals `place` modulo `to` (a power of two).
-    fn pad_like(&mut self, place: u64, to: u64) -> Result<()> {
-        let zeros = place.wrapping_sub(self.position()) % to;
-        self.put(&vec![0; zeros as usize])
-    }
 }
 
 impl Transfer<'_> {
@@ -111,16 +105,20 @@ impl Transfer<'_> {
         self.alignments.get(piece.column as usize).copied().unwrap_or(1)
     }
 
+    fn written(&self) -> u64 {
+        self.output.position() - self.start
+    }
+
     fn report(&mut self) -> Result<()> {
-        self.control.report_and_check(self.writer.bytes_written())
+        self.control.report_and_check(self.written())
     }
 
     /// Copies a stretch as a whole. Returns its offset in the copy.
     fn copy_stretch(&mut self, stretch: &Stretch, kernel: &mut bool) -> Result<u64> {
         let alignment = if stretch.length() >= LONG { PAGE } else { stretch.alignment };
-        self.writer.pad_like(stretch.start, alignment)?;
-        self.writer.flush()?;
-        let to = self.writer.position();
+        self.output.pad_like(stretch.start, alignment)?;
+        self.output.flush()?;
+        let to = self.output.position();
         let mut at = stretch.start;
         self.ask(at, stretch.end.min(at + STEP));
         while at < stretch.end {
@@ -129,7 +127,7 @@ impl Transfer<'_> {
             self.ask(end, stretch.end.min(end + STEP));
             self.copy_step(at, end, kernel)?;
             at = end;
-            self.writer.flush()?; // starts writeback
+            self.output.flush()?; // starts writeback
             self.report()?;
         }
         Ok(to)
@@ -144,27 +142,23 @@ impl Transfer<'_> {
     fn copy_step(&mut self, mut at: u64, end: u64, kernel: &mut bool) -> Result<()> {
         let file = self.source.file();
         while *kernel && at < end {
-            match self.writer.storage()?.copy_from(file, at, self.writer.buffer_at, end - at) {
+            match self.output.put_from(file, at, end - at) {
                 // Not supported here, or the source has ended; reading it then fails.
                 Ok(0) => *kernel = false,
-                Ok(copied) => {
-                    at += copied;
-                    self.writer.buffer_at += copied;
-                }
-                Err(error) if is_full(&error) => return Err(Error::io(self.writer.path(), error)),
+                Ok(copied) => at += copied,
+                Err(error) if is_full(&error) => return Err(self.output.error(error)),
                 // Files on two disks, an old kernel, an unsupported file system, or a failed read,
                 // which fails again below.
                 Err(error) => {
                     *kernel = false;
-                    log::debug!(target: "fastrecord_core::transfer", "{}: not copied by the kernel: {error}", self.writer.path().display());
+                    log::debug!(target: "fastrecord_core::transfer", "{}: not copied by the kernel: {error}", self.output.path().display());
                 }
             }
         }
         while at < end {
             let bytes = self.span.get(file, at, end - at, || end).map_err(|e| Error::io(self.source.path(), e))?;
-            self.writer.write_at(bytes, self.writer.buffer_at)?;
+            self.output.put(bytes)?;
             at += bytes.len() as u64;
-            self.writer.buffer_at += bytes.len() as u64;
         }
         Ok(())
     }
@@ -173,7 +167,7 @@ impl Transfer<'_> {
     fn copy_pieces(&mut self, pieces: &[Piece], entries: &mut [Vec<u8>]) -> Result<()> {
         let (mut begun, mut asked) = (0, 0);
         let mut before: Option<(Piece, u64)> = None;
-        let mut reported = self.writer.bytes_written();
+        let mut reported = self.written();
         let disk = DiskWatch::default();
         disk.was_read(); // counts from here on
         for (i, piece) in pieces.iter().enumerate() {
@@ -197,8 +191,8 @@ impl Transfer<'_> {
             };
             place(entries, piece, to);
             before = Some((*piece, to));
-            if self.writer.bytes_written() - reported >= REPORT {
-                reported = self.writer.bytes_written();
+            if self.written() - reported >= REPORT {
+                reported = self.written();
                 self.report()?;
             }
         }
@@ -207,8 +201,8 @@ impl Transfer<'_> {
 
     fn copy_piece(&mut self, pieces: &[Piece], i: usize, entries: &[Vec<u8>]) -> Result<u64> {
         let piece = &pieces[i];
-        self.writer.pad(self.alignment(piece))?;
-        let to = self.writer.position();
+        self.output.pad(self.alignment(piece))?;
+        let to = self.output.position();
         let (mut at, mut crc) = (piece.offset, 0);
         while at < piece.end() {
             let bytes = self.span.get(self.source.file(), at, piece.end() - at, || end_of_span(&pieces[i..], at));
@@ -216,7 +210,7 @@ impl Transfer<'_> {
             if self.verify.is_some() {
                 crc = crate::format::crc::crc32c_append(crc, bytes);
             }
-            self.writer.put(bytes)?;
+            self.output.put(bytes)?;
             at += bytes.len() as u64;
         }
         if let Some(name) = self.verify {

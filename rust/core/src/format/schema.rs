@@ -223,11 +223,9 @@ impl Schema {
         self.fields.iter_mut().filter_map(|f| f.compression.as_mut()).for_each(|c| c.dictionaries.clear());
     }
 
-    /// Sets how further payloads of a field are compressed.
-    pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
-        if let Some(field) = self.fields.iter_mut().find(|field| field.id == id) {
-            field.compression = compression;
-        }
+    /// The fields, to change how further payloads of them are compressed.
+    pub(crate) fn fields_mut(&mut self) -> &mut [Field] {
+        &mut self.fields
     }
 
     /// The fields as text for messages: `{image: image, label: int64}`.

@@ -15,11 +15,10 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
 use crate::file::storage::Storage;
-use crate::format::dictionary::DictionaryRange;
 use crate::format::extent::Extent;
 use crate::format::layout::Footer;
 use crate::format::metadata::Document;
-use crate::format::schema::FieldIndex;
+use crate::format::schema::{Field, FieldIndex};
 use crate::read::reader::Reader;
 use crate::read::snapshot::Access;
 use crate::repair::find_whole::{Notes, State, find};
@@ -259,15 +258,12 @@ fn good_dictionaries(
     notes: &mut Notes,
 ) -> Result<Vec<(Vec<u32>, bool)>> {
     let mut all = Vec::new();
-    let fields = document.schema.fields().iter();
-    let rows: Vec<_> = fields.map(|field| (field.id, field.name.clone(), field.compression.clone())).collect();
-    for (id, name, compression) in rows {
-        let mut good = Vec::new();
-        let mut whole = true;
-        if let Some(mut compression) = compression {
+    for Field { name, compression, .. } in document.schema.fields_mut() {
+        let (mut good, mut whole) = (Vec::new(), true);
+        if let Some(compression) = compression {
             for range in &compression.dictionaries {
                 let read = |bytes: &mut [u8], at| file.read_at(bytes, at).map_err(|e| Error::io(path, e));
-                match DictionaryRange::read(range, path, &name, footer.offset, read) {
+                match range.read(path, name, footer.offset, read) {
                     Ok(_) => good.push(*range),
                     Err(error @ Error::Corrupt { .. }) => {
                         notes.add(&error);
@@ -277,11 +273,8 @@ fn good_dictionaries(
                 }
             }
             compression.dictionaries.clone_from(&good);
-            if !whole {
-                document.schema.set_compression(id, Some(compression));
-            }
         }
-        all.push((good.iter().map(|range: &DictionaryRange| range.id).collect(), whole));
+        all.push((good.iter().map(|range| range.id).collect(), whole));
     }
     Ok(all)
 }

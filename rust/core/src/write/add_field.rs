@@ -2,13 +2,10 @@
 //! order; the field is committed once every record has one.
 
 use crate::error::{Error, Result};
-use crate::format::compression::Compression;
-use crate::format::field_type::FieldType;
 use crate::format::schema::Field;
-use crate::write::column::ColumnBuffer;
-use crate::write::value::Value;
-use crate::write::value::check_value;
-use crate::write::value::{block_value, check_block};
+use crate::write::field::FieldWriter;
+use crate::write::output::Output;
+use crate::write::value::{Block, Value, check_block, check_value};
 use crate::write::writer::Writer;
 
 /// Bytes of entries of a new field held in memory before they are written as chunks. Only the
@@ -20,13 +17,29 @@ const HELD: usize = 32 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewField(u32);
 
-/// The writer's state of a field that is being added. Its columns follow the schema's columns, in
-/// the order of the fillings.
+/// A field that is being added.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(super) struct NewFieldWriter {
     field: Field,
-    columns: usize,
+    writer: FieldWriter,
+    /// Records that have a value.
     filled: u64,
+}
+
+impl NewFieldWriter {
+    /// Chooses the compression, if values are held.
+    fn choose(&mut self, output: &mut Output, scratch: &mut Vec<u8>) -> Result<()> {
+        self.writer.choose(&mut self.field, output, scratch).map(drop)
+    }
+
+    /// Its schema row, and what writes it.
+    pub(super) fn parts(&self) -> (&Field, &FieldWriter) {
+        (&self.field, &self.writer)
+    }
+
+    pub(super) fn writer_mut(&mut self) -> &mut FieldWriter {
+        &mut self.writer
+    }
 }
 
 impl Writer {
@@ -39,12 +52,12 @@ impl Writer {
     /// [`Error::AddField`]: the name is taken or not allowed. Otherwise as [`Writer::commit`].
     pub fn start_field(&mut self, field: &Field) -> Result<NewField> {
         self.check_usable()?;
-        let refused = |detail| Error::AddField { path: self.path.clone(), field: field.name.clone(), detail };
+        let refused = |detail| Error::AddField { path: self.path().to_owned(), field: field.name.clone(), detail };
         if self.schema().position(&field.name).is_some() {
             let detail = format!("the file has it already; add the new values as {:?}", format!("{}_v2", field.name));
             return Err(refused(detail));
         }
-        if self.fillings.iter().any(|filling| filling.field.name == field.name) {
+        if self.new_fields.iter().any(|new| new.field.name == field.name) {
             return Err(refused("it is being added already".to_owned()));
         }
         let id = self.document.free_id().map_err(refused)?;
@@ -52,9 +65,7 @@ impl Writer {
         field.id = id;
         self.document.schema.with(&field).map_err(refused)?;
         self.commit()?;
-        let columns = ColumnBuffer::for_field(&field);
-        self.fillings.push(Filling { columns: columns.len(), field, filled: 0 });
-        self.columns.extend(columns);
+        self.new_fields.push(NewFieldWriter { writer: FieldWriter::new(&field), field, filled: 0 });
         self.document.use_id(id);
         Ok(NewField(id))
     }
@@ -66,9 +77,9 @@ impl Writer {
     /// then adds nothing. Also failed writes.
     pub fn fill(&mut self, field: NewField, values: &[Value<'_>]) -> Result<()> {
         self.check_usable()?;
-        let number = self.filling(field)?;
+        let number = self.find_new(field)?;
         self.check_room(number, values.len())?;
-        let Filling { field, filled, .. } = &self.fillings[number];
+        let NewFieldWriter { field, filled, .. } = &self.new_fields[number];
         let sizes: Vec<(u32, u32)> = (*filled..)
             .zip(values)
             .map(|(record, value)| check_value(&field.kind, value).map_err(|e| self.bad_value(record, &field.name, e)))
@@ -84,23 +95,18 @@ impl Writer {
     /// As [`Writer::fill`].
     pub fn fill_block(&mut self, field: NewField, data: &[u8], shape: &[u64], count: usize) -> Result<()> {
         self.check_usable()?;
-        let number = self.filling(field)?;
+        let number = self.find_new(field)?;
         self.check_room(number, count)?;
-        let Filling { field, filled, .. } = &self.fillings[number];
-        let scalar = matches!(field.kind, FieldType::Scalar(_));
-        let bytes = block_value(&field.kind, shape);
-        check_block(&field.kind, data, shape, bytes, count)
+        let NewFieldWriter { field, filled, .. } = &self.new_fields[number];
+        let block = Block::new(&field.kind, shape);
+        check_block(&field.kind, data, shape, count)
             .map_err(|(i, detail)| self.bad_value(filled + i as u64, &field.name, detail))?;
-        let value = |i: usize| {
-            let data = &data[i * bytes..(i + 1) * bytes];
-            if scalar { Value::Number(data) } else { Value::Array { data, shape } }
-        };
-        let filled = (0..count).try_for_each(|i| self.fill_one(number, &value(i), (0, 0)));
+        let filled = (0..count).try_for_each(|i| self.fill_one(number, &block.value(i, data, shape), (0, 0)));
         self.guard(filled)
     }
 
     fn check_room(&self, number: usize, count: usize) -> Result<()> {
-        let Filling { field, filled, .. } = &self.fillings[number];
+        let NewFieldWriter { field, filled, .. } = &self.new_fields[number];
         if count as u64 <= self.records - filled {
             return Ok(());
         }
@@ -109,44 +115,27 @@ impl Writer {
     }
 
     fn fill_one(&mut self, number: usize, value: &Value<'_>, size: (u32, u32)) -> Result<()> {
-        let columns = self.columns_of_filling(number);
-        self.append_value(columns.start, value, size)?;
-        self.fillings[number].filled += 1;
-        let held: usize = self.columns[columns].iter().map(|column| column.pending.len()).sum();
-        if held >= HELD {
+        let new = &mut self.new_fields[number];
+        new.writer.append(value, size, &mut self.output, &mut self.scratch)?;
+        new.filled += 1;
+        if self.must_choose(&self.new_fields[number].writer) {
+            self.new_fields[number].choose(&mut self.output, &mut self.scratch)?;
+        }
+        if self.new_fields[number].writer.pending() >= HELD {
             self.write_filled(number)
-        } else if self.heap_is_full() {
-            self.flush_heap()
+        } else if self.output.strings_are_due() {
+            self.put_strings()
         } else {
             Ok(())
         }
     }
 
-    /// The name of a field that is in the schema or being added.
-    pub(crate) fn field_name(&self, id: u32) -> String {
-        let fields = self.document.schema.fields().iter().chain(self.fillings.iter().map(|filling| &filling.field));
-        fields.into_iter().find(|field| field.id == id).map_or_else(String::new, |field| field.name.clone())
-    }
-
-    /// Sets how a field's further values are compressed. The field is in the schema or being added.
-    pub(crate) fn set_compression(&mut self, id: u32, compression: Option<Compression>) {
-        if let Some(filling) = self.fillings.iter_mut().find(|filling| filling.field.id == id) {
-            filling.field.compression = compression;
-        } else {
-            self.document.schema.set_compression(id, compression);
-            self.document_changed = true;
-        }
-    }
-
     /// Writes the held entries as chunks.
     fn write_filled(&mut self, number: usize) -> Result<()> {
-        self.settle_if_held(self.columns_of_filling(number).start)?;
-        self.flush_heap()?;
-        let end = self.fillings[number].filled;
-        for column in self.columns_of_filling(number) {
-            self.write_pending(column, end)?;
-        }
-        Ok(())
+        self.new_fields[number].choose(&mut self.output, &mut self.scratch)?;
+        self.put_strings()?;
+        let new = &mut self.new_fields[number];
+        new.writer.write_pending(&mut self.output, new.filled)
     }
 
     /// The number of records with a value of a new field. The field can be committed once all
@@ -155,7 +144,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Schema`]: the field was committed or dropped.
     pub fn filled(&self, field: NewField) -> Result<u64> {
-        Ok(self.fillings[self.filling(field)?].filled)
+        Ok(self.new_fields[self.find_new(field)?].filled)
     }
 
     /// Adds a completed new field to the file, durably. Every record must have a value.
@@ -165,10 +154,10 @@ impl Writer {
     /// [`Writer::commit`].
     pub fn commit_field(&mut self, field: NewField) -> Result<u64> {
         self.check_usable()?;
-        let number = self.filling(field)?;
-        let Filling { field: definition, filled, .. } = &self.fillings[number];
+        let number = self.find_new(field)?;
+        let NewFieldWriter { field: definition, filled, .. } = &self.new_fields[number];
         if *filled < self.records {
-            let (path, name) = (self.path.clone(), definition.name.clone());
+            let (path, name) = (self.path().to_owned(), definition.name.clone());
             let error = Error::Unfilled { path, field: name, filled: *filled, records: self.records };
             self.drop_new_field(field)?;
             return Err(error);
@@ -179,12 +168,10 @@ impl Writer {
 
     fn commit_filled(&mut self, number: usize) -> Result<u64> {
         self.write_filled(number)?;
-        let schema = self.document.schema.with(&self.fillings[number].field);
-        let (named, columns) = (self.named_columns(), self.columns_of_filling(number));
-        self.columns[named..columns.end].rotate_right(columns.len());
-        let Filling { field, .. } = self.fillings.remove(number);
-        self.document.schema =
-            schema.map_err(|detail| Error::AddField { path: self.path.clone(), field: field.name, detail })?;
+        let NewFieldWriter { field, writer, .. } = self.new_fields.remove(number);
+        let refused = |detail| Error::AddField { path: self.path().to_owned(), field: field.name.clone(), detail };
+        self.document.schema = self.document.schema.with(&field).map_err(refused)?;
+        self.fields.push(writer);
         self.document_changed = true;
         self.commit_changes(false)
     }
@@ -194,10 +181,8 @@ impl Writer {
     /// # Errors
     /// The written values cannot be truncated.
     pub fn drop_new_field(&mut self, field: NewField) -> Result<()> {
-        let Ok(number) = self.filling(field) else { return Ok(()) };
-        let columns = self.columns_of_filling(number);
-        self.columns.drain(columns);
-        self.fillings.remove(number);
+        let Ok(number) = self.find_new(field) else { return Ok(()) };
+        self.new_fields.remove(number);
         if self.check_usable().is_err() {
             return Ok(());
         }
@@ -209,25 +194,19 @@ impl Writer {
     /// commit.
     fn cut_off_tail(&mut self) -> Result<()> {
         let Some(footer) = self.footer else { return Ok(()) };
-        if !self.fillings.is_empty() || self.records != footer.records || self.position() == footer.end() {
-            return Ok(());
+        if self.new_fields.is_empty() && self.records == footer.records && self.output.position() != footer.end() {
+            self.output.cut(footer.end())?;
+            self.commit_start = footer.end();
         }
-        self.heap.clear();
-        self.buffer.clear();
-        // The truncation must be durable before anything is written there: after a crash no old
-        // tail may follow a new one.
-        let storage = self.storage()?;
-        storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(&self.path, e))?;
-        (self.buffer_at, self.writeback_at, self.commit_start) = (footer.end(), footer.end(), footer.end());
         Ok(())
     }
 
     /// Commits the complete new fields and drops the others. Returns the error of the first
     /// incomplete field.
-    pub(crate) fn end_fillings(&mut self) -> Result<()> {
+    pub(super) fn end_new_fields(&mut self) -> Result<()> {
         let mut ended = Ok(());
-        while let Some(filling) = self.fillings.first() {
-            match self.commit_field(NewField(filling.field.id)) {
+        while let Some(new) = self.new_fields.first() {
+            match self.commit_field(NewField(new.field.id)) {
                 Ok(_) => {}
                 Err(error @ Error::Unfilled { .. }) => ended = ended.and(Err(error)),
                 Err(error) => return Err(error),
@@ -247,44 +226,32 @@ impl Writer {
         self.check_appendable()?;
         let schema = self.schema();
         let Some(position) = schema.position(name) else {
-            let (path, known) = (self.path.clone(), schema.describe());
+            let (path, known) = (self.path().to_owned(), schema.describe());
             return Err(Error::NoField { path, field: name.to_owned(), known });
         };
         if schema.fields().len() == 1 {
-            return Err(Error::Schema(format!("{}: field {name:?} is the only one", self.path.display())));
+            return Err(Error::Schema(format!("{}: field {name:?} is the only one", self.path().display())));
         }
         self.commit()?;
         let Field { id, .. } = self.document.schema.remove(position);
         self.document.use_id(id);
-        self.columns.retain(|column| column.field != id);
+        self.fields.remove(position);
         self.document_changed = true;
         self.commit()
     }
 
     /// Refuses records while a field is being added: they would have no value for it.
-    pub(crate) fn check_appendable(&self) -> Result<()> {
+    pub(super) fn check_appendable(&self) -> Result<()> {
         self.check_usable()?;
-        match self.fillings.first() {
+        match self.new_fields.first() {
             None => Ok(()),
-            Some(filling) => Err(Error::Filling { path: self.path.clone(), field: filling.field.name.clone() }),
+            Some(new) => Err(Error::Filling { path: self.path().to_owned(), field: new.field.name.clone() }),
         }
     }
 
-    /// The number of columns of the schema's fields. Columns of fields that are being added follow
-    /// them.
-    pub(crate) fn named_columns(&self) -> usize {
-        self.columns.len() - self.fillings.iter().map(|filling| filling.columns).sum::<usize>()
-    }
-
-    fn columns_of_filling(&self, number: usize) -> std::ops::Range<usize> {
-        let before = &self.fillings[..number];
-        let start = self.named_columns() + before.iter().map(|filling| filling.columns).sum::<usize>();
-        start..start + self.fillings[number].columns
-    }
-
-    fn filling(&self, field: NewField) -> Result<usize> {
-        self.fillings.iter().position(|filling| filling.field.id == field.0).ok_or_else(|| {
-            Error::Schema(format!("{}: the new field was committed or dropped already", self.path.display()))
+    fn find_new(&self, field: NewField) -> Result<usize> {
+        self.new_fields.iter().position(|new| new.field.id == field.0).ok_or_else(|| {
+            Error::Schema(format!("{}: the new field was already committed or dropped", self.path().display()))
         })
     }
 }

@@ -1,28 +1,30 @@
-//! `Writer::append`: checks values, writes payloads, and gathers index entries until the commit.
+//! `Writer::append` and `Writer::extend`: check values, write payloads, and gather index entries
+//! until the commit.
 
-use crate::write::value::check_value;
-use std::io;
-use std::mem;
+use std::ops::Range;
+use std::time::Instant;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::file::storage::Storage;
-use crate::format::extent::{EXTENT_LEN, Extent};
-use crate::format::layout::{PAGE, align};
+use crate::format::field_type::FieldType;
 use crate::format::schema::Field;
-use crate::memory;
-use crate::write::value::Value;
+use crate::parallel::sync::SLICE;
+use crate::write::compress::{FieldEncoder, compress_ahead};
+use crate::write::field::FieldWriter;
+use crate::write::value::{Block, Column, Value, check_block, check_value};
 use crate::write::writer::Writer;
 
-/// Bytes gathered before one write.
-pub(crate) const BUFFER: usize = 1 << 20;
-/// Payloads of at least this size are written directly: gathering them would copy them once more.
-const DIRECT: usize = 64 << 10;
-/// Bytes written before the kernel is asked to write them to the disk.
-const WRITEBACK: u64 = 16 << 20;
-/// Bytes of texts gathered before they are written together.
-const HEAP: usize = 4 << 20;
 /// Index bytes held in memory before a commit, whatever the size of the payloads.
 const INDEX: usize = 64 << 20;
+/// The limit, in bytes, for the values of all fields that are held until their compression is
+/// chosen.
+const HELD_IN_ALL: usize = 64 << 20;
+
+/// Limits of the values that are compressed ahead: their number and bytes. Below `WORTH_IT` bytes,
+/// waking other threads does not pay.
+const AHEAD: usize = 16 << 10;
+const AHEAD_BYTES: usize = 8 << 20;
+const WORTH_IT: usize = 64 << 10;
 
 impl Writer {
     /// Appends one record, a value for each field of the schema in order, and returns its number.
@@ -38,7 +40,7 @@ impl Writer {
     }
 
     /// Appends a record whose values have been checked.
-    pub(crate) fn append_row(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
+    fn append_row(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
         let appended = self.append_checked(values, sizes);
         self.guard(appended)?;
         self.records += 1;
@@ -54,18 +56,22 @@ impl Writer {
         // A record adds padding and entries to the bytes of its values. A false positive costs
         // little.
         const MORE: usize = 4096;
-        bytes >= DIRECT
-            || self.buffer.len() + bytes + MORE > BUFFER
-            || self.heap.len() + bytes >= HEAP
-            || self.is_sampling()
-            || self.commit_is_due(bytes + MORE)
+        self.output.may_write(bytes + MORE) || self.is_sampling() || self.commit_is_due(bytes + MORE)
     }
 
     /// Whether this many more bytes, of payloads or of the index, would trigger a commit.
     fn commit_is_due(&self, more: usize) -> bool {
-        let payloads = self.position() + (self.heap.len() + self.held()) as u64 - self.commit_start;
-        let index: usize = self.columns.iter().map(|c| c.pending.len()).sum();
+        let (held, index) = self.all_fields().fold((0, 0), |(held, index), field| {
+            (held + field.encoder().and_then(FieldEncoder::held).unwrap_or_default(), index + field.pending())
+        });
+        let payloads = self.output.position() + (self.output.string_bytes() + held) as u64 - self.commit_start;
         payloads + more as u64 >= self.commit_bytes || index + more >= INDEX
+    }
+
+    /// Whether values are held back until their compression is chosen. Appending may then take a
+    /// while.
+    fn is_sampling(&self) -> bool {
+        self.all_fields().any(|field| field.encoder().is_some_and(|encoder| encoder.held().is_some()))
     }
 
     /// Checks all values before any is written. Returns the image size of each value, or zeros.
@@ -80,151 +86,166 @@ impl Writer {
         fields.iter().zip(values).map(check).collect()
     }
 
-    pub(crate) fn bad_value(&self, record: u64, field: &str, detail: String) -> Error {
-        Error::BadValue { path: self.path.clone(), record, field: field.to_owned(), detail }
+    pub(super) fn bad_value(&self, record: u64, field: &str, detail: String) -> Error {
+        Error::BadValue { path: self.path().to_owned(), record, field: field.to_owned(), detail }
     }
 
     fn append_checked(&mut self, values: &[Value<'_>], sizes: &[(u32, u32)]) -> Result<()> {
-        let mut column = 0;
-        for (value, &size) in values.iter().zip(sizes) {
-            column = self.append_value(column, value, size)?;
+        for (i, (value, &size)) in values.iter().zip(sizes).enumerate() {
+            let field = &mut self.fields[i];
+            field.append(value, size, &mut self.output, &mut self.scratch)?;
+            if self.must_choose(&self.fields[i]) {
+                self.choose(i)?;
+            }
         }
-        if self.heap_is_full() { self.flush_heap() } else { Ok(()) }
+        if self.output.strings_are_due() { self.put_strings() } else { Ok(()) }
     }
 
-    /// Appends a checked value to the columns of its field, which start at `column`. Returns the
-    /// first column of the next field.
-    pub(crate) fn append_value(
+    /// Whether a field holds so many values that its compression must be chosen.
+    pub(super) fn must_choose(&self, field: &FieldWriter) -> bool {
+        let holds = |encoder: &FieldEncoder| encoder.held().is_some();
+        field.encoder().is_some_and(|encoder| encoder.has_enough() || (holds(encoder) && self.held() >= HELD_IN_ALL))
+    }
+
+    /// Bytes of values of all fields that are held until their compression is chosen.
+    fn held(&self) -> usize {
+        self.all_fields().filter_map(|field| field.encoder()?.held()).sum()
+    }
+
+    /// Chooses the compression of a field of the schema, if it holds values.
+    pub(super) fn choose(&mut self, i: usize) -> Result<()> {
+        let row = &mut self.document.schema.fields_mut()[i];
+        self.document_changed |= self.fields[i].choose(row, &mut self.output, &mut self.scratch)?;
+        Ok(())
+    }
+
+    /// Writes the gathered strings together, and updates their extents.
+    pub(super) fn put_strings(&mut self) -> Result<()> {
+        let at = self.output.put_strings()?;
+        self.all_fields_mut().for_each(|field| field.resolve_strings(at));
+        Ok(())
+    }
+
+    /// Appends `count` records from one column for each field of the schema, in order. Returns the
+    /// number of the first record.
+    ///
+    /// It can be stopped between two records.
+    ///
+    /// # Errors
+    /// A column of another length, or a value that does not fit its field, with its record: nothing
+    /// is appended. Failed writes and interrupts: the records appended before them stay.
+    pub fn extend(&mut self, columns: &[Column<'_>], count: usize, control: &dyn Control) -> Result<u64> {
+        self.check_appendable()?;
+        let (first, sizes) = (self.records, self.check_columns(columns, count)?);
+        let appended = self.append_rows(columns, &sizes, count, control);
+        if appended.is_err() {
+            self.fields.iter_mut().filter_map(FieldWriter::encoder_mut).for_each(FieldEncoder::drop_ready);
+        }
+        appended.map(|()| first)
+    }
+
+    fn append_rows(
         &mut self,
-        column: usize,
-        value: &Value<'_>,
-        (width, height): (u32, u32),
+        columns: &[Column<'_>],
+        sizes: &[Vec<(u32, u32)>],
+        count: usize,
+        control: &dyn Control,
+    ) -> Result<()> {
+        let blocks = self.blocks(columns);
+        let (mut row, mut row_sizes) = (Vec::with_capacity(columns.len()), Vec::with_capacity(columns.len()));
+        let mut asked = Instant::now();
+        let mut compressed = 0;
+        for i in 0..count {
+            if i >= compressed {
+                compressed = self.compress_rows(columns, &blocks, i..count, control)?;
+            }
+            row.clear();
+            row_sizes.clear();
+            row.extend(columns.iter().zip(&blocks).map(|(column, &block)| column.value(i, block)));
+            row_sizes.extend(sizes.iter().map(|sizes| sizes.get(i).copied().unwrap_or_default()));
+            self.append_row(&row, &row_sizes)?;
+            if asked.elapsed() >= SLICE {
+                asked = Instant::now();
+                control.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compresses the values of the next records on all threads, as many as may wait in memory.
+    /// Returns the record after them.
+    fn compress_rows(
+        &mut self,
+        columns: &[Column<'_>],
+        blocks: &[Block],
+        rows: Range<usize>,
+        control: &dyn Control,
     ) -> Result<usize> {
-        let next = column + self.columns[column].parts;
-        let longest = match value {
-            Value::Number(bytes) => bytes.len(),
-            Value::Array { data, .. } if !self.columns[column].has_extents() => data.len(),
-            _ => 0,
-        };
-        for column in &mut self.columns[column..next] {
-            memory::reserve(&mut column.pending, longest.max(EXTENT_LEN))?;
+        let encoders: Vec<_> =
+            self.fields.iter().map(|field| field.encoder().and_then(FieldEncoder::encoder)).collect();
+        let compressed: Vec<usize> = (0..columns.len()).filter(|&i| encoders[i].is_some()).collect();
+        if compressed.is_empty() {
+            return Ok(if self.is_sampling() { rows.start + 1 } else { rows.end });
         }
-        let main = &mut self.columns[column];
-        match *value {
-            Value::Int(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
-            Value::Float(value) => main.pending.extend_from_slice(&value.to_le_bytes()),
-            Value::Number(bytes) => main.pending.extend_from_slice(bytes),
-            Value::Str(text) => self.append_packed(column, text.as_bytes())?,
-            Value::Array { data, .. } if !main.has_extents() => main.pending.extend_from_slice(data),
-            Value::Array { data, shape } => {
-                self.append_packed(column, data)?;
-                self.append_dims(column, shape);
+        let (mut fields, mut values, mut bytes, mut end) = (Vec::new(), Vec::new(), 0, rows.start);
+        while end < rows.end && bytes < AHEAD_BYTES && values.len() < AHEAD {
+            for &i in &compressed {
+                let value = columns[i].value(end, blocks[i]).payload();
+                if let (Some(encoder), Some(value)) = (encoders[i], value) {
+                    bytes += value.len();
+                    fields.push(i);
+                    values.push((encoder, value));
+                }
             }
-            Value::Bytes(data) | Value::List(data) => self.append_packed(column, data)?,
-            Value::Image { data, .. } if main.packing.is_some() => self.append_packed(column, data)?,
-            Value::Image { data, side, crc, .. } => self.append_image(column, data, side, crc)?,
+            end += 1;
         }
-        // A field of bytes also takes images, but has no columns for their sizes.
-        if let (Value::Bytes(_) | Value::Image { .. }, true) = (value, next > column + 1) {
-            self.columns[column + 1].pending.extend_from_slice(&width.to_le_bytes());
-            self.columns[column + 2].pending.extend_from_slice(&height.to_le_bytes());
-        }
-        Ok(next)
-    }
-
-    /// Whether the gathered texts must be written.
-    pub(crate) fn heap_is_full(&self) -> bool {
-        self.heap.len() >= HEAP
-    }
-
-    /// Appends the variable dimensions of an array, if its byte length does not determine them.
-    fn append_dims(&mut self, column: usize, shape: &[u64]) {
-        if self.columns[column].parts == 1 {
-            return;
-        }
-        let columns = &mut self.columns[column..];
-        let mut part = 0;
-        for (dim, fixed) in shape.iter().zip(columns[0].shape.clone().iter()) {
-            if fixed.is_none() {
-                part += 1;
-                columns[part].pending.extend_from_slice(&dim.to_le_bytes());
+        if values.len() > 1 && bytes >= WORTH_IT {
+            let ready = compress_ahead(&values, control)?;
+            for (i, ready) in fields.into_iter().zip(ready) {
+                if let Some(encoder) = self.fields[i].encoder_mut() {
+                    encoder.put_ready(ready);
+                }
             }
         }
+        Ok(end)
     }
 
-    fn append_image(&mut self, column: usize, data: &[u8], side: &[u8], crc: u32) -> Result<()> {
-        self.pad(self.columns[column].alignment)?;
-        let (offset, stored) = (self.position(), (data.len() + side.len()) as u64);
-        let extent = Extent { offset, stored, raw: data.len() as u64, crc, ..Extent::default() };
-        self.put(data)?;
-        self.put(side)?;
-        self.columns[column].pending.extend(extent.encode());
-        Ok(())
+    fn blocks(&self, columns: &[Column<'_>]) -> Vec<Block> {
+        let fields = self.schema().fields().iter().zip(columns);
+        fields.map(|(field, column)| column.block(&field.kind)).collect()
     }
 
-    /// Writes the gathered texts together and updates their extents.
-    pub(crate) fn flush_heap(&mut self) -> Result<()> {
-        let (at, heap) = (self.position(), mem::take(&mut self.heap));
-        self.put(&heap)?;
-        for column in self.columns.iter_mut().filter(|c| c.is_heaped()) {
-            column.place_texts(at);
+    /// Checks every value before any is written. Returns for each column the sizes of its images,
+    /// if it has any.
+    fn check_columns(&self, columns: &[Column<'_>], count: usize) -> Result<Vec<Vec<(u32, u32)>>> {
+        let fields = self.schema().fields();
+        if columns.len() != fields.len() {
+            return Err(Error::Schema(format!("{} columns for {} fields", columns.len(), fields.len())));
         }
-        Ok(())
-    }
-
-    /// The offset of the next byte in the file.
-    pub(crate) fn position(&self) -> u64 {
-        self.buffer_at + self.buffer.len() as u64
-    }
-
-    /// Appends zeros up to a multiple of `to`.
-    pub(crate) fn pad(&mut self, to: u64) -> Result<()> {
-        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
-        let at = self.position();
-        let padded = align(at, to).ok_or_else(|| Error::io(&self.path, io::ErrorKind::FileTooLarge.into()))?;
-        self.put(&ZEROS[..(padded - at) as usize])
-    }
-
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() >= DIRECT {
-            self.flush()?;
-            self.write_at(bytes, self.buffer_at)?;
-            self.buffer_at += bytes.len() as u64;
-        } else {
-            if self.buffer.len() + bytes.len() > BUFFER {
-                self.flush()?;
-            }
-            self.buffer.extend_from_slice(bytes);
+        let mut sizes = Vec::with_capacity(columns.len());
+        for (field, column) in fields.iter().zip(columns) {
+            let bad = |i: usize, detail| self.bad_value(self.records + i as u64, &field.name, detail);
+            sizes.push(match column {
+                Column::Block { data, shape } => {
+                    let checked = check_block(&field.kind, data, shape, count);
+                    checked.map_err(|(i, detail)| bad(i, detail))?;
+                    Vec::new()
+                }
+                Column::Values(values) if values.len() != count => {
+                    return Err(bad(0, format!("{} values for {count} records", values.len())));
+                }
+                Column::Values(values) => {
+                    let check = |(i, value)| check_value(&field.kind, value).map_err(|detail| bad(i, detail));
+                    let checked = values.iter().enumerate().map(check);
+                    if field.kind == FieldType::Image {
+                        checked.collect::<Result<_>>()?
+                    } else {
+                        checked.into_iter().try_for_each(|size| size.map(drop))?;
+                        Vec::new()
+                    }
+                }
+            });
         }
-        Ok(())
-    }
-
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        if !self.buffer.is_empty() {
-            let buffer = mem::take(&mut self.buffer);
-            let written = self.write_at(&buffer, self.buffer_at);
-            self.buffer_at += buffer.len() as u64;
-            self.buffer = buffer;
-            self.buffer.clear();
-            written?;
-        }
-        let behind = self.buffer_at - self.writeback_at;
-        if behind >= WRITEBACK {
-            self.storage()?.start_writeback(self.writeback_at, behind);
-            self.writeback_at = self.buffer_at;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn storage(&self) -> Result<&dyn Storage> {
-        self.storage.as_deref().ok_or_else(|| Error::WriterClosed { path: self.path.clone() })
-    }
-
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.storage()?.write_at(bytes, offset).map_err(|e| Error::io(&self.path, e))
-    }
-
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.storage()?.sync().map_err(|e| Error::io(&self.path, e))
+        Ok(sizes)
     }
 }

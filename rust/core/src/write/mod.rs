@@ -2,12 +2,13 @@
 //! `parallel`, and `image` for sizes.
 
 pub(crate) mod add_field;
-pub(crate) mod append;
+mod append;
 pub(crate) mod column;
-pub(crate) mod commit;
+mod commit;
 pub(crate) mod compress;
-pub(crate) mod extend;
-pub(crate) mod open;
+mod field;
+mod open;
+pub(crate) mod output;
 pub(crate) mod tally;
 pub(crate) mod value;
 pub(crate) mod writer;

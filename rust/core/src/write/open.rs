@@ -3,7 +3,6 @@
 
 use crate::sys::files;
 use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -21,8 +20,9 @@ use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
 use crate::format::metadata::Document;
 use crate::format::schema::Schema;
 use crate::sys;
-use crate::write::append::BUFFER;
-use crate::write::column::ColumnBuffer;
+use crate::write::compress::FieldEncoder;
+use crate::write::field::FieldWriter;
+use crate::write::output::Output;
 use crate::write::tally::Tally;
 use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
 
@@ -169,17 +169,10 @@ impl Writer {
             log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: their writer was stopped", footer.commit);
         }
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
-        let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
-        for chunk in chunks {
-            by_column.entry((chunk.field, chunk.part)).or_default().push(chunk);
-        }
-        for column in &mut writer.columns {
-            column.chunks = by_column.remove(&column.key()).unwrap_or_default();
-        }
+        writer.adopt_columns(chunks, footer.records);
         writer.load_dictionaries(footer.offset)?;
         writer.footer = Some(footer);
         writer.metadata = footer.metadata;
-        writer.records = footer.records;
         writer.document_changed = false;
         if let Some(complete) = options.complete {
             writer.set_complete(complete);
@@ -196,25 +189,20 @@ impl Writer {
         at: u64,
     ) -> Self {
         Self {
-            path: path.to_owned(),
             temporary: None,
             replaced: None,
             identity: None,
-            storage: Some(storage),
+            output: Output::new(path, storage, at),
             process: std::process::id(),
             fd: None,
             id,
-            columns: ColumnBuffer::for_schema(&document.schema),
+            fields: document.schema.fields().iter().map(FieldWriter::new).collect(),
             document,
             document_changed: true,
-            fillings: Vec::new(),
+            new_fields: Vec::new(),
             metadata: CheckedRange::default(),
-            heap: Vec::new(),
             footer: None,
             records: 0,
-            buffer: Vec::with_capacity(BUFFER),
-            buffer_at: at,
-            writeback_at: at,
             commit_start: at,
             session_start: at,
             commit_bytes: options.commit_bytes.max(1),
@@ -226,6 +214,20 @@ impl Writer {
         }
     }
 
+    /// Prepares the dictionaries of the fields when appending to a file. `limit` is the offset of
+    /// its footer.
+    fn load_dictionaries(&mut self, limit: u64) -> Result<()> {
+        for (row, field) in self.document.schema.fields().iter().zip(&mut self.fields) {
+            let Some(compression) = &row.compression else { continue };
+            let Some(range) = compression.dictionaries.last() else { continue };
+            let path = self.output.path();
+            let bytes = range.read(path, &row.name, limit, |bytes, at| self.output.read_at(bytes, at))?;
+            let encoder = FieldEncoder::with_dictionary(compression, &bytes);
+            field.set_encoder(encoder.map_err(|detail| range.corrupt(path, &row.name, detail))?);
+        }
+        Ok(())
+    }
+
     /// Commits durably and releases the lock. Closing twice is allowed.
     ///
     /// # Errors
@@ -233,11 +235,11 @@ impl Writer {
     /// records. The rest is then committed, unless the file was to replace another. The lock is
     /// released in every case.
     pub fn close(&mut self) -> Result<()> {
-        if self.storage.is_none() && self.failed.is_none() {
+        if self.output.storage().is_err() && self.failed.is_none() {
             return Ok(());
         }
         let closed = self.check_usable().and_then(|()| {
-            let filled = self.end_fillings();
+            let filled = self.end_new_fields();
             if filled.is_err() && (self.failed.is_some() || self.temporary.is_some()) {
                 return filled;
             }
@@ -260,13 +262,13 @@ impl Writer {
     pub fn finish(&mut self) -> Result<()> {
         self.check_usable()?;
         let committed = self.commit_durably();
-        self.buffer = Vec::new();
+        self.output.free();
         self.guard(committed)
     }
 
     fn commit_durably(&mut self) -> Result<()> {
         self.commit_changes(true)?;
-        self.sync()
+        self.output.sync()
     }
 
     fn commit_and_take_place(&mut self) -> Result<()> {
@@ -274,29 +276,29 @@ impl Writer {
         if let Some(temporary) = self.temporary.take() {
             // If this fails, the complete file stays under its temporary name, so hours of work are
             // not lost.
-            let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(&self.path));
-            replaced.and_then(|()| std::fs::rename(&temporary, &self.path)).map_err(|source| {
-                let path = self.path.clone();
+            let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(self.path()));
+            replaced.and_then(|()| std::fs::rename(&temporary, self.path())).map_err(|source| {
+                let path = self.path().to_owned();
                 Error::Replace { path, finished: temporary, source }
             })?;
-            sys::sync_parent(&self.path).map_err(|e| Error::io(&self.path, e))?;
-            log::info!(target: LOG, "{}: the file of before was replaced", self.path.display());
+            sys::sync_parent(self.path()).map_err(|e| self.output.error(e))?;
+            log::info!(target: LOG, "{}: the file of before was replaced", self.path().display());
         }
         Ok(())
     }
 
     /// Drops the uncommitted records and releases the lock. Removes a file without any commit.
     pub fn abort(&mut self) {
-        if self.storage.is_some() && self.process == std::process::id() && self.fd.is_some() {
+        if self.output.storage().is_ok() && self.process == std::process::id() && self.fd.is_some() {
             if let Some(temporary) = &self.temporary {
                 self.remove(temporary);
             } else if let (Some(footer), false) = (self.footer, self.under_way) {
                 // The next writer would remove the tail, but until then it would keep a full disk
                 // full. Keep it if a footer was written that may not be durable: a reader may have
                 // opened it since.
-                let _ = self.storage.as_ref().map(|s| s.set_len(footer.end()));
+                let _ = self.output.storage().map(|storage| storage.set_len(footer.end()));
             } else if self.footer.is_none() {
-                self.remove(&self.path);
+                self.remove(self.path());
             }
         }
         self.release();
@@ -306,7 +308,7 @@ impl Writer {
     pub(crate) fn discard(&mut self) {
         let committed = self.temporary.is_none() && self.footer.is_some() && !self.under_way;
         if committed && self.process == std::process::id() && self.fd.is_some() {
-            self.remove(&self.path);
+            self.remove(self.path());
         }
         self.abort();
     }
@@ -319,7 +321,7 @@ impl Writer {
     }
 
     fn release(&mut self) {
-        if let Some(storage) = self.storage.take() {
+        if let Some(storage) = self.output.release() {
             if self.process == std::process::id() {
                 if let Some(fd) = self.fd.take() {
                     sys::forget_fd(fd);
@@ -334,7 +336,6 @@ impl Writer {
             }
         }
         self.replaced = None;
-        self.buffer = Vec::new();
     }
 }
 

@@ -52,7 +52,7 @@ pub enum Value<'a> {
 ///
 /// # Errors
 /// The value does not fit the type of its field; the error is text.
-pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
+pub(super) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::Result<(u32, u32), String> {
     match (kind, value) {
         (FieldType::Bytes, Value::Bytes(_) | Value::Image { side: [], .. })
         | (FieldType::String | FieldType::Json, Value::Str(_))
@@ -73,7 +73,7 @@ pub(crate) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::R
     }
 }
 
-pub(crate) fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
+pub(super) fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<(), String> {
     if bytes.len() != dtype.size() {
         return Err(format!("{} bytes, where {dtype} has {}", bytes.len(), dtype.size()));
     }
@@ -83,7 +83,7 @@ pub(crate) fn check_number(dtype: DType, bytes: &[u8]) -> std::result::Result<()
     Ok(())
 }
 
-pub(crate) fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
+pub(super) fn check_array(array: &ArrayType, data: &[u8], shape: &[u64]) -> std::result::Result<(), String> {
     match array.nbytes_of(shape) {
         None => Err(format!("an array of shape {}, where the field is {array}", shape_text(shape))),
         Some(bytes) if bytes != data.len() as u64 => {
@@ -107,23 +107,70 @@ pub enum Column<'a> {
     Values(Vec<Value<'a>>),
 }
 
-/// The bytes of one value of a block; 0 if the field has no values of that shape.
-pub(crate) fn block_value(kind: &FieldType, shape: &[u64]) -> usize {
-    match kind {
-        FieldType::Scalar(dtype) => dtype.size(),
-        FieldType::Array(array) => array.nbytes_of(shape).unwrap_or_default() as usize,
-        _ => 0,
+impl<'a> Value<'a> {
+    /// The bytes to compress in a compressed field.
+    pub(super) fn payload(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Bytes(data) | Self::List(data) | Self::Array { data, .. } | Self::Image { data, .. } => Some(data),
+            Self::Str(text) => Some(text.as_bytes()),
+            _ => None,
+        }
     }
 }
 
-/// Checks a block of values of `bytes` bytes each. An error has the position of its record.
-pub(crate) fn check_block(
+/// How the values of one column lie in its block, if it is one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    /// The bytes of one value.
+    bytes: usize,
+    /// Whether values are numbers, not arrays.
+    scalar: bool,
+}
+
+impl Block {
+    pub(super) fn new(kind: &FieldType, shape: &[u64]) -> Self {
+        match kind {
+            FieldType::Scalar(dtype) => Self { bytes: dtype.size(), scalar: true },
+            FieldType::Array(array) => {
+                Self { bytes: array.nbytes_of(shape).unwrap_or_default() as usize, scalar: false }
+            }
+            _ => Self { bytes: 0, scalar: false },
+        }
+    }
+
+    /// One value of a block.
+    pub(super) fn value<'a>(self, i: usize, data: &'a [u8], shape: &'a [u64]) -> Value<'a> {
+        let data = &data[i * self.bytes..(i + 1) * self.bytes];
+        if self.scalar { Value::Number(data) } else { Value::Array { data, shape } }
+    }
+}
+
+impl Column<'_> {
+    /// How its values lie, if they are those of a field of type `kind`.
+    pub(super) fn block(&self, kind: &FieldType) -> Block {
+        match self {
+            Self::Block { shape, .. } => Block::new(kind, shape),
+            Self::Values(_) => Block { bytes: 0, scalar: false },
+        }
+    }
+
+    /// The value of one record.
+    pub(super) fn value(&self, i: usize, block: Block) -> Value<'_> {
+        match self {
+            Self::Block { data, shape } => block.value(i, data, shape),
+            Self::Values(values) => values[i],
+        }
+    }
+}
+
+/// Checks a block of `count` values. An error has the position of its record.
+pub(super) fn check_block(
     kind: &FieldType,
     data: &[u8],
     shape: &[u64],
-    bytes: usize,
     count: usize,
 ) -> std::result::Result<(), (usize, String)> {
+    let Block { bytes, .. } = Block::new(kind, shape);
     let fits = match kind {
         FieldType::Scalar(_) => shape.is_empty(),
         FieldType::Array(array) => array.nbytes_of(shape).is_some(),

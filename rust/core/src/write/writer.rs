@@ -2,8 +2,7 @@
 //! docs/format.md, section 7.
 
 use crate::sys::files;
-use crate::write::value::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -13,28 +12,21 @@ use serde_json::{Map, Value as Json};
 use crate::error::recovery::{Obstacle, Safe};
 use crate::error::{Error, Result};
 use crate::file::lock;
-use crate::file::storage::Storage;
+use crate::format::chunk::Chunk;
+use crate::format::compression::Compression;
+use crate::format::dictionary::DictionaryRange;
 use crate::format::layout::{CheckedRange, FileId, Footer};
 use crate::format::metadata::Document;
-use crate::format::schema::Schema;
+use crate::format::schema::{Field, Schema};
 use crate::limits::check_metadata;
-use crate::write::add_field::Filling;
-use crate::write::column::ColumnBuffer;
+use crate::write::add_field::NewFieldWriter;
+use crate::write::compress::Packed;
+use crate::write::field::{FieldWriter, put_dictionary};
+use crate::write::output::Output;
 use crate::write::tally::Tally;
 
 /// The log target of a writer in every file of this folder: docs/logging.md.
 pub(crate) const LOG: &str = "fastrecord_core::writer";
-
-impl<'a> Value<'a> {
-    /// The bytes to compress in a compressed field.
-    pub(crate) fn packed(&self) -> Option<&'a [u8]> {
-        match *self {
-            Self::Bytes(data) | Self::List(data) | Self::Array { data, .. } | Self::Image { data, .. } => Some(data),
-            Self::Str(text) => Some(text.as_bytes()),
-            _ => None,
-        }
-    }
-}
 
 /// How to treat an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,51 +69,45 @@ pub(crate) struct Failed {
 /// [`Writer::abort`].
 #[derive(Debug)]
 pub struct Writer {
-    pub(crate) path: PathBuf,
     /// The temporary name of the file until close.
-    pub(crate) temporary: Option<PathBuf>,
+    pub(super) temporary: Option<PathBuf>,
     /// The file to be replaced at close; its lock keeps appenders out.
-    pub(crate) replaced: Option<lock::Lock>,
+    pub(super) replaced: Option<lock::Lock>,
     /// The identity of the file that this writer created or opened. The path may name another file
     /// by now.
-    pub(crate) identity: Option<files::Identity>,
-    pub(crate) storage: Option<Box<dyn Storage>>,
-    pub(crate) process: u32,
-    pub(crate) fd: Option<RawFd>,
-    pub(crate) id: FileId,
-    pub(crate) document: Document,
-    pub(crate) document_changed: bool,
-    pub(crate) metadata: CheckedRange,
-    /// The columns of the schema's fields, then of the fields that are being added.
-    pub(crate) columns: Vec<ColumnBuffer>,
+    pub(super) identity: Option<files::Identity>,
+    pub(super) output: Output,
+    pub(super) process: u32,
+    pub(super) fd: Option<RawFd>,
+    pub(super) id: FileId,
+    pub(super) document: Document,
+    pub(super) document_changed: bool,
+    pub(super) metadata: CheckedRange,
+    /// One for each field of the schema, in order.
+    pub(super) fields: Vec<FieldWriter>,
     /// Fields that are being added.
-    pub(crate) fillings: Vec<Filling>,
-    pub(crate) heap: Vec<u8>,
-    pub(crate) footer: Option<Footer>,
-    pub(crate) records: u64,
-    pub(crate) buffer: Vec<u8>,
-    /// The offset of the buffer in the file.
-    pub(crate) buffer_at: u64,
-    pub(crate) writeback_at: u64,
-    pub(crate) commit_start: u64,
-    pub(crate) session_start: u64,
-    pub(crate) commit_bytes: u64,
-    pub(crate) failed: Option<Failed>,
+    pub(super) new_fields: Vec<NewFieldWriter>,
+    pub(super) footer: Option<Footer>,
+    pub(super) records: u64,
+    pub(super) commit_start: u64,
+    pub(super) session_start: u64,
+    pub(super) commit_bytes: u64,
+    pub(super) failed: Option<Failed>,
     /// Whether a footer was written that may not be durable.
-    pub(crate) under_way: bool,
+    pub(super) under_way: bool,
     /// Counts of the images appended from files.
     pub(crate) tally: Tally,
     /// The formats of appended images that this build does not decode, with the number of images of
     /// each.
     pub(crate) foreign: BTreeMap<String, u64>,
     /// Scratch memory for compressing.
-    pub(crate) scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
 }
 
 impl Writer {
     /// The file that is being written.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.output.path()
     }
 
     /// The fields of every record.
@@ -146,7 +132,7 @@ impl Writer {
             return None;
         }
         let committed = if self.temporary.is_some() { 0 } else { self.committed() };
-        let saved = self.temporary.is_none() && !self.document_changed && self.fillings.is_empty();
+        let saved = self.temporary.is_none() && !self.document_changed && self.new_fields.is_empty();
         (!saved || self.records > committed).then_some(self.records - committed)
     }
 
@@ -157,7 +143,7 @@ impl Writer {
 
     /// Bytes that this writer has appended.
     pub fn bytes_written(&self) -> u64 {
-        self.position() - self.session_start
+        self.output.position() - self.session_start
     }
 
     /// Counts of the images that [`Writer::append_files`] has appended.
@@ -183,7 +169,7 @@ impl Writer {
     /// The old ones stay, and the writer can continue.
     pub fn set_metadata(&mut self, user: Map<String, Json>) -> Result<()> {
         let before = mem::replace(&mut self.document.user, user);
-        if let Err(error) = check_metadata(&self.path, self.document.encoded_len()) {
+        if let Err(error) = check_metadata(self.path(), self.document.encoded_len()) {
             self.document.user = before;
             return Err(error);
         }
@@ -202,15 +188,78 @@ impl Writer {
         self.document.complete = complete;
     }
 
+    /// How each compressed field's values are stored, in schema order, with the bytes that this
+    /// writer has appended.
+    pub fn compression(&self) -> Vec<Packed> {
+        let fields = self.schema().fields().iter().zip(&self.fields);
+        let all = fields.chain(self.new_fields.iter().map(NewFieldWriter::parts));
+        all.filter_map(|(row, field)| Some(field.encoder()?.report(&row.name))).collect()
+    }
+
+    /// The fields of the schema and those that are being added.
+    pub(super) fn all_fields(&self) -> impl Iterator<Item = &FieldWriter> {
+        self.fields.iter().chain(self.new_fields.iter().map(|new| new.parts().1))
+    }
+
+    pub(super) fn all_fields_mut(&mut self) -> impl Iterator<Item = &mut FieldWriter> {
+        self.fields.iter_mut().chain(self.new_fields.iter_mut().map(NewFieldWriter::writer_mut))
+    }
+
+    /// The end of the file, for a caller that writes payloads and columns by itself. It passes every
+    /// error to [`Writer::guard`], and the columns to [`Writer::adopt_columns`].
+    pub(crate) fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// Takes over columns of `records` records, whose chunks are in the file already. No record can
+    /// be appended afterwards.
+    pub(crate) fn adopt_columns(&mut self, chunks: impl IntoIterator<Item = Chunk>, records: u64) {
+        let mut by_column: HashMap<_, Vec<_>> = HashMap::new();
+        for chunk in chunks {
+            by_column.entry((chunk.field, chunk.part)).or_default().push(chunk);
+        }
+        self.fields.iter_mut().for_each(|field| field.adopt(&mut by_column));
+        self.records = records;
+    }
+
+    /// Takes over a dictionary that payloads of another file use, unless this file already has it.
+    ///
+    /// `mine` is the position of this file's field. `given` is the compression of the other file's
+    /// field. `read` reads the dictionary; its argument is the field's name.
+    ///
+    /// # Errors
+    /// Damage, failed writes, and two dictionaries with the same id.
+    pub(crate) fn adopt_dictionary(
+        &mut self,
+        mine: usize,
+        given: &Compression,
+        range: &DictionaryRange,
+        source: &Path,
+        read: impl FnOnce(&str) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        let Field { name, compression, .. } = &mut self.document.schema.fields_mut()[mine];
+        let compression = compression.get_or_insert_with(|| given.with_dictionaries(&[]));
+        if let Some(known) = compression.dictionaries.iter().find(|known| known.id == range.id) {
+            if (known.length, known.crc) == (range.length, range.crc) {
+                return Ok(());
+            }
+            let (path, id) = (source.display(), range.id);
+            return Err(Error::Schema(format!("{path}: field {name}: another dictionary already has the id {id}")));
+        }
+        compression.dictionaries.push(put_dictionary(&mut self.output, &read(name)?)?);
+        self.document_changed = true;
+        Ok(())
+    }
+
     pub(crate) fn check_usable(&self) -> Result<()> {
-        let path = || self.path.clone();
+        let path = || self.path().to_owned();
         if self.process != std::process::id() {
             return Err(Error::WrongProcess { path: path(), owner: self.process, here: std::process::id() });
         }
         if let Some(Failed { cause, safe }) = &self.failed {
             return Err(Error::WriterFailed { path: path(), cause: cause.clone(), safe: *safe });
         }
-        if self.storage.is_none() { Err(Error::WriterClosed { path: path() }) } else { Ok(()) }
+        self.output.storage().map(drop)
     }
 
     /// Remembers a failed write: later writes would leave holes. The error reports what survived.
@@ -218,14 +267,14 @@ impl Writer {
         result.map_err(|error| {
             let cause = error.to_string();
             let (error, safe) = match error {
-                Error::Io { path, source } if path == self.path => {
+                Error::Io { path, source } if path == self.path() => {
                     let safe = self.safe(Obstacle::of(&source));
                     (Error::WriteFailed { path, source, safe }, safe)
                 }
                 error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
                 error => (error, self.safe(Obstacle::Other)),
             };
-            log::error!(target: "fastrecord_core::writer", "{}: the writer goes no further: {}", self.path.display(), error.coded());
+            log::error!(target: "fastrecord_core::writer", "{}: the writer goes no further: {}", self.path().display(), error.coded());
             self.failed.get_or_insert(Failed { cause, safe });
             error
         })
