@@ -7,7 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Nth, Rng, folder, never, open, options, png};
-use fastrecord_core::{DType, Depth, Error, FieldType, Mode, OnError, Schema, Value, Verify, Writer, verify};
+use fastrecord_core::{
+    Control, DType, Depth, Error, FieldType, FileInput, Mode, OnError, Result, Schema, Tally, Value, Verify, Writer,
+    verify,
+};
 
 /// More files than may wait in memory; most are small.
 fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
@@ -36,6 +39,19 @@ fn label(file: usize) -> Vec<Value<'static>> {
     vec![Value::Int(number_of(file))]
 }
 
+fn append_files(
+    writer: &mut Writer,
+    paths: &[PathBuf],
+    on_error: OnError,
+    values: impl Fn(usize) -> Vec<Value<'static>>,
+    control: &dyn Control,
+) -> Result<Vec<(usize, String)>> {
+    let (before, mut tally) = (writer.len(), Tally::default());
+    let skipped = FileInput { field: 0, paths, on_error, recode: None }.append_to(writer, &mut tally, values, control);
+    assert_eq!((tally.images, tally.kept), (writer.len() - before, writer.len() - before));
+    skipped
+}
+
 /// Asserts that a file holds these files, in this order.
 fn assert_holds(path: &Path, files: &[(usize, &[u8])]) {
     let reader = open(path);
@@ -59,7 +75,7 @@ fn files_are_appended_in_order_and_what_cannot_be_read_is_left_out_and_named() {
     fs::write(&paths[200], b"no image").unwrap();
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
-    let skipped = writer.append_files(0, &paths, OnError::Skip, None, label, &never).unwrap();
+    let skipped = append_files(&mut writer, &paths, OnError::Skip, label, &never).unwrap();
     writer.close().unwrap();
     let numbers: Vec<usize> = skipped.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [123, 200]);
@@ -76,7 +92,7 @@ fn the_first_bad_file_ends_it_and_all_before_it_is_there() {
     (paths[60], paths[61]) = (folder.path().join("first.png"), folder.path().join("second.png"));
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
-    let error = writer.append_files(0, &paths, OnError::Raise, None, label, &never).unwrap_err();
+    let error = append_files(&mut writer, &paths, OnError::Raise, label, &never).unwrap_err();
     assert!(matches!(&error, Error::Io { path, .. } if path.ends_with("first.png")), "{error}");
     writer.close().unwrap();
     assert_holds(&out, &files[..60].iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
@@ -90,10 +106,10 @@ fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
     let out = folder.path().join("x.frec");
     let mut writer = writer(&out);
     // The writer asks whenever it has to wait, and regularly in between.
-    let outcome = writer.append_files(0, &paths, OnError::Raise, None, label, &|| true);
+    let outcome = append_files(&mut writer, &paths, OnError::Raise, label, &|| true);
     assert!(matches!(outcome, Ok(_) | Err(Error::Interrupted)), "{outcome:?}");
     let done = writer.len() as usize;
-    let more = writer.append_files(0, &paths[done..], OnError::Raise, None, |number| label(done + number), &never);
+    let more = append_files(&mut writer, &paths[done..], OnError::Raise, |number| label(done + number), &never);
     assert_eq!(more.unwrap(), []);
     writer.close().unwrap();
     assert_holds(&out, &files.iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());

@@ -95,7 +95,7 @@ mod _core {
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        crate::logging::at_exit(crate::write::unclosed::warn_of_all);
+        crate::logging::at_exit(crate::write::state::warn_of_all);
         crate::error::add_code(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -1,4 +1,4 @@
-//! `Writer::append_files`: several threads read ahead, check and recode files, while the calling
+//! `FileInput`: files to append. Several threads read ahead, check and recode files, while the calling
 //! thread appends them in order.
 
 use std::fs::OpenOptions;
@@ -13,10 +13,12 @@ use std::time::Instant;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
+use crate::format::field_type::FieldType;
 use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
-use crate::pack::recode::{Recode, Recoded, count};
+use crate::pack::recode::{Recode, Recoded};
+use crate::pack::tally::Tally;
 use crate::parallel::ordered::OrderedQueue;
 use crate::parallel::pool;
 use crate::parallel::sync::{SLICE, lock, wait};
@@ -126,28 +128,38 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-impl Writer {
-    /// Appends a record for each file, in order. `field` is the position of the image or bytes
-    /// field for the file's bytes.
+/// Files to append, one record for each, in order.
+#[derive(Debug, Clone, Copy)]
+pub struct FileInput<'a> {
+    /// The position of the image or bytes field that takes the bytes of the files.
+    pub field: usize,
+    /// The files.
+    pub paths: &'a [PathBuf],
+    /// What to do with a file that cannot be appended.
+    pub on_error: OnError,
+    /// How images are stored; unchanged by default.
+    pub recode: Option<&'a Recode>,
+}
+
+impl FileInput<'_> {
+    /// Appends the files and counts their images. Returns the skipped files, with reasons.
     ///
-    /// `values(i)` returns the values of the other fields, in schema order, without the one for
-    /// `field`. With `recode`, images are stored as it specifies, and [`Writer::tally`] counts the
-    /// results. Returns the skipped files, with reasons.
+    /// `values(i)` returns the values of the other fields for file `i`, in schema order.
     ///
     /// # Errors
     /// With [`OnError::Raise`], the first bad file. Failed writes; interrupts, between two records;
-    /// contradictory settings of `recode`, or `recode` for a bytes field.
-    pub fn append_files<'v>(
-        &mut self,
-        field: usize,
-        paths: &[PathBuf],
-        on_error: OnError,
-        recode: Option<&Recode>,
+    /// contradictory settings of `recode`, or `recode` for a bytes field. Files before the error
+    /// are appended and counted.
+    pub fn append_to<'v>(
+        &self,
+        writer: &mut Writer,
+        tally: &mut Tally,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
     ) -> Result<Vec<(usize, String)>> {
-        self.check_usable()?;
-        let is_image = self.columns_are_image(field)?;
+        let Self { field, paths, on_error, recode } = *self;
+        writer.check_usable()?;
+        let is_image = takes_images(writer, field)?;
         if let Some(recode) = recode {
             recode.check().map_err(Error::Schema)?;
             if !is_image {
@@ -180,7 +192,7 @@ impl Writer {
                 let builder = thread::Builder::new().name(format!("fastrecord-read-{number}"));
                 if let Err(error) = builder.spawn_scoped(scope, serve) {
                     if number == 0 {
-                        return Err(Error::io(self.path(), error));
+                        return Err(Error::io(writer.path(), error));
                     }
                     break;
                 }
@@ -197,13 +209,10 @@ impl Writer {
                         None => Value::Image { data: &loaded.data, side: &[], size: loaded.size, crc },
                     };
                     record.insert(field, value);
-                    let appended = self.append(&record);
+                    let appended = writer.append(&record);
                     drop(record);
                     if is_image && appended.is_ok() {
-                        count(&mut self.tally, loaded.data.len(), loaded.recoded.as_ref());
-                        if let Some(kind) = loaded.foreign {
-                            *self.foreign.entry(kind).or_default() += 1;
-                        }
+                        tally.count(loaded.data.len(), loaded.recoded.as_ref(), loaded.foreign);
                     }
                     buffers.give_back(loaded.data);
                     appended
@@ -226,14 +235,14 @@ impl Writer {
             Ok(skipped)
         })
     }
+}
 
-    fn columns_are_image(&self, field: usize) -> Result<bool> {
-        use crate::format::field_type::FieldType::{Bytes, Image};
-        match self.schema().fields().get(field).map(|f| &f.kind) {
-            Some(Image) => Ok(true),
-            Some(Bytes) => Ok(false),
-            _ => Err(Error::Schema("files go into a field of type image or bytes".to_owned())),
-        }
+/// Whether the files are images, from the type of their field.
+fn takes_images(writer: &Writer, field: usize) -> Result<bool> {
+    match writer.schema().fields().get(field).map(|field| &field.kind) {
+        Some(FieldType::Image) => Ok(true),
+        Some(FieldType::Bytes) => Ok(false),
+        _ => Err(Error::Schema("files go into a field of type image or bytes".to_owned())),
     }
 }
 

@@ -3,3 +3,4 @@
 
 pub(crate) mod ingest;
 pub(crate) mod recode;
+pub(crate) mod tally;

@@ -4,10 +4,9 @@
 use crate::error::decode::DecodeError;
 use crate::image::{
     Crop, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit, Subsampling,
-    encode_jpeg, jpeg_info, raw_header, raw_pixels, resized, rewrite,
+    encode_jpeg, jpeg_info, raw_header, resized, rewrite,
 };
 use crate::limits::MAX_JPEG_SIDE;
-use crate::write::tally::Tally;
 
 /// The maximum size of images. Larger images are shrunk in proportion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,25 +195,10 @@ fn exif(orientation: Orientation) -> Vec<u8> {
     segment
 }
 
-/// Counts an appended image whose file had `bytes_in` bytes.
-pub(super) fn count(tally: &mut Tally, bytes_in: usize, recoded: Option<&Recoded>) {
-    tally.images += 1;
-    tally.bytes_in += bytes_in as u64;
-    let Some(Recoded { bytes, side, smaller, .. }) = recoded else {
-        tally.kept += 1;
-        tally.bytes_out += bytes_in as u64;
-        return;
-    };
-    tally.bytes_out += (bytes.len() + side.len()) as u64;
-    tally.smaller += u64::from(*smaller);
-    tally.crop_ready += u64::from(!side.is_empty());
-    tally.raw += u64::from(raw_pixels(bytes).is_some());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Random;
+    use crate::image::{Random, raw_pixels};
 
     fn pixels(width: u32, height: u32, colours: bool) -> Vec<u8> {
         let mut random = Random::new(5, width.into(), height.into());

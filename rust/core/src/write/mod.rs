@@ -9,6 +9,5 @@ pub(crate) mod compress;
 mod field;
 mod open;
 pub(crate) mod output;
-pub(crate) mod tally;
 pub(crate) mod value;
 pub(crate) mod writer;

@@ -2,7 +2,6 @@
 //! the final rename.
 
 use crate::sys::files;
-use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -23,7 +22,6 @@ use crate::sys;
 use crate::write::compress::FieldEncoder;
 use crate::write::field::FieldWriter;
 use crate::write::output::Output;
-use crate::write::tally::Tally;
 use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
 
 impl Writer {
@@ -208,8 +206,6 @@ impl Writer {
             commit_bytes: options.commit_bytes.max(1),
             failed: None,
             under_way: false,
-            tally: Tally::default(),
-            foreign: BTreeMap::new(),
             scratch: Vec::new(),
         }
     }

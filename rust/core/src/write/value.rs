@@ -108,6 +108,11 @@ pub enum Column<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// The bytes that the caller passes.
+    pub fn input_bytes(&self) -> usize {
+        self.payload().map_or(8, <[u8]>::len)
+    }
+
     /// The bytes to compress in a compressed field.
     pub(super) fn payload(&self) -> Option<&'a [u8]> {
         match *self {

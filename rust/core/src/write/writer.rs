@@ -2,7 +2,7 @@
 //! docs/format.md, section 7.
 
 use crate::sys::files;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::mem;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,6 @@ use crate::write::add_field::NewFieldWriter;
 use crate::write::compress::Packed;
 use crate::write::field::{FieldWriter, put_dictionary};
 use crate::write::output::Output;
-use crate::write::tally::Tally;
 
 /// The log target of a writer in every file of this folder: docs/logging.md.
 pub(crate) const LOG: &str = "fastrecord_core::writer";
@@ -95,11 +94,6 @@ pub struct Writer {
     pub(super) failed: Option<Failed>,
     /// Whether a footer was written that may not be durable.
     pub(super) under_way: bool,
-    /// Counts of the images appended from files.
-    pub(crate) tally: Tally,
-    /// The formats of appended images that this build does not decode, with the number of images of
-    /// each.
-    pub(crate) foreign: BTreeMap<String, u64>,
     /// Scratch memory for compressing.
     pub(super) scratch: Vec<u8>,
 }
@@ -144,17 +138,6 @@ impl Writer {
     /// Bytes that this writer has appended.
     pub fn bytes_written(&self) -> u64 {
         self.output.position() - self.session_start
-    }
-
-    /// Counts of the images that [`Writer::append_files`] has appended.
-    pub fn tally(&self) -> Tally {
-        self.tally
-    }
-
-    /// The formats of images that [`Writer::append_files`] has appended and this build does not
-    /// decode, with the number of images of each.
-    pub fn foreign(&self) -> &BTreeMap<String, u64> {
-        &self.foreign
     }
 
     /// The user's own keys and values.

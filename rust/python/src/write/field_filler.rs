@@ -1,5 +1,6 @@
 //! The class `fastrecord.Filler`: values for a new field of existing records.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrecord_core::{Column, Field, NewField, Value};
@@ -7,13 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::indices::bad_value;
-use crate::error::to_py;
-use crate::logging::{delivered, follow};
-use crate::write::input::{HeldColumn, hold, hold_column};
-use crate::write::writer::Writer;
-
-/// Values of fewer bytes are taken without releasing the GIL: switching threads would take longer.
-const QUICK: usize = 32 << 10;
+use crate::write::input::{InputColumn, extract_column, extract_value};
+use crate::write::state::WriterState;
 
 /// Takes the values of a new field, in record order. Created by `Writer.add_field`.
 ///
@@ -22,15 +18,15 @@ const QUICK: usize = 32 << 10;
 /// process is killed.
 #[pyclass(module = "fastrecord", frozen)]
 pub(crate) struct Filler {
-    writer: Py<Writer>,
+    state: Arc<WriterState>,
     new: NewField,
     field: Field,
     filled: AtomicU64,
 }
 
 impl Filler {
-    pub(crate) fn new(writer: Py<Writer>, new: NewField, field: Field) -> Self {
-        Self { writer, new, field, filled: AtomicU64::new(0) }
+    pub(crate) fn new(state: Arc<WriterState>, new: NewField, field: Field) -> Self {
+        Self { state, new, field, filled: AtomicU64::new(0) }
     }
 
     fn next(&self) -> u64 {
@@ -38,36 +34,21 @@ impl Filler {
     }
 
     fn bad_value(&self, py: Python<'_>, ahead: u64, detail: &str) -> PyErr {
-        let writer = self.writer.get().lock(py);
+        let writer = self.state.lock(py);
         writer.map_or_else(|e| e, |w| bad_value(w.path(), self.next() + ahead, &self.field.name, detail))
     }
 
-    fn fill(&self, py: Python<'_>, held: &HeldColumn) -> PyResult<u64> {
-        let (column, count) = (held.column(py), held.len(py));
+    fn fill(&self, py: Python<'_>, values: &InputColumn) -> PyResult<u64> {
+        let (column, count) = (values.column(py), values.len(py));
         let bytes = match &column {
             Column::Block { data, .. } => data.len(),
-            Column::Values(values) => values.iter().map(bytes_of).sum(),
+            Column::Values(values) => values.iter().map(Value::input_bytes).sum(),
         };
-        let mut guard = self.writer.get().lock(py)?;
-        let writer = &mut *guard;
-        let quick = bytes < QUICK && !writer.may_write(bytes);
-        let mut fill = || match &column {
+        self.state.append(py, bytes, |writer| match &column {
             Column::Block { data, shape } => writer.fill_block(self.new, data, shape, count),
             Column::Values(values) => writer.fill(self.new, values),
-        };
-        let filled = if quick { fill() } else { py.detach(fill) };
-        drop(guard);
-        delivered(py, filled.map_err(to_py))?;
+        })?;
         Ok(self.filled.fetch_add(count as u64, Ordering::Relaxed))
-    }
-}
-
-fn bytes_of(value: &Value<'_>) -> usize {
-    match value {
-        Value::Bytes(bytes) => bytes.len(),
-        Value::Array { data, .. } => data.len(),
-        Value::Str(text) => text.len(),
-        _ => 8,
     }
 }
 
@@ -81,8 +62,8 @@ impl Filler {
     ///     OSError: a write failed (a full disk). The file is intact up to its last commit; its
     ///     writer cannot continue.
     fn append(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let held = hold(value, &self.field.kind).map_err(|detail| self.bad_value(py, 0, &detail))?;
-        self.fill(py, &HeldColumn::Values(vec![held]))
+        let value = extract_value(value, &self.field.kind).map_err(|detail| self.bad_value(py, 0, &detail))?;
+        self.fill(py, &InputColumn::Values(vec![value]))
     }
 
     /// Give the next N records their values; return the number of the first.
@@ -93,9 +74,9 @@ impl Filler {
     /// Raises:
     ///     As `append`; nothing of the call was taken.
     fn extend(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let held = hold_column(values, &self.field.kind)?;
-        let held = held.map_err(|(i, detail)| self.bad_value(py, i, &detail))?;
-        self.fill(py, &held)
+        let values = extract_column(values, &self.field.kind)?;
+        let values = values.map_err(|(i, detail)| self.bad_value(py, i, &detail))?;
+        self.fill(py, &values)
     }
 
     /// Commit the field, durably. Closing twice is allowed.
@@ -103,28 +84,18 @@ impl Filler {
     /// Raises:
     ///     SchemaError: some records have no value; reports how many. The field is dropped.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        follow(py)?;
-        let owner = self.writer.get();
-        let mut guard = owner.lock(py)?;
-        let writer = &mut *guard;
-        if writer.filled(self.new).is_err() {
-            return Ok(());
-        }
-        let committed = py.detach(|| writer.commit_field(self.new));
-        owner.note_schema(writer);
-        drop(guard);
-        delivered(py, committed.map(|_| ()).map_err(to_py))
+        self.state.call(py, |writer| match writer.filled(self.new) {
+            Ok(_) => writer.commit_field(self.new).map(drop),
+            Err(_) => Ok(()), // committed or dropped already
+        })
     }
 
     /// Drop the field and its values: the file stays unchanged. Does nothing after a commit.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        let owner = self.writer.get();
-        if owner.is_from_another_process() {
+        if self.state.is_from_another_process() {
             return Ok(()); // a forked child that leaves the block: the file belongs to its parent
         }
-        let mut guard = owner.lock(py)?;
-        let writer = &mut *guard;
-        py.detach(|| writer.drop_new_field(self.new)).map_err(to_py)
+        self.state.call(py, |writer| writer.drop_new_field(self.new))
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -143,7 +114,7 @@ impl Filler {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let writer = self.writer.get().lock(py)?;
+        let writer = self.state.lock(py)?;
         let (path, records) = (writer.path().display(), writer.len());
         Ok(format!("<fastrecord.Filler '{path}': {}, {} of {records} records>", self.field.name, self.next()))
     }

@@ -27,7 +27,7 @@ use crate::convert::buffers::array_bytes;
 use crate::convert::indices::json_text;
 
 /// A value taken from a Python record, kept alive while it is appended.
-pub(crate) enum Held {
+pub(crate) enum InputValue {
     Bytes(Py<PyBytes>),
     Buffer(Vec<u8>),
     Text(String),
@@ -40,7 +40,7 @@ pub(crate) enum Held {
     Array(Py<PyUntypedArray>, Vec<u64>),
 }
 
-impl Held {
+impl InputValue {
     pub(crate) fn value<'a>(&'a self, py: Python<'a>) -> Value<'a> {
         match self {
             Self::Bytes(bytes) => Value::Bytes(bytes.as_bytes(py)),
@@ -56,48 +56,48 @@ impl Held {
 }
 
 /// Takes a value for a field, or returns why it does not fit.
-pub(crate) fn hold(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Held, String> {
+pub(crate) fn extract_value(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<InputValue, String> {
     let py = value.py();
     match kind {
         FieldType::Image | FieldType::Bytes => {
             if let Ok(bytes) = value.cast::<PyBytes>() {
-                return Ok(Held::Bytes(bytes.clone().unbind()));
+                return Ok(InputValue::Bytes(bytes.clone().unbind()));
             }
             let unfit = |e: &PyErr| wrong(value, "a bytes-like object", e);
             let buffer = PyBuffer::<u8>::get(value).map_err(|e| unfit(&e))?;
             let mut bytes = zeros(buffer.len_bytes()).map_err(|_| NO_MEMORY.to_owned())?;
             buffer.copy_to_slice(py, &mut bytes).map_err(|e| unfit(&e))?;
-            Ok(Held::Buffer(bytes))
+            Ok(InputValue::Buffer(bytes))
         }
         FieldType::String => match value.cast::<PyString>() {
             Ok(text) => text
                 .to_str()
-                .map(|t| Held::Text(t.to_owned()))
+                .map(|t| InputValue::Text(t.to_owned()))
                 .map_err(|e| wrong(value, "text that UTF-8 can hold", &e)),
             Err(error) => Err(wrong(value, "a str", &error.into())),
         },
         FieldType::Scalar(dtype) => {
             number_of(value, *dtype).map(|(bytes, length)| match (dtype, bytes.first_chunk()) {
-                (DType::Int64, Some(bytes)) => Held::Int(i64::from_le_bytes(*bytes)),
-                (DType::Float64, Some(bytes)) => Held::Float(f64::from_le_bytes(*bytes)),
-                _ => Held::Number(bytes, length),
+                (DType::Int64, Some(bytes)) => InputValue::Int(i64::from_le_bytes(*bytes)),
+                (DType::Float64, Some(bytes)) => InputValue::Float(f64::from_le_bytes(*bytes)),
+                _ => InputValue::Number(bytes, length),
             })
         }
-        FieldType::Array(array) => hold_array(value, array),
-        FieldType::List(item) => hold_list(value, item).map(Held::List),
-        FieldType::Json => json_text(value).map(Held::Text).map_err(|e| format!("no JSON: {}", e.value(py))),
+        FieldType::Array(array) => extract_array(value, array),
+        FieldType::List(item) => extract_list(value, item).map(InputValue::List),
+        FieldType::Json => json_text(value).map(InputValue::Text).map_err(|e| format!("no JSON: {}", e.value(py))),
         other => Err(format!("a field of type {other} cannot be written")),
     }
 }
 
 /// The values of one field for many records.
-pub(crate) enum HeldColumn {
+pub(crate) enum InputColumn {
     /// Numbers, or arrays of one shape, in one array.
     Block(Py<PyUntypedArray>, Vec<u64>),
-    Values(Vec<Held>),
+    Values(Vec<InputValue>),
 }
 
-impl HeldColumn {
+impl InputColumn {
     /// Returns the number of values.
     pub(crate) fn len(&self, py: Python<'_>) -> usize {
         match self {
@@ -116,7 +116,10 @@ impl HeldColumn {
 
 /// Takes a field's values for many records. The error carries the position of the bad value; 0 if
 /// it is about all of them.
-pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResult<Result<HeldColumn, (u64, String)>> {
+pub(crate) fn extract_column(
+    values: &Bound<'_, PyAny>,
+    kind: &FieldType,
+) -> PyResult<Result<InputColumn, (u64, String)>> {
     let (wanted, scalar) = match kind {
         FieldType::Scalar(dtype) => (Some(ArrayType::scalar(*dtype)), true),
         FieldType::Array(array) => (Some(array.clone()), false),
@@ -125,7 +128,7 @@ pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResu
     if let Some(wanted) = wanted {
         let tensor = values.hasattr("__torch_function__")? && values.hasattr("detach")?;
         if tensor || values.is_instance_of::<PyUntypedArray>() {
-            return Ok(hold_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
+            return Ok(extract_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
         }
     }
     // A str is also a sequence (of characters), and bytes are a sequence of integers.
@@ -139,15 +142,15 @@ pub(crate) fn hold_column(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResu
     };
     let mut held = Vec::with_capacity(values.len().unwrap_or_default());
     for (i, value) in values_of.enumerate() {
-        match hold(&value?, kind) {
+        match extract_value(&value?, kind) {
             Ok(value) => held.push(value),
             Err(detail) => return Ok(Err((i as u64, detail))),
         }
     }
-    Ok(Ok(HeldColumn::Values(held)))
+    Ok(Ok(InputColumn::Values(held)))
 }
 
-fn hold_block(values: &Bound<'_, PyAny>, wanted: &ArrayType, scalar: bool) -> Result<HeldColumn, String> {
+fn extract_block(values: &Bound<'_, PyAny>, wanted: &ArrayType, scalar: bool) -> Result<InputColumn, String> {
     let (array, bfloat) = array_from(values, wanted)?;
     let shape: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
     let Some((_, each)) = shape.split_first().filter(|(_, each)| wanted.nbytes_of(each).is_some()) else {
@@ -156,7 +159,7 @@ fn hold_block(values: &Bound<'_, PyAny>, wanted: &ArrayType, scalar: bool) -> Re
     };
     let array = if scalar { widened(array, wanted.dtype(), bfloat)? } else { array };
     let array = in_c_order(array, wanted.dtype(), bfloat)?;
-    Ok(HeldColumn::Block(array.unbind(), each.to_vec()))
+    Ok(InputColumn::Block(array.unbind(), each.to_vec()))
 }
 
 /// Converts numbers to a type that holds every one of them, with the rules for single numbers.
@@ -182,14 +185,14 @@ fn widened<'py>(
 
 /// Converts to an array of the field's dtype, in native byte order and C order. The core checks its
 /// shape.
-fn hold_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<Held, String> {
+fn extract_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<InputValue, String> {
     let (array, bfloat) = array_from(value, wanted)?;
     let shape: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
     let array = in_c_order(array, wanted.dtype(), bfloat).map_err(|detail| {
         let shape = shape_text(&shape);
         format!("{detail} (an array of shape {shape}, where the field is {wanted})")
     })?;
-    Ok(Held::Array(array.unbind(), shape))
+    Ok(InputValue::Array(array.unbind(), shape))
 }
 
 /// A value that holds no Python object.
@@ -236,14 +239,16 @@ impl FileColumn {
                 bytes.collect::<PyResult<_>>().map(Self::Bytes)
             }
             other => {
-                let owned = |held: Held| match held.value(py) {
+                let owned = |held: InputValue| match held.value(py) {
                     Value::Number(bytes) => Owned::Number(bytes.to_vec()),
                     Value::Array { data, shape } => Owned::Array(data.to_vec(), shape.to_vec()),
                     Value::Str(text) => Owned::Text(text.to_owned()),
                     Value::List(bytes) => Owned::List(bytes.to_vec()),
                     _ => Owned::Number(Vec::new()), // no other type gets here; the core refuses it
                 };
-                let held = values.try_iter()?.map(|item| hold(&item?, other).map_err(PyTypeError::new_err).map(owned));
+                let held = values
+                    .try_iter()?
+                    .map(|item| extract_value(&item?, other).map_err(PyTypeError::new_err).map(owned));
                 held.collect::<PyResult<_>>().map(Self::Others)
             }
         }
@@ -276,7 +281,7 @@ impl FileColumn {
 }
 
 /// Builds the payload of a list, or returns why the value does not fit.
-pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
+pub(crate) fn extract_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Vec<u8>, String> {
     let py = value.py();
     let fail = |error: PyErr| error.value(py).to_string();
     if let FieldType::Scalar(dtype) = kind
@@ -302,9 +307,9 @@ pub(crate) fn hold_list(value: &Bound<'_, PyAny>, kind: &FieldType) -> Result<Ve
         }
         return Ok(encode_numbers(*dtype, &numbers));
     }
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<InputValue> = Vec::new();
     for (i, item) in items.enumerate() {
-        held.push(hold(&item.map_err(fail)?, kind).map_err(|detail| format!("item {i}: {detail}"))?);
+        held.push(extract_value(&item.map_err(fail)?, kind).map_err(|detail| format!("item {i}: {detail}"))?);
     }
     encode_list(kind, &held.iter().map(|held| held.value(py)).collect::<Vec<_>>())
 }

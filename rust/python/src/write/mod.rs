@@ -6,5 +6,5 @@ pub(crate) mod field_filler;
 pub(crate) mod input;
 pub(crate) mod recode;
 pub(crate) mod records;
-pub(crate) mod unclosed;
+pub(crate) mod state;
 pub(crate) mod writer;

@@ -74,8 +74,8 @@ fn markers(names: &str) -> Result<Markers, String> {
 }
 
 /// Builds a dict of the number of images, how they were stored, and their bytes.
-pub(crate) fn tally_dict(py: Python<'_>, tally: Tally) -> PyResult<Bound<'_, PyDict>> {
-    let Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out } = tally;
+pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
+    let &Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out, .. } = tally;
     let rows = [
         ("images", images),
         ("kept", kept),

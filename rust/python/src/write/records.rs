@@ -5,66 +5,56 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 
-use crate::convert::indices::bad_value;
 use crate::error::SchemaError;
-use crate::write::input::{FileColumn, Held, HeldColumn, hold, hold_column};
-use crate::write::writer::Writer;
+use crate::write::input::{FileColumn, InputColumn, InputValue, extract_column, extract_value};
+use crate::write::state::WriterState;
 
-impl Writer {
-    /// Returns the columns of many records, in schema order, and the number of records.
-    pub(crate) fn held_columns(&self, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<HeldColumn>, usize)> {
-        let py = columns.py();
-        let schema = self.known();
-        let fields = schema.fields();
-        let (mut held, mut count): (Vec<HeldColumn>, Option<usize>) = (Vec::with_capacity(fields.len()), None);
-        for field in fields {
-            let values = get(columns, &field.name)?;
-            let values = values.ok_or_else(|| self.bad_value(py, &field.name, "there are no values for it"))?;
-            let column = hold_column(&values, &field.kind)?;
-            let column = column.map_err(|(i, detail)| self.bad_value_of(py, i, &field.name, &detail))?;
-            let length = column.len(py);
-            if *count.get_or_insert(length) != length {
-                let (first, expected) = (&fields[0].name, count.unwrap_or_default());
-                let detail = format!("{length} values, where field {first} has {expected}");
-                return Err(self.bad_value(py, &field.name, &detail));
-            }
-            held.push(column);
+/// Returns the columns of many records, in schema order, and the number of records.
+pub(crate) fn columns_from(state: &WriterState, columns: &Bound<'_, PyMapping>) -> PyResult<(Vec<InputColumn>, usize)> {
+    let py = columns.py();
+    let schema = state.schema();
+    let fields = schema.fields();
+    let (mut held, mut count): (Vec<InputColumn>, Option<usize>) = (Vec::with_capacity(fields.len()), None);
+    for field in fields {
+        let values = get(columns, &field.name)?;
+        let values = values.ok_or_else(|| state.bad_value(py, 0, &field.name, "there are no values for it"))?;
+        let column = extract_column(&values, &field.kind)?;
+        let column = column.map_err(|(i, detail)| state.bad_value(py, i, &field.name, &detail))?;
+        let length = column.len(py);
+        if *count.get_or_insert(length) != length {
+            let (first, expected) = (&fields[0].name, count.unwrap_or_default());
+            let detail = format!("{length} values, where field {first} has {expected}");
+            return Err(state.bad_value(py, 0, &field.name, &detail));
         }
-        if columns.len()? != fields.len()
-            && let Some(name) = unknown_key(&schema, columns, None)?
-        {
-            let detail = format!("no such field: the file has {}", schema.describe());
-            return Err(self.bad_value(py, &name, &detail));
-        }
-        Ok((held, count.unwrap_or_default()))
+        held.push(column);
     }
+    if columns.len()? != fields.len()
+        && let Some(name) = unknown_key(&schema, columns, None)?
+    {
+        let detail = format!("no such field: the file has {}", schema.describe());
+        return Err(state.bad_value(py, 0, &name, &detail));
+    }
+    Ok((held, count.unwrap_or_default()))
+}
 
-    pub(crate) fn record_values(&self, record: &Bound<'_, PyMapping>) -> PyResult<Vec<Held>> {
-        let py = record.py();
-        let schema = self.known();
-        let fields = schema.fields();
-        let mut held = Vec::with_capacity(fields.len());
-        for field in fields {
-            let value = get(record, &field.name)?;
-            let value = value.ok_or_else(|| self.bad_value(py, &field.name, "the record has no value for it"))?;
-            held.push(hold(&value, &field.kind).map_err(|detail| self.bad_value(py, &field.name, &detail))?);
-        }
-        if record.len()? != fields.len()
-            && let Some(name) = unknown_key(&schema, record, None)?
-        {
-            let detail = format!("no such field: the file has {}", schema.describe());
-            return Err(self.bad_value(py, &name, &detail));
-        }
-        Ok(held)
+/// Returns the values of a record, in schema order.
+pub(crate) fn record_from(state: &WriterState, record: &Bound<'_, PyMapping>) -> PyResult<Vec<InputValue>> {
+    let py = record.py();
+    let schema = state.schema();
+    let fields = schema.fields();
+    let mut held = Vec::with_capacity(fields.len());
+    for field in fields {
+        let value = get(record, &field.name)?;
+        let value = value.ok_or_else(|| state.bad_value(py, 0, &field.name, "the record has no value for it"))?;
+        held.push(extract_value(&value, &field.kind).map_err(|detail| state.bad_value(py, 0, &field.name, &detail))?);
     }
-
-    fn bad_value(&self, py: Python<'_>, field: &str, detail: &str) -> PyErr {
-        self.bad_value_of(py, 0, field, detail)
+    if record.len()? != fields.len()
+        && let Some(name) = unknown_key(&schema, record, None)?
+    {
+        let detail = format!("no such field: the file has {}", schema.describe());
+        return Err(state.bad_value(py, 0, &name, &detail));
     }
-
-    fn bad_value_of(&self, py: Python<'_>, ahead: u64, field: &str, detail: &str) -> PyErr {
-        self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len() + ahead, field, detail))
-    }
+    Ok(held)
 }
 
 /// Returns the position of the field for the files, and the values of each other field, one per

@@ -3,22 +3,21 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use fastrecord_core::{Column, Error, Mode, Schema, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{Column, Error, FileInput, Mode, Tally, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
 use crate::convert::indices::{absolute, from_json, schema_from, schema_to, to_json};
-use crate::error::{SchemaError, to_py, without_gil};
-use crate::exclusive::InUse;
+use crate::error::{SchemaError, to_py};
 use crate::logging::{delivered, follow};
 use crate::write::compression::compression_dict;
 use crate::write::field_filler::Filler;
 use crate::write::recode::{on_error_from, recode_from, tally_dict};
-use crate::write::records::beside_files;
-use crate::write::unclosed::OpenWriter;
+use crate::write::records::{beside_files, columns_from, record_from};
+use crate::write::state::WriterState;
 
 /// The only writer of a file: appends records, commits, closes.
 ///
@@ -55,41 +54,7 @@ use crate::write::unclosed::OpenWriter;
 /// one of its calls gets a RuntimeError.
 #[pyclass(module = "fastrecord", frozen)]
 pub(crate) struct Writer {
-    /// The path as the user gave it. The core holds the absolute path, which survives a change of
-    /// the working directory.
-    path: PathBuf,
-    /// The schema so far; `add_field` extends it.
-    schema: RwLock<Arc<Schema>>,
-    open: Arc<OpenWriter>,
-}
-
-impl Writer {
-    /// Locks the core's writer for one call. Only signal handlers may run Python code while it is
-    /// held.
-    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
-        self.open.core.take(py, &self.path)
-    }
-
-    /// Returns the schema.
-    pub(crate) fn known(&self) -> Arc<Schema> {
-        Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Copies the current schema of the core's writer.
-    pub(crate) fn note_schema(&self, writer: &CoreWriter) {
-        *self.schema.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(writer.schema().clone());
-    }
-
-    pub(crate) fn is_from_another_process(&self) -> bool {
-        self.open.core.is_from_another_process()
-    }
-
-    /// Locks the core's writer for a call that opens, starts or ends something, and may therefore
-    /// log.
-    fn lock_to_tell(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
-        follow(py)?;
-        self.lock(py)
-    }
+    state: Arc<WriterState>,
 }
 
 /// Builds the `FileExistsError`, with the ways out.
@@ -137,9 +102,7 @@ impl Writer {
             error => to_py(error),
         });
         let writer = delivered(py, opened)?;
-        let schema = RwLock::new(Arc::new(writer.schema().clone()));
-        let open = OpenWriter::new(path.clone(), writer);
-        Ok(Self { path, schema, open })
+        Ok(Self { state: WriterState::new(path, writer) })
     }
 
     /// Append one record, a mapping with a value for each field, and return its number.
@@ -150,20 +113,10 @@ impl Writer {
     ///     OSError: a write failed (a full disk). The file is intact up to its last commit; this
     ///     writer cannot continue.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyMapping>) -> PyResult<u64> {
-        let held = self.record_values(record)?;
-        let mut guard = self.lock(py)?;
-        let writer = &mut *guard;
-        let values: Vec<Value<'_>> = held.iter().map(|h| h.value(py)).collect();
-        let bytes = values.iter().map(|value| match value {
-            Value::Bytes(bytes) | Value::List(bytes) => bytes.len(),
-            Value::Array { data, .. } => data.len(),
-            Value::Str(text) => text.len(),
-            _ => 8,
-        });
-        let number =
-            if writer.may_write(bytes.sum()) { py.detach(|| writer.append(&values)) } else { writer.append(&values) };
-        drop(guard);
-        delivered(py, number.map_err(to_py))
+        let values = record_from(&self.state, record)?;
+        let values: Vec<Value<'_>> = values.iter().map(|value| value.value(py)).collect();
+        let bytes = values.iter().map(Value::input_bytes).sum();
+        self.state.append(py, bytes, |writer| writer.append(&values))
     }
 
     /// Append many records in one call, and return the number of the first.
@@ -180,13 +133,9 @@ impl Writer {
     ///     KeyboardInterrupt: Ctrl-C, between two records. The records before it have been
     ///     appended.
     fn extend(&self, py: Python<'_>, columns: &Bound<'_, PyMapping>) -> PyResult<u64> {
-        let (held, count) = self.held_columns(columns)?;
-        let mut guard = self.lock(py)?;
-        let writer = &mut *guard;
-        let columns: Vec<Column<'_>> = held.iter().map(|column| column.column(py)).collect();
-        let first = without_gil(py, |control| writer.extend(&columns, count, control));
-        drop(guard);
-        delivered(py, first)
+        let (columns, count) = columns_from(&self.state, columns)?;
+        let columns: Vec<Column<'_>> = columns.iter().map(|column| column.column(py)).collect();
+        self.state.call_long(py, |writer, control| writer.extend(&columns, count, control))
     }
 
     /// Create a file whose fields are inferred from a record, and return its Writer.
@@ -267,15 +216,13 @@ impl Writer {
         let recode = recode_from(short_side, max_side, quality, raw, crop_ready, sixteen_bit);
         let recode = recode.map_err(PyValueError::new_err)?;
         let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
-        let schema = self.known();
-        let (position, columns) = beside_files(&schema, field, paths.len(), values)?;
-        let mut guard = self.lock(py)?;
-        let writer = &mut *guard;
+        let (field, columns) = beside_files(&self.state.schema(), field, paths.len(), values)?;
+        let input = FileInput { field, paths: &paths, on_error, recode: recode.as_ref() };
         let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
-        let skipped =
-            without_gil(py, |control| writer.append_files(position, &paths, on_error, recode.as_ref(), row, control));
-        drop(guard);
-        delivered(py, skipped)
+        let mut tally = Tally::default();
+        let skipped = self.state.call_long(py, |writer, control| input.append_to(writer, &mut tally, row, control));
+        self.state.tally().add(tally);
+        skipped
     }
 
     /// Start to add a field to the records of the file. Uncommitted records are committed first.
@@ -297,12 +244,9 @@ impl Writer {
         given.set_item(name, r#type)?;
         let schema = schema_from(&given)?;
         let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time [FR401]")) };
-        let mut guard = slf.get().lock(py)?;
-        let writer = &mut *guard;
-        let new = py.detach(|| writer.start_field(field)).map_err(to_py);
-        drop(guard);
-        let new = delivered(py, new)?;
-        Ok(Filler::new(slf.clone().unbind(), new, field.clone()))
+        let state = &slf.get().state;
+        let new = state.call(py, |writer| writer.start_field(field))?;
+        Ok(Filler::new(Arc::clone(state), new, field.clone()))
     }
 
     /// Remove a field, durably. Uncommitted records are committed with it. Its bytes stay in the
@@ -313,12 +257,7 @@ impl Writer {
     /// Raises:
     ///     KeyError: the field does not exist. SchemaError: it is the only field.
     fn drop_field(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let mut guard = self.lock_to_tell(py)?;
-        let writer = &mut *guard;
-        let dropped = py.detach(|| writer.drop_field(name));
-        self.note_schema(writer);
-        drop(guard);
-        delivered(py, dropped.map(|_| ()).map_err(to_py))
+        self.state.call(py, |writer| writer.drop_field(name).map(drop))
     }
 
     /// Make all appended records durable, and return the number of the commit. Does nothing without
@@ -330,21 +269,13 @@ impl Writer {
     ///     FastRecordError: the file was removed, moved or replaced meanwhile; names the place of
     ///     the records.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
-        let mut guard = self.lock_to_tell(py)?;
-        let writer = &mut *guard;
-        let committed = py.detach(|| writer.commit()).map_err(to_py);
-        drop(guard);
-        delivered(py, committed)
+        self.state.call(py, CoreWriter::commit)
     }
 
     /// Commit for the last time. `close` then only replaces the old file.
     #[pyo3(name = "_finish")]
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock_to_tell(py)?;
-        let writer = &mut *guard;
-        let finished = py.detach(|| writer.finish()).map_err(to_py);
-        drop(guard);
-        delivered(py, finished)
+        self.state.call(py, CoreWriter::finish)
     }
 
     /// Commit and release the file, also after a failed write. Closing twice is allowed.
@@ -353,24 +284,18 @@ impl Writer {
     ///     SchemaError: a new field lacks values for some records. The field is dropped, and the
     ///     rest is committed. (With mode "w" the old file is then not replaced.)
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut guard = self.lock_to_tell(py)?;
-        let writer = &mut *guard;
-        let closed = py.detach(|| writer.close()).map_err(to_py);
-        self.note_schema(writer); // including the fields whose fillers were full
-        drop(guard);
-        delivered(py, closed)
+        self.state.call(py, CoreWriter::close)
     }
 
     /// Drop uncommitted records and release the file. A new file without any commit is removed.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_from_another_process() {
+        if self.state.is_from_another_process() {
             return Ok(()); // a forked child that leaves the block: the file belongs to its parent
         }
-        let mut guard = self.lock_to_tell(py)?;
-        let writer = &mut *guard;
-        py.detach(|| writer.abort());
-        drop(guard);
-        delivered(py, Ok(()))
+        self.state.call(py, |writer| {
+            writer.abort();
+            Ok(())
+        })
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -388,29 +313,29 @@ impl Writer {
 
     /// Return the number of records in the file, including uncommitted ones.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.lock(py)?.len() as usize)
+        Ok(self.state.lock(py)?.len() as usize)
     }
 
     fn __repr__(&self) -> String {
-        format!("<fastrecord.Writer '{}': {}>", self.path.display(), self.known().describe())
+        format!("<fastrecord.Writer '{}': {}>", self.state.path().display(), self.state.schema().describe())
     }
 
     /// The path given to the constructor.
     #[getter]
     fn path(&self) -> OsString {
-        self.path.clone().into_os_string()
+        self.state.path().to_owned().into_os_string()
     }
 
     /// The schema of every record, a `fastrecord.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        schema_to(py, &self.known())
+        schema_to(py, &self.state.schema())
     }
 
     /// Bytes that this writer has appended to the file.
     #[getter]
     fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.lock(py)?.bytes_written())
+        Ok(self.state.lock(py)?.bytes_written())
     }
 
     /// What happened to the images appended by `append_files`, a new dict each time.
@@ -421,8 +346,7 @@ impl Writer {
     /// stored size.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let tally = self.lock(py)?.tally();
-        tally_dict(py, tally)
+        tally_dict(py, &self.state.tally())
     }
 
     /// Kinds of appended images that the core does not decode, such as "AVIF", a new dict each
@@ -432,8 +356,7 @@ impl Writer {
     /// it can.
     #[getter]
     fn foreign<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let guard = self.lock(py)?;
-        guard.foreign().clone().into_py_dict(py)
+        self.state.tally().foreign.clone().into_py_dict(py)
     }
 
     /// How the values of the compressed fields are stored, a new dict each time: field -> dict.
@@ -445,39 +368,39 @@ impl Writer {
     /// choice is also logged under "fastrecord".
     #[getter]
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let all = self.lock(py)?.compression();
+        let all = self.state.lock(py)?.compression();
         compression_dict(py, all)
     }
 
     /// Number of durable records.
     #[getter]
     fn committed(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.lock(py)?.committed())
+        Ok(self.state.lock(py)?.committed())
     }
 
     /// The file's key/value metadata, a new dict each time. Assign a mapping to replace it with the
     /// next commit.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let text = serde_json::Value::Object(self.lock(py)?.metadata().clone()).to_string();
+        let text = serde_json::Value::Object(self.state.lock(py)?.metadata().clone()).to_string();
         from_json(py, &text)
     }
 
     #[setter]
     fn set_metadata(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = to_json(value)?;
-        self.lock(py)?.set_metadata(value).map_err(to_py)
+        self.state.lock(py)?.set_metadata(value).map_err(to_py)
     }
 
     /// Whether the file is marked complete from the next commit on.
     #[getter]
     fn complete(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.complete())
+        Ok(self.state.lock(py)?.complete())
     }
 
     #[setter]
     fn set_complete(&self, py: Python<'_>, value: bool) -> PyResult<()> {
-        self.lock(py)?.set_complete(value);
+        self.state.lock(py)?.set_complete(value);
         Ok(())
     }
 }
