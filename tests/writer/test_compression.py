@@ -114,7 +114,7 @@ def test_auto_says_what_it_chose_and_why(tmp_path: Path, caplog: pytest.LogCaptu
     path, rng = tmp_path / "x.frec", np.random.default_rng(1)
     schema = {"noise": fr.bytes_("auto"), "same": fr.string("auto"), "plain": fr.string()}
     with caplog.at_level(logging.INFO, "fastrecord"), fr.Writer(path, schema) as writer:
-        assert writer.compression["noise"]["codec"] == "auto"
+        assert writer.compression["noise"]["codec"] is None
         assert writer.compression["noise"]["ratio"] is None
         for _ in range(50):
             writer.append({"noise": rng.bytes(1000), "same": "again and again " * 100, "plain": "x"})
@@ -222,14 +222,16 @@ def test_another_compression_than_the_files_is_refused_to_append(tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["auto", fr.Compression("zstd", dictionary=4096)])
-def test_what_was_asked_for_an_empty_file_holds_for_its_first_values(tmp_path: Path, how: Any) -> None:
+def test_an_empty_file_holds_no_choice_and_takes_one_that_is_given_again(tmp_path: Path, how: Any) -> None:
     path = tmp_path / "train.frec"
     values = [f"the {i % 7}th of the texts, much like {i % 5} others of the texts" * 3 for i in range(3000)]
     with fr.Writer(path, {"text": fr.string(how)}):
         pass
     with fr.Reader(path) as reader:
-        assert (len(reader), reader.schema["text"].compression) == (0, fr.string(how).compression)
-    with fr.Writer(path, mode="a") as writer:
+        decided = None if how == "auto" else fr.Compression("zstd")
+        assert (len(reader), reader.schema["text"].compression) == (0, decided)
+    with fr.Writer(path, {"text": fr.string(how)}, "a") as writer:
+        assert writer.schema["text"] == fr.string(how)
         writer.extend({"text": values})
     with fr.Reader(path) as reader:
         decided = reader.schema["text"].compression

@@ -54,7 +54,7 @@ pub use error::damage::Damage;
 pub use error::recovery::{Obstacle, Safe};
 pub use error::{Error, Result};
 pub use file::storage::Storage;
-pub use format::compression::Compression;
+pub use format::compression::{Choice, Compression};
 pub use format::dtype::{ArrayType, DType, shape_text};
 pub use format::field_type::FieldType;
 pub use format::layout::{FORMAT_VERSION, FileId};

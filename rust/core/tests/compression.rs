@@ -140,9 +140,9 @@ fn values_are_stored_smaller_or_as_they_are() {
         writer.append(&[Value::Bytes(data), Value::Str("")]).unwrap();
     }
     let packed = writer.compression();
-    assert_eq!((packed[0].codec, packed[0].raw, packed[0].undecided), (Codec::Lz4, 100_000, false));
+    assert_eq!((packed[0].codec, packed[0].raw), (Some(Codec::Lz4), 100_000));
     assert!((50_000..50_500).contains(&packed[0].stored));
-    assert_eq!((packed[1].codec, packed[1].level, packed[1].raw), (Codec::Zstd, Some(3), 0));
+    assert_eq!((packed[1].codec, packed[1].level, packed[1].raw), (Some(Codec::Zstd), Some(3), 0));
     writer.close().unwrap();
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     assert!(matches!(reader.datum(reader.nth(0), 0, Verify::Always).unwrap(), Datum::Payload(_, 50_000)));
@@ -168,20 +168,20 @@ fn auto_takes_what_pays_and_the_file_goes_on_with_it() {
     let same = "all work and no play makes jack a dull boy ".repeat(100);
     let path = folder.path().join("x.frec");
     let mut writer = create(&path, schema(auto, auto));
-    assert!(writer.compression().iter().all(|packed| packed.undecided && packed.codec == Codec::None));
+    assert!(writer.compression().iter().all(|packed| packed.codec.is_none()));
     for data in &noise {
         writer.append(&[Value::Bytes(data), Value::Str(&same)]).unwrap();
     }
     writer.commit().unwrap();
     let packed = writer.compression();
-    assert_eq!((packed[0].codec, packed[0].undecided), (Codec::None, false));
-    assert_ne!(packed[1].codec, Codec::None);
+    assert_eq!(packed[0].codec, Some(Codec::None));
+    assert_ne!(packed[1].codec, Some(Codec::None));
     assert!(packed[1].stored * 10 < packed[1].raw);
     assert!(packed[1].why.starts_with("of 50 values (215000 bytes) compressed lz4 "), "{}", packed[1].why);
     writer.close().unwrap();
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     assert_eq!(reader.schema().fields()[0].compression, None);
-    assert_eq!(reader.schema().fields()[1].compression.as_ref().unwrap().codec, packed[1].codec);
+    assert_eq!(reader.schema().fields()[1].compression.as_ref().map(|row| row.codec), packed[1].codec);
 
     // After the first records, the writer does not decide again.
     let given = schema(auto, auto);
@@ -205,7 +205,7 @@ fn values_are_held_back_until_there_are_enough_to_decide_by() {
     let mut undecided = Vec::new();
     for _ in 0..4 {
         writer.append(&[Value::Bytes(&long), Value::Str("")]).unwrap();
-        undecided.push(writer.compression()[0].undecided);
+        undecided.push(writer.compression()[0].codec.is_none());
     }
     assert_eq!(undecided, [true, true, false, false]);
     append(&mut writer, &all);
@@ -273,7 +273,7 @@ fn too_few_values_make_no_dictionary_and_are_compressed_all_the_same() {
     writer.append(&[Value::Bytes(b""), Value::Str(&text)]).unwrap();
     writer.close().unwrap();
     let packed = writer.compression().pop().unwrap();
-    assert_eq!((packed.codec, packed.level, packed.dictionary), (Codec::Zstd, Some(5), None));
+    assert_eq!((packed.codec, packed.level, packed.dictionary), (Some(Codec::Zstd), Some(5), None));
     assert!(packed.why.starts_with("no dictionary: "), "{}", packed.why);
     assert_holds(&path, &[(Vec::new(), text)]);
 }

@@ -15,16 +15,46 @@ pub const DEFAULT_DICTIONARY: u64 = 110 << 10;
 /// How a field's payloads are compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compression {
-    /// The codec. [`Codec::None`] means "auto": the codec that works best on the first payloads.
+    /// The codec, lz4 or zstd.
     pub codec: Codec,
     /// The zstd level, 1 to 22; 0 for other codecs.
     pub level: i32,
-    /// The maximum size, in bytes, of a dictionary to train on the first payloads; 0 for none.
-    pub train: u64,
     /// The dictionaries that frames may refer to. The writer uses the last one.
     pub(crate) dictionaries: Vec<DictionaryRange>,
     /// Other keys of the schema row, kept unchanged.
     other: Map<String, Value>,
+}
+
+/// What the first values of a field decide about its compression. A caller may ask for it; a file
+/// never holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// Whether and how payloads are compressed: by the codec that works best.
+    Codec,
+    /// A zstd dictionary of at most so many bytes.
+    Dictionary(u64),
+}
+
+impl Choice {
+    /// Takes a choice out of the compression that a caller asks for, and leaves a schema row.
+    pub(crate) fn take(row: &mut Map<String, Value>) -> Result<Option<Self>, BadCompression> {
+        let wrong = |detail: String| Err(BadCompression::Wrong(detail));
+        let auto = row.get("codec").is_some_and(|codec| codec == "auto");
+        let bytes = match row.remove("dictionary") {
+            None | Some(Value::Null | Value::Bool(false)) => {
+                return Ok(auto.then_some(Self::Codec));
+            }
+            Some(_) if row.get("codec").is_none_or(|codec| codec != "zstd") => {
+                return wrong("only zstd has dictionaries".to_owned());
+            }
+            Some(Value::Bool(true)) => return Ok(Some(Self::Dictionary(DEFAULT_DICTIONARY))),
+            Some(bytes) => bytes,
+        };
+        match bytes.as_u64() {
+            Some(most) if (MIN_DICTIONARY..=MAX_DICTIONARY_BYTES).contains(&most) => Ok(Some(Self::Dictionary(most))),
+            _ => wrong(format!("a dictionary has {MIN_DICTIONARY} to {MAX_DICTIONARY_BYTES} bytes, not {bytes}")),
+        }
+    }
 }
 
 /// Why a compression in a schema row is refused.
@@ -35,20 +65,15 @@ pub(crate) enum BadCompression {
 }
 
 impl Compression {
-    /// A codec with its default settings; [`Codec::None`] for "auto".
+    /// A codec with its default settings.
     pub fn new(codec: Codec) -> Self {
         let level = if codec == Codec::Zstd { DEFAULT_LEVEL } else { 0 };
-        Self { codec, level, train: 0, dictionaries: Vec::new(), other: Map::new() }
+        Self { codec, level, dictionaries: Vec::new(), other: Map::new() }
     }
 
     /// The same settings with other dictionaries.
     pub(crate) fn with_dictionaries(&self, dictionaries: &[DictionaryRange]) -> Self {
         Self { dictionaries: dictionaries.to_vec(), ..self.clone() }
-    }
-
-    /// Whether the codec is still to be chosen.
-    pub fn is_auto(&self) -> bool {
-        self.codec == Codec::None
     }
 
     /// The ids of the dictionaries.
@@ -61,7 +86,6 @@ impl Compression {
         let Value::Object(mut row) = value else { return wrong("it is not an object".to_owned()) };
         let codec = match row.remove("codec") {
             Some(Value::String(name)) => match name.as_str() {
-                "auto" => Codec::None,
                 "lz4" => Codec::Lz4,
                 "zstd" => Codec::Zstd,
                 _ => return Err(BadCompression::Unknown(name)),
@@ -77,19 +101,6 @@ impl Compression {
                 _ => return wrong("only zstd has levels".to_owned()),
             }
         }
-        match row.remove("dictionary") {
-            None | Some(Value::Null | Value::Bool(false)) => {}
-            Some(_) if codec != Codec::Zstd => return wrong("only zstd has dictionaries".to_owned()),
-            Some(Value::Bool(true)) => made.train = DEFAULT_DICTIONARY,
-            Some(bytes) => match bytes.as_u64() {
-                Some(bytes) if (MIN_DICTIONARY..=MAX_DICTIONARY_BYTES).contains(&bytes) => made.train = bytes,
-                _ => {
-                    return wrong(format!(
-                        "a dictionary has {MIN_DICTIONARY} to {MAX_DICTIONARY_BYTES} bytes, not {bytes}"
-                    ));
-                }
-            },
-        }
         if let Some(rows) = row.remove("dictionaries") {
             let Value::Array(rows) = rows else { return wrong("its dictionaries are not an array".to_owned()) };
             for row in &rows {
@@ -103,15 +114,12 @@ impl Compression {
         Ok(made)
     }
 
-    /// The schema row, including settings that are not decided yet.
+    /// The schema row.
     pub(crate) fn to_value(&self) -> Value {
         let mut row = self.other.clone();
-        row.insert("codec".to_owned(), json!(if self.is_auto() { "auto" } else { self.codec.name() }));
+        row.insert("codec".to_owned(), json!(self.codec.name()));
         if self.codec == Codec::Zstd {
             row.insert("level".to_owned(), json!(self.level));
-        }
-        if self.train > 0 {
-            row.insert("dictionary".to_owned(), json!(self.train));
         }
         if !self.dictionaries.is_empty() {
             let rows = self.dictionaries.iter().map(|d| d.to_value()).collect();
@@ -122,15 +130,14 @@ impl Compression {
 
     /// Whether payloads compressed this way can go into a field with the compression `file`.
     pub(crate) fn fits(&self, file: &Self) -> bool {
-        self.is_auto() || (self.codec, self.level) == (file.codec, file.level)
+        (self.codec, self.level) == (file.codec, file.level)
     }
 
     /// The description in messages: `zstd level 3`.
     pub fn describe(&self) -> String {
         match self.codec {
-            Codec::None => "auto".to_owned(),
-            Codec::Lz4 => "lz4".to_owned(),
             Codec::Zstd => format!("zstd level {}", self.level),
+            codec => codec.name().to_owned(),
         }
     }
 }

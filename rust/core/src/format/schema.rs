@@ -4,8 +4,9 @@ use std::ops::Index;
 
 use serde_json::{Map, Value, json};
 
+use crate::codec::Codec;
 use crate::error::{Error, Result};
-use crate::format::compression::{BadCompression, Compression};
+use crate::format::compression::{BadCompression, Choice, Compression};
 use crate::format::field_type::{BadType, FieldType};
 use crate::limits::{MAX_FIELDS, MAX_NAME_BYTES};
 
@@ -33,13 +34,15 @@ pub struct Field {
     pub kind: FieldType,
     /// How its payloads are compressed, if they are.
     pub compression: Option<Compression>,
+    /// What the first values decide. A file has only fields without a choice.
+    pub choice: Option<Choice>,
     /// Keys of a later minor revision, kept unchanged.
     other: Map<String, Value>,
 }
 
 impl Field {
     fn new(id: u32, name: &str, kind: FieldType) -> Self {
-        Self { id, name: name.to_owned(), kind, compression: None, other: Map::new() }
+        Self { id, name: name.to_owned(), kind, compression: None, choice: None, other: Map::new() }
     }
 
     /// Decodes a row. The id and name come from the caller.
@@ -50,6 +53,33 @@ impl Field {
         row.remove("id");
         row.remove("name");
         Ok(Self { compression, other: row, ..Self::new(id, name, kind) })
+    }
+
+    /// As [`Field::from_row`], for a row that a caller passes: it may leave a choice to the first
+    /// values.
+    fn from_request(id: u32, name: &str, mut row: Map<String, Value>) -> std::result::Result<Self, BadType> {
+        let Some(Value::Object(compression)) = row.get_mut("compression") else { return Self::from_row(id, name, row) };
+        let choice = Choice::take(compression);
+        if matches!(choice, Ok(Some(Choice::Codec))) {
+            compression.insert("codec".to_owned(), json!(Codec::Lz4.name())); // stands for any codec
+        }
+        let mut field = Self::from_row(id, name, row)?;
+        field.choice = choice.map_err(|bad| bad_compression(bad, &field.kind))?;
+        if field.choice == Some(Choice::Codec) {
+            field.compression = None;
+        }
+        Ok(field)
+    }
+
+    /// The row as a caller asks for it, with the choice.
+    fn to_request(&self) -> Value {
+        let mut row = self.to_row();
+        match self.choice {
+            None => {}
+            Some(Choice::Codec) => row["compression"] = json!({"codec": "auto"}),
+            Some(Choice::Dictionary(bytes)) => row["compression"]["dictionary"] = json!(bytes),
+        }
+        row
     }
 
     fn to_row(&self) -> Value {
@@ -71,10 +101,14 @@ fn compression_from(value: Value, kind: &FieldType) -> std::result::Result<Compr
     if !kind.has_payloads() {
         return Err(BadType::Wrong(format!("is {kind}: its values lie in an index column, which is not compressed")));
     }
-    Compression::from_value(value).map_err(|bad| match bad {
+    Compression::from_value(value).map_err(|bad| bad_compression(bad, kind))
+}
+
+fn bad_compression(bad: BadCompression, kind: &FieldType) -> BadType {
+    match bad {
         BadCompression::Unknown(codec) => BadType::Unknown(format!("{kind}, compressed by {codec}")),
         BadCompression::Wrong(detail) => BadType::Wrong(format!("has a compression that is not allowed: {detail}")),
-    })
+    }
 }
 
 /// The ordered list of a file's fields.
@@ -114,7 +148,7 @@ impl Schema {
         for (id, row) in (1..).zip(rows) {
             let name = row["name"].as_str().ok_or_else(|| Error::Schema("a field has no name".to_owned()))?.to_owned();
             let Value::Object(row) = row else { return Err(Error::Schema(format!("field {name:?} is not an object"))) };
-            fields.push(Field::from_row(id, &name, row).map_err(|bad| match bad {
+            fields.push(Field::from_request(id, &name, row).map_err(|bad| match bad {
                 BadType::Unknown(kind) => Error::Schema(format!("field {name:?}: unknown type {kind:?}")),
                 BadType::Wrong(detail) => Error::Schema(format!("field {name:?} {detail}")),
             })?);
@@ -122,11 +156,12 @@ impl Schema {
         Self::of(fields).map_err(Error::Schema)
     }
 
-    /// The fields as JSON rows with id, name and type.
+    /// The fields as JSON rows with id, name and type, as [`Schema::from_json`] takes them.
     pub fn to_json(&self) -> String {
-        self.to_value().to_string()
+        Value::Array(self.fields.iter().map(Field::to_request).collect()).to_string()
     }
 
+    /// The rows that a file holds.
     pub(crate) fn to_value(&self) -> Value {
         Value::Array(self.fields.iter().map(Field::to_row).collect())
     }
@@ -197,7 +232,7 @@ impl Schema {
         let text = |c: Option<&Compression>| c.map_or_else(|| "none".to_owned(), Compression::describe);
         self.fields.iter().zip(&given.fields).find_map(|(field, given)| {
             let (found, wanted) = (field.compression.as_ref(), given.compression.as_ref()?);
-            let fits = found.map_or(wanted.is_auto(), |found| wanted.fits(found));
+            let fits = found.is_some_and(|found| wanted.fits(found));
             let named = |c| format!("{{{}: {}, compression {}}}", field.name, field.kind, text(c));
             (!fits).then(|| (named(found), named(Some(wanted))))
         })
@@ -206,8 +241,9 @@ impl Schema {
     /// Takes over the compressions of `given`, which has the same fields.
     pub(crate) fn take_compression(&mut self, given: &Self) {
         for (field, given) in self.fields.iter_mut().zip(&given.fields) {
-            if given.compression.is_some() {
+            if given.compression.is_some() || given.choice.is_some() {
                 field.compression.clone_from(&given.compression);
+                field.choice = given.choice;
             }
         }
     }

@@ -3,14 +3,16 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::OnceLock;
 
 use crate::codec::choose::{Sample, Settled, choose, train};
 use crate::codec::{Codec, Encoder};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::format::compression::Compression;
+use crate::format::compression::{Choice, Compression};
 use crate::format::crc::crc32c;
+use crate::format::schema::Field;
 use crate::memory;
 use crate::parallel::pool::{Pool, default_threads};
 
@@ -29,14 +31,12 @@ pub(super) const KEEP: usize = 16 << 20;
 pub struct Packed {
     /// The field's name.
     pub field: String,
-    /// [`Codec::None`] if values are stored uncompressed, or if `undecided`.
-    pub codec: Codec,
+    /// [`Codec::None`] if values are stored uncompressed; `None` until the first values decide.
+    pub codec: Option<Codec>,
     /// The zstd level.
     pub level: Option<i32>,
     /// The id of the dictionary.
     pub dictionary: Option<u32>,
-    /// Whether the first values are still being gathered.
-    pub undecided: bool,
     /// Bytes of the values that this writer has appended.
     pub raw: u64,
     /// Bytes stored for them.
@@ -97,11 +97,8 @@ pub(super) struct Ready {
 /// How one field's values are compressed, with the byte counts so far.
 #[derive(Debug)]
 pub(super) struct FieldEncoder {
-    wanted: Compression,
-    /// `None` while values are held, or if they are stored uncompressed.
-    encoder: Option<Encoder>,
-    /// The first values, until they decide how all are compressed.
-    sample: Option<Sample>,
+    state: State,
+    /// The zstd level.
     level: i32,
     dictionary: Option<u32>,
     why: String,
@@ -109,6 +106,14 @@ pub(super) struct FieldEncoder {
     stored: u64,
     /// Values that threads have compressed in advance, in order.
     ready: VecDeque<Ready>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first values, until they decide how all are compressed.
+    Choosing(Choice, Sample),
+    /// `None`: values are stored uncompressed.
+    Chosen(Option<Encoder>),
 }
 
 /// How further values of a field are compressed, and the first ones, which decided it.
@@ -121,74 +126,88 @@ pub(super) struct Decision {
 }
 
 impl FieldEncoder {
-    /// For a field without values.
-    pub(super) fn new(wanted: &Compression) -> Self {
-        let mut this = Self::settled(wanted);
-        if wanted.is_auto() || wanted.train > 0 {
-            (this.encoder, this.sample) = (None, Some(Sample::default()));
-            "undecided".clone_into(&mut this.why);
-        }
-        this
-    }
-
-    /// For a field that has values and no dictionary.
-    fn settled(wanted: &Compression) -> Self {
-        let encoder = match wanted.codec {
+    /// For a field that has no values yet, or has no dictionary. `None` if it is not compressed.
+    pub(super) fn new(field: &Field) -> Option<Self> {
+        let (codec, level) = match (&field.compression, field.choice) {
+            (None, None) => return None,
+            (None, Some(_)) => (Codec::None, 0),
+            (Some(compression), _) => (compression.codec, compression.level),
+        };
+        let encoder = match codec {
             Codec::None => None,
             Codec::Lz4 => Some(Encoder::Lz4),
-            Codec::Zstd => Some(Encoder::zstd(wanted.level)),
+            Codec::Zstd => Some(Encoder::zstd(level)),
         };
-        let (wanted, level, why) = (wanted.clone(), wanted.level, "as the schema says".to_owned());
-        Self { wanted, encoder, sample: None, level, dictionary: None, why, raw: 0, stored: 0, ready: VecDeque::new() }
+        Some(match field.choice {
+            None => Self::with(State::Chosen(encoder), level, "as the schema says"),
+            Some(choice) => Self::with(State::Choosing(choice, Sample::default()), level, "the first values decide"),
+        })
     }
 
     /// For a field that has values: uses its last dictionary.
     ///
     /// # Errors
     /// zstd rejects the dictionary; the error is text.
-    pub(super) fn with_dictionary(wanted: &Compression, dictionary: &[u8]) -> std::result::Result<Self, String> {
-        let mut this = Self::settled(wanted);
-        if wanted.codec == Codec::Zstd {
-            this.encoder = Some(Encoder::with_dictionary(wanted.level, dictionary)?);
-            this.dictionary = crate::codec::dictionary_id(dictionary);
-        }
-        Ok(this)
+    pub(super) fn with_dictionary(compression: &Compression, bytes: &[u8]) -> std::result::Result<Self, String> {
+        let encoder = Encoder::with_dictionary(compression.level, bytes)?;
+        let dictionary = crate::codec::dictionary_id(bytes);
+        Ok(Self { dictionary, ..Self::with(State::Chosen(Some(encoder)), compression.level, "as the schema says") })
+    }
+
+    fn with(state: State, level: i32, why: &str) -> Self {
+        Self { state, level, dictionary: None, why: why.to_owned(), raw: 0, stored: 0, ready: VecDeque::new() }
     }
 
     /// Holds a value until the compression is chosen. Returns false once it is.
     pub(super) fn hold(&mut self, value: &[u8]) -> bool {
-        self.sample.as_mut().is_some_and(|sample| {
-            sample.push(value);
-            true
-        })
+        match &mut self.state {
+            State::Choosing(_, sample) => {
+                sample.push(value);
+                true
+            }
+            State::Chosen(_) => false,
+        }
     }
 
     /// Bytes of held values; `None` once the compression is chosen.
     pub(super) fn held(&self) -> Option<usize> {
-        self.sample.as_ref().map(Sample::bytes)
+        match &self.state {
+            State::Choosing(_, sample) => Some(sample.bytes()),
+            State::Chosen(_) => None,
+        }
     }
 
     /// Whether enough values are held to choose the compression.
     pub(super) fn has_enough(&self) -> bool {
-        let most = if self.wanted.train > 0 { HELD_TO_TRAIN } else { HELD };
-        self.sample.as_ref().is_some_and(|sample| sample.len() >= most || sample.bytes() >= HELD_BYTES)
+        let (most, sample) = match &self.state {
+            State::Choosing(Choice::Codec, sample) => (HELD, sample),
+            State::Choosing(Choice::Dictionary(_), sample) => (HELD_TO_TRAIN, sample),
+            State::Chosen(_) => return false,
+        };
+        sample.len() >= most || sample.bytes() >= HELD_BYTES
     }
 
     /// Chooses the compression from the held values. `None` without any: the choice stays open.
     pub(super) fn choose(&mut self) -> Result<Option<Decision>> {
-        let Some(first) = self.sample.take_if(|sample| sample.len() > 0) else { return Ok(None) };
-        let (level, most) = (self.wanted.level, self.wanted.train);
-        let settled = if self.wanted.is_auto() { choose(&first) } else { train(&first, level, most) };
+        let State::Choosing(choice, sample) = &mut self.state else { return Ok(None) };
+        if sample.len() == 0 {
+            return Ok(None);
+        }
+        let settled = match *choice {
+            Choice::Codec => choose(sample),
+            Choice::Dictionary(bytes) => train(sample, self.level, bytes),
+        };
         let Settled { encoder, level, dictionary, why } =
-            settled.map_err(|_| Error::Memory { bytes: first.bytes() as u64 })?;
-        self.encoder = encoder;
-        (self.level, self.why) = (level, why);
-        self.dictionary = dictionary.as_deref().and_then(crate::codec::dictionary_id);
-        let compression = self.encoder.as_ref().map(|encoder| {
+            settled.map_err(|_| Error::Memory { bytes: sample.bytes() as u64 })?;
+        let compression = encoder.as_ref().map(|encoder| {
             let mut compression = Compression::new(encoder.codec());
             compression.level = level;
             compression
         });
+        let first = mem::take(sample);
+        self.state = State::Chosen(encoder);
+        (self.level, self.why) = (level, why);
+        self.dictionary = dictionary.as_deref().and_then(crate::codec::dictionary_id);
         Ok(Some(Decision { compression, dictionary, first }))
     }
 
@@ -197,7 +216,7 @@ impl FieldEncoder {
         let payload = if let Some(Ready { bytes, codec, crc }) = self.ready.pop_front() {
             Payload::of(value, bytes.map_or(Cow::Borrowed(value), Cow::Owned), codec, crc)
         } else {
-            Payload::new(self.encoder.as_ref(), value, scratch)?
+            Payload::new(self.encoder(), value, scratch)?
         };
         self.raw += payload.raw;
         self.stored += payload.stored();
@@ -206,7 +225,10 @@ impl FieldEncoder {
 
     /// The encoder of further values, if they are compressed and the compression is chosen.
     pub(super) fn encoder(&self) -> Option<&Encoder> {
-        self.encoder.as_ref()
+        match &self.state {
+            State::Chosen(encoder) => encoder.as_ref(),
+            State::Choosing(..) => None,
+        }
     }
 
     /// Takes a value that [`compress_ahead`] has made. Values are taken in order.
@@ -220,13 +242,15 @@ impl FieldEncoder {
     }
 
     pub(super) fn report(&self, field: &str) -> Packed {
-        let codec = self.encoder.as_ref().map_or(Codec::None, |encoder| encoder.codec());
+        let codec = match &self.state {
+            State::Chosen(encoder) => Some(encoder.as_ref().map_or(Codec::None, Encoder::codec)),
+            State::Choosing(..) => None,
+        };
         Packed {
             field: field.to_owned(),
             codec,
-            level: (codec == Codec::Zstd).then_some(self.level),
+            level: (codec == Some(Codec::Zstd)).then_some(self.level),
             dictionary: self.dictionary,
-            undecided: self.sample.is_some(),
             raw: self.raw,
             stored: self.stored,
             why: self.why.clone(),

@@ -58,7 +58,7 @@ impl FieldWriter {
         let (kind, array) = (&field.kind, field.kind.payload_array());
         Self {
             columns: ColumnKey::of(field).map(ColumnWriter::new).collect(),
-            encoder: field.compression.as_ref().map(FieldEncoder::new),
+            encoder: FieldEncoder::new(field),
             place: if kind.holds_text() { Place::Strings } else { Place::Aligned(kind.alignment()) },
             varies: array.map_or_else(Vec::new, |array| array.shape().iter().map(Option::is_none).collect()),
         }
@@ -148,10 +148,10 @@ impl FieldWriter {
         if let (Some(compression), Some(bytes)) = (&mut compression, dictionary) {
             compression.dictionaries.push(put_dictionary(output, &bytes)?);
         }
-        field.compression = compression;
+        (field.compression, field.choice) = (compression, None);
         let Packed { field, codec, level, why, .. } = encoder.report(&field.name);
         let level = level.map_or_else(String::new, |level| format!(" level {level}"));
-        let (path, codec) = (output.path().display(), codec.name());
+        let (path, codec) = (output.path().display(), codec.map_or("none", Codec::name));
         log::info!(target: "fastrecord_core::packing", "{path}: field {field}: compression {codec}{level}: {why}");
         first.values().try_for_each(|value| self.append_payload(value, output, scratch))?;
         Ok(true)

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
+use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
 use crate::file::lock;
@@ -215,7 +216,9 @@ impl Writer {
     fn load_dictionaries(&mut self, limit: u64) -> Result<()> {
         for (row, field) in self.document.schema.fields().iter().zip(&mut self.fields) {
             let Some(compression) = &row.compression else { continue };
-            let Some(range) = compression.dictionaries.last() else { continue };
+            // Only zstd uses a dictionary; a merge may leave some in a field of another codec.
+            let zstd = compression.codec == Codec::Zstd;
+            let Some(range) = compression.dictionaries.last().filter(|_| zstd) else { continue };
             let path = self.output.path();
             let bytes = range.read(path, &row.name, limit, |bytes, at| self.output.read_at(bytes, at))?;
             let encoder = FieldEncoder::with_dictionary(compression, &bytes);

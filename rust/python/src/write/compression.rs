@@ -4,16 +4,12 @@ use fastrecord_core::{Codec, Packed};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-fn codec_name(packed: &Packed) -> &'static str {
-    if packed.undecided && packed.codec == Codec::None { "auto" } else { packed.codec.name() }
-}
-
 /// Builds a dict of field -> {"codec", "level", "dictionary", "ratio", "reason"}.
 pub(crate) fn compression_dict(py: Python<'_>, all: Vec<Packed>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for packed in all {
         let row = PyDict::new(py);
-        row.set_item("codec", codec_name(&packed))?;
+        row.set_item("codec", packed.codec.map(Codec::name))?;
         row.set_item("level", packed.level)?;
         row.set_item("dictionary", packed.dictionary)?;
         #[allow(clippy::cast_precision_loss)] // a ratio needs no full precision

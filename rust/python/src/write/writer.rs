@@ -361,8 +361,7 @@ impl Writer {
 
     /// How the values of the compressed fields are stored, a new dict each time: field -> dict.
     ///
-    /// "codec" is "lz4", "zstd", "none" (uncompressed), or "auto" while the first values are held
-    /// back. "level" is the zstd level, or None. "dictionary" is the id of the current dictionary,
+    /// "codec" is "lz4", "zstd" or "none" (uncompressed), and None until the first values decide. "level" is the zstd level, or None. "dictionary" is the id of the current dictionary,
     /// or None. "ratio" is the size of the appended values divided by their stored size, or None
     /// before any. "reason" explains the choice, with the numbers that "auto" based it on. The
     /// choice is also logged under "fastrecord".
