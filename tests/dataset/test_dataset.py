@@ -143,7 +143,7 @@ def test_a_record_out_of_range_is_named(packed: Path, index: int) -> None:
         dataset.key,
         lambda row: dataset.samples[row],
     ):
-        with pytest.raises(IndexError, match=f"record {index} is out of range: the data set has 12"):
+        with pytest.raises(IndexError, match=f"index {index} is out of range: the data set has 12"):
             read(index)
 
 
@@ -337,7 +337,7 @@ def test_collate_passes_a_finished_batch_through() -> None:
 
 
 def test_collate_says_what_to_do_about_pil_images(tmp_path: Path, packed: Path) -> None:
-    with pytest.raises(TypeError, match=r"PIL images can not be stacked.*ToTensor\(\)"):
+    with pytest.raises(TypeError, match=r"PIL images cannot be stacked.*ToTensor\(\)"):
         fr.collate(fr.FastRecordDataset(packed).__getitems__([0, 1]))
-    with pytest.raises(TypeError, match=r"PIL images can not be stacked.*ToTensor\(\)"):
+    with pytest.raises(TypeError, match=r"PIL images cannot be stacked.*ToTensor\(\)"):
         fr.collate(fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0)])).__getitems__([0]))

@@ -219,7 +219,7 @@ def test_files_whose_fields_hold_no_images_are_in_fields_mode_with_all_fields(tm
     assert data[0] == {"x": 0.5, "key": "a"}
     assert not data.has_labels
     assert "Fields: x, key" in repr(data)
-    with pytest.raises(AttributeError, match="dicts of the fields x, key: none is the image"):
+    with pytest.raises(AttributeError, match="dicts of the fields x, key: none of them is the image"):
         _ = data.image_field
     with pytest.raises(AttributeError, match="no field 'label'"):
         _ = data.targets
@@ -252,7 +252,7 @@ def test_labels_are_those_of_the_classes_in_samples_batches_and_targets(tmp_path
     [
         ({"fields": "label"}, TypeError, r"fields is a sequence of names: write \('label',\)"),
         ({"fields": [1]}, TypeError, "fields is a sequence of names: not"),
-        ({"fields": []}, ValueError, "fields names no field"),
+        ({"fields": []}, ValueError, "fields is empty: name at least one"),
         ({"fields": ["key", "key"]}, ValueError, "fields names 'key' more than once"),
         ({"fields": ["nothing"]}, fr.SchemaError, "no field 'nothing': it has label, level"),
         (

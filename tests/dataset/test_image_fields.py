@@ -43,9 +43,9 @@ def test_images_of_selected_fields_come_as_decode_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [[0], [0, 1]])
 def test_images_that_were_not_made_tensors_are_refused_by_collate(tmp_path: Path, rows: list[int]) -> None:
     data = fr.FastRecordDataset(write_pairs(tmp_path / "pairs.frec"), fields=("low",))
-    with pytest.raises(TypeError, match="PIL images can not be stacked"):
+    with pytest.raises(TypeError, match="PIL images cannot be stacked"):
         fr.collate(data.__getitems__(rows))
-    with pytest.raises(TypeError, match="PIL images can not be stacked"):
+    with pytest.raises(TypeError, match="PIL images cannot be stacked"):
         fr.collate([data[row] for row in rows])
 
 

@@ -197,7 +197,7 @@ def test_snapshots_name_each_file_and_what_of_it_is_read(shards: Path) -> None:
 def test_a_pattern_or_folder_without_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file matches '.*/none-\*\.frec'"):
         fr.FastRecordDataset(f"{tmp_path}/none-*.frec")
-    with pytest.raises(FileNotFoundError, match=r"by `fastrecord pack"):
+    with pytest.raises(FileNotFoundError, match=r"with `fastrecord pack"):
         fr.FastRecordDataset(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"gone\.frec"):
         fr.FastRecordDataset(tmp_path / "gone.frec")

@@ -176,7 +176,7 @@ def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: P
     view = fr.FastRecordDataset(numbered, extra_fields=["key"]).subset([7, 30, 2])
     loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8))
     assert [keys for _, _, keys in loader] == [["002", "007"], ["030"]]
-    with pytest.raises(IndexError, match="record 3 is out of range: the data set has 3"):
+    with pytest.raises(IndexError, match="index 3 is out of range: the data set has 3"):
         list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
 
 
@@ -201,7 +201,7 @@ def test_a_state_is_of_the_view_it_was_saved_with(data: fr.FastRecordDataset) ->
     whole = [batch for _, batch in zip(range(5), sampler(data.split(2, seed=1)[0]), strict=True)]
     assert list(same) == whole[2:]
     for other in (data.split(2, seed=1)[1], data.split(2, seed=2)[0], data.subset(slice(20))):
-        with pytest.raises(ValueError, match=r"the state is of view \w{32} of them, the data are view \w{32} of them"):
+        with pytest.raises(ValueError, match=r"the state has view \w{32} of them, but the data are view \w{32}"):
             sampler(other).load_state_dict(state)
     with pytest.raises(ValueError, match=r"the data are all records of the files: make the same view"):
         sampler(data).load_state_dict(state)

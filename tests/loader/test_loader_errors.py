@@ -379,7 +379,7 @@ def test_a_sampler_of_other_data_is_refused(photos: Path) -> None:
     with pytest.raises(ValueError, match="the batch sampler is for 9 records, the data set has 10"):
         make(dataset, None, batch_sampler=FastRecordBatchSampler(range(9), 4, shuffle=True))
     # A sampler of single records instead of a batch sampler.
-    with pytest.raises(TypeError, match="record numbers are a 1-D sequence of integers"):
+    with pytest.raises(TypeError, match="indices are a 1-D sequence of integers"):
         list(make(dataset, None, batch_sampler=SequentialSampler(dataset)))
 
 

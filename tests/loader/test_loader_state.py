@@ -195,11 +195,11 @@ def test_a_sampler_without_a_length_gives_a_loader_without_one(data: fr.FastReco
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
-        ([COUNT], IndexError, "record 22 is out of range: the data set has 22"),
-        ([-COUNT - 1], IndexError, "record -23 is out of range"),
-        ([0.5], TypeError, "record numbers are a 1-D sequence of integers"),
-        ([[1], [2]], TypeError, "record numbers are a 1-D sequence of integers"),
-        (["a"], TypeError, "record numbers are a 1-D sequence of integers"),
+        ([COUNT], IndexError, "index 22 is out of range: the data set has 22"),
+        ([-COUNT - 1], IndexError, "index -23 is out of range"),
+        ([0.5], TypeError, "indices are a 1-D sequence of integers"),
+        ([[1], [2]], TypeError, "indices are a 1-D sequence of integers"),
+        (["a"], TypeError, "indices are a 1-D sequence of integers"),
     ],
 )
 def test_a_sampler_of_what_are_no_record_numbers_is_an_error(

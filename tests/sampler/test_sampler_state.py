@@ -101,7 +101,7 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, shuffle=T
 @pytest.mark.parametrize(
     ("state", "error", "message"),
     [
-        (altered(STATE, records=51), ValueError, "the state is of 51 records, the data have 50"),
+        (altered(STATE, records=51), ValueError, "the state has 51 records, but the data have 50"),
         (altered(STATE, global_batch_size=12), ValueError, "of 12, here 2 ranks x batch_size 4 = 8: use batch_size=6"),
         (
             altered(STATE, global_batch_size=7),
@@ -140,7 +140,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
     [
         (Files(("aa", 1, 30), ("bb", 5, 20)), r"file 1 of the data \(/data/1.frec\) is bb at commit 5 with 20 records"),
         (Files(("bb", 4, 20), ("aa", 1, 30)), "file 0 of the data .* but the state was saved with aa at commit 1"),
-        (Files(("aa", 1, 50)), "the state is of 2 files, the data are of 1"),
+        (Files(("aa", 1, 50)), "the state has 2 files, but the data have 1"),
     ],
 )
 def test_a_state_of_other_files_is_refused(data: Files, message: str) -> None:

@@ -55,5 +55,5 @@ def check(view: fr.FastRecordDataset, expected: list[int]) -> None:
         assert view.readers[shard][record]["key"] == view.key(index)
         assert view.samples[index] == (view.key(index), samples[index][1])
     for index in (n, -n - 1):
-        with pytest.raises(IndexError, match=f"record {index} is out of range: the data set has {n}"):
+        with pytest.raises(IndexError, match=f"index {index} is out of range: the data set has {n}"):
             view[index]

@@ -94,6 +94,6 @@ def collate(batch: Any) -> Any:
 def _refuse_pictures(value: Any) -> None:
     if isinstance(value, Image.Image):
         raise TypeError(
-            "PIL images can not be stacked to a batch: add a transform that ends in a tensor, such as "
+            "PIL images cannot be stacked to a batch: add a transform that ends in a tensor, such as "
             "transform=torchvision.transforms.ToTensor()"
         )

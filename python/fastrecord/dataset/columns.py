@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader
-from fastrecord.checks import digest
+from fastrecord.checks import choice, digest
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import is_number
@@ -110,8 +110,7 @@ class Columns:
             SchemaError: no such field, or its type cannot be compared.
             TypeError, ValueError: no such operator, or the value's type does not match the field.
         """
-        if op not in OPERATORS:
-            raise ValueError(f"op is one of {', '.join(OPERATORS)}, not {op!r}")
+        choice("op", op, OPERATORS)
         kind = self._kind(field)
         if kind not in ("number", "string"):
             raise Code.FIELD_TYPE.error(
@@ -123,7 +122,7 @@ class Columns:
         if op not in _MEMBER:
             return Condition(field, op, _scalar(field, kind, value))
         if isinstance(value, (str, bytes)) or not np.iterable(value):
-            raise TypeError(f"{op!r} wants several values, such as a list, not {value!r}")
+            raise TypeError(f"the value for {op!r} is a list or another collection, not {value!r}")
         values = [_scalar(field, kind, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
         if kind == "string":
             return Condition(field, op, tuple(sorted(set(values))))
@@ -137,7 +136,7 @@ class Columns:
         """
         kind = self._kind(field)
         if kind not in ("number", "string"):
-            raise Code.FIELD_TYPE.error(f"field {field!r} holds {kind}, which can not be compared")
+            raise Code.FIELD_TYPE.error(f"field {field!r} holds {kind}, which cannot be compared")
 
     def mask(self, condition: Condition, where: Where) -> NDArray[np.bool_]:
         """Return which records meet a condition, bool (N,).
@@ -207,10 +206,10 @@ class Columns:
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
             values: list[Any] = [None] * len(chunk)
-            for shard, positions, records in self._shards.split(chunk):
+            for shard, slots, records in self._shards.split(chunk):
                 batch = self._shards.readers[shard].read_batch(records, [field])
-                for position, value in zip(positions.tolist(), batch[field], strict=True):
-                    values[position] = value
+                for slot, value in zip(slots.tolist(), batch[field], strict=True):
+                    values[slot] = value
             yield values
 
     def _dtype(self, field: str) -> str:

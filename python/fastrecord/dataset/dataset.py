@@ -132,7 +132,7 @@ class FastRecordDataset(Dataset[Any]):
         for reader in readers:
             if not (reader.complete or allow_incomplete):
                 raise Code.INCOMPLETE.error(
-                    f"{reader.path}: incomplete: its packing was cut short after {len(reader)} records; finish it with "
+                    f"{reader.path}: incomplete: its packing stopped after {len(reader)} records; finish it with "
                     "`fastrecord pack --resume`, or pass allow_incomplete=True"
                 )
         if not allow_incomplete:
@@ -142,8 +142,8 @@ class FastRecordDataset(Dataset[Any]):
         selected = None if fields is None else check_selection(fields)
         if selected is not None and (image_field or extra_fields or target_transform):
             raise ValueError(
-                "image_field, extra_fields and target_transform do not go with fields, of which a sample is a dict: "
-                "name all fields there, and change labels in transform"
+                "image_field, extra_fields and target_transform do not go with fields, because a sample is a dict: "
+                "name all fields in fields, and change labels in transform"
             )
         if selected is None:
             image_field = image_field or find_image(readers[0])
@@ -166,10 +166,9 @@ class FastRecordDataset(Dataset[Any]):
         return len(self.selection)
 
     def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the numbers over all files of some records of this data set, int64 (N,).
+        """Return the rows of indices: the numbers of these records over all files, int64 (N,).
 
-        Record 0 is the first record of the first file. In a view, these numbers differ from the
-        indices.
+        Row 0 is the first record of the first file. In a view, rows differ from indices.
 
         Args:
             indices: Any 1-D sequence or array of integers, each in [-len(self), len(self)).
@@ -197,18 +196,18 @@ class FastRecordDataset(Dataset[Any]):
         """
         return self.selection.column(field)
 
-    def subset(self, numbers: slice | ArrayLike) -> Self:
+    def subset(self, indices: slice | ArrayLike) -> Self:
         """Return a view of some records, in the order given.
 
         Args:
-            numbers: A slice or range, which takes no memory; a 1-D sequence or array of integers in
+            indices: A slice or range, which takes no memory; a 1-D sequence or array of integers in
                 [-len(self), len(self)), stored as int64; or a mask, bool (len(self),).
 
         Raises:
-            IndexError: a number is out of range, or a mask has another length.
+            IndexError: an index is out of range, or a mask has another length.
             TypeError: none of these.
         """
-        return self._of(self.selection.subset(numbers))
+        return self._of(self.selection.subset(indices))
 
     def filter(self, field: str, op: str | Callable[[NDArray[Any]], Any] = "", value: Any = MISSING) -> Self:
         """Return a view of the records whose field meets a condition, in order.
@@ -355,7 +354,7 @@ class FastRecordDataset(Dataset[Any]):
         Fields of numbers and arrays are numpy arrays (N, ...); other fields are lists of N values.
 
         Args:
-            rows: Record numbers over all files, as `rows` returns them, int64 (N,).
+            rows: As `rows` returns them, int64 (N,).
             fields: Names.
 
         Raises:
@@ -371,7 +370,7 @@ class FastRecordDataset(Dataset[Any]):
         Only these records' labels are read.
 
         Args:
-            rows: Record numbers over all files, as `rows` returns them, int64 (N,); repeats are
+            rows: As `rows` returns them, int64 (N,); repeats are
                 allowed.
 
         Raises:
@@ -462,7 +461,7 @@ class FastRecordDataset(Dataset[Any]):
         """
         if self.selection.image_field is None:
             raise AttributeError(
-                f"samples are dicts of the fields {', '.join(self.selection.fields or ())}: none is the image"
+                f"samples are dicts of the fields {', '.join(self.selection.fields or ())}: none of them is the image"
             )
         return self.selection.image_field
 
@@ -479,7 +478,7 @@ class FastRecordDataset(Dataset[Any]):
     def _require_labels(self) -> str:
         if self.selection.label_field is None:
             raise AttributeError(
-                f"{self.paths[0]} has no field 'label'; name the field that holds labels with label_field="
+                f"{self.paths[0]} has no field 'label': name the field of the labels with label_field="
             )
         return self.selection.label_field
 
@@ -588,7 +587,7 @@ def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
     """
     for one in (first, *others):
         if not isinstance(one, FastRecordDataset):
-            raise TypeError(f"concat takes data sets of fastrecord, one after the other, not {type(one).__name__}")
+            raise TypeError(f"each argument of concat is a FastRecordDataset, not {type(one).__name__}")
     for other in others:
         ours, theirs = _settings(first), _settings(other)
         for name, value in theirs.items():

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
-from fastrecord._core import CorruptFileError, DecodeError, FastRecordError, Reader, decode_records
+from fastrecord._core import FastRecordError, Reader, decode_records
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code, extended
+from fastrecord.errors import Code, extend
 from fastrecord.schema.roles import key_suffix
 
 # Exceptions that Pillow's plugins raise for broken images.
@@ -98,6 +98,5 @@ def decode_native(
             # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, decoding=decoding, verify=verify)[0] for one in one_by_one]
-        kind = CorruptFileError if isinstance(error, CorruptFileError) else DecodeError
-        raise kind(extended(error, key_suffix(reader, int(records[0])))) from None
+        raise extend(error, key_suffix(reader, int(records[0]))) from None
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]

@@ -122,8 +122,8 @@ class Labels:
             return self._widened(read_values(self._shards, rows, [str(self.field)], verify=verify)[str(self.field)])
         floats = not self.are_names and self._kind is not None and not holds_classes(self._kind)
         labels = np.empty(len(rows), np.float64 if floats else np.int64)
-        for shard, positions, records in self._shards.split(rows):
-            labels[positions] = self.of_file(shard, records, verify=verify)
+        for shard, slots, records in self._shards.split(rows):
+            labels[slots] = self.of_file(shard, records, verify=verify)
         return labels
 
     def of_file(self, shard: int, records: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrecord._core import CorruptFileError, Reader
+from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.collate import FieldBatch, each_sample
 from fastrecord.dataset.decode import decode_native, decode_pil, place
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.values import as_tensors, is_number, read_values
-from fastrecord.errors import Code, extended
+from fastrecord.errors import Code, extend
 from fastrecord.schema.roles import key_suffix
 
 Rows = NDArray[np.int64]
@@ -106,14 +106,14 @@ class SampleReader:
             raise self._named(error, rows, names) from None
         return {name: as_tensors(found[name], self._shards.schema[name]) for name in names}
 
-    def _named(self, error: CorruptFileError, rows: Rows, names: Sequence[str]) -> CorruptFileError:
+    def _named(self, error: CorruptFileError, rows: Rows, names: Sequence[str]) -> FastRecordError:
         """Return the error of the first damaged record, with its key."""
         for row in rows:
             try:
                 read_values(self._shards, np.array([row]), names, verify=self._verify)
             except CorruptFileError as own:
                 shard, record = self._shards.locate(int(row))
-                return CorruptFileError(extended(own, key_suffix(self._shards.readers[shard], record)))
+                return extend(own, key_suffix(self._shards.readers[shard], record))
         return error
 
     def _images(self, rows: Rows, field: str) -> Iterable[Any]:
@@ -142,7 +142,7 @@ class SampleReader:
             # the CRC.
             payload = reader.get(record, field, verify=self._verify, copy=True)
         except CorruptFileError as error:
-            raise CorruptFileError(extended(error, key_suffix(reader, record))) from None
+            raise extend(error, key_suffix(reader, record)) from None
         if payload is None:
             raise Code.NO_IMAGE.error(f"{place(reader, record, field)}: the record has no image")
         return payload if self._decode is None else decode_pil(payload, reader, record, field)

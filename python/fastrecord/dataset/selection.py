@@ -101,19 +101,19 @@ class Selection:
         """Return a field's value of every record, (N,)."""
         return self.columns.values(field, self.rows.whole())
 
-    def subset(self, numbers: slice | ArrayLike) -> Selection:
+    def subset(self, indices: slice | ArrayLike) -> Selection:
         """Return some records; see `FastRecordDataset.subset`."""
         total = len(self)
-        if isinstance(numbers, slice):
-            return replace(self, rows=span(self.rows, range(total)[numbers]))
-        if isinstance(numbers, range) and (not numbers or min(numbers[0], numbers[-1]) >= 0):
-            if numbers and max(numbers[0], numbers[-1]) >= total:
-                raise IndexError(f"record {max(numbers[0], numbers[-1])} is out of range: the data set has {total}")
-            return replace(self, rows=span(self.rows, numbers))
-        array = np.asarray(numbers)
+        if isinstance(indices, slice):
+            return replace(self, rows=span(self.rows, range(total)[indices]))
+        if isinstance(indices, range) and (not indices or min(indices[0], indices[-1]) >= 0):
+            if indices:
+                normalized_one(max(indices[0], indices[-1]), total)
+            return replace(self, rows=span(self.rows, indices))
+        array = np.asarray(indices)
         if array.dtype == np.bool_:
             if array.shape != (total,):
-                raise IndexError(f"a mask has a value for each of the {total} records, not shape {array.shape}")
+                raise IndexError(f"a mask is bool ({total},), one value for each record, not of shape {array.shape}")
             array = np.flatnonzero(array)
         return replace(self, rows=Numbers(self.take(array).copy()))
 
@@ -126,17 +126,17 @@ class Selection:
             )
         if callable(op):
             if value is not MISSING:
-                raise TypeError("a callable takes the column and nothing else: leave value out")
+                raise TypeError(f"a callable takes the column only: leave out value={value!r}")
             mask = np.asarray(op(self.column(field)))
             if not len(self) and mask.size == 0:
                 return self
             if mask.dtype != np.bool_ or mask.shape != (len(self),):
                 raise ValueError(
-                    f"the callable returns a mask, bool ({len(self)},), not {mask.dtype} of shape {mask.shape}"
+                    f"the callable's result is a mask, bool ({len(self)},), not {mask.dtype} of shape {mask.shape}"
                 )
             return self.subset(mask)
         if value is MISSING:
-            raise TypeError(f"filter({field!r}, {op!r}, ...) wants a value to compare with")
+            raise TypeError(f"filter({field!r}, {op!r}) has no value: give one to compare with")
         if field == self.label_field:
             value = self.labels.numbered(value)
         return replace(self, rows=Filtered(self.rows, self.columns, self.columns.condition(field, op, value)))
@@ -192,7 +192,7 @@ def check_selection(fields: Sequence[str]) -> tuple[str, ...]:
         raise TypeError(f"fields is a sequence of names: {kind}")
     names = tuple(fields)
     if not names:
-        raise ValueError("fields names no field")
+        raise ValueError("fields is empty: name at least one field")
     if len(set(names)) != len(names):
         raise ValueError(f"fields names {next(name for name in names if names.count(name) > 1)!r} more than once")
     return names

@@ -98,7 +98,7 @@ def _find(path: str | os.PathLike[str]) -> list[str]:
         found = sorted(glob.glob(os.path.join(glob.escape(name), "*.frec")))
         if not found:
             raise FileNotFoundError(
-                f"{name}: no .frec file in this folder; pack a folder of images by `fastrecord pack {path} OUT.frec`"
+                f"{name}: no .frec file in this folder: pack a folder of images with `fastrecord pack {path} OUT.frec`"
             )
         return found
     if glob.has_magic(name) and not os.path.exists(name):
@@ -119,11 +119,11 @@ def normalized(indices: ArrayLike, total: int) -> NDArray[np.int64]:
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise TypeError(f"record numbers are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
+        raise TypeError(f"indices are a 1-D sequence of integers, not {array.dtype} of shape {array.shape}")
     low, high = array.min(), array.max()
     if low < -total or high >= total:
         outside = array[(array < -total) | (array >= total)]
-        raise IndexError(f"record {outside[0]} is out of range: the data set has {total}")
+        raise IndexError(f"index {outside[0]} is out of range: the data set has {total} records")
     rows = array.astype(np.int64, copy=False)
     return rows if low >= 0 else np.where(rows < 0, rows + total, rows)
 
@@ -136,7 +136,7 @@ def normalized_one(index: int, total: int) -> int:
     """
     row = operator.index(index)
     if not -total <= row < total:
-        raise IndexError(f"record {row} is out of range: the data set has {total}")
+        raise IndexError(f"index {row} is out of range: the data set has {total} records")
     return row % total
 
 
@@ -246,7 +246,7 @@ class Shards:
             rows: Record numbers in [0, len(self)), int64 (N,).
 
         Yields:
-            The file's position in `readers`; the positions of its records in `rows`, in order;
+            The file's position in `readers`; the slots of its records in `rows`, in order;
             their record numbers in the file.
         """
         if len(self.ends) == 1:
@@ -254,11 +254,11 @@ class Shards:
             return
         shards = np.searchsorted(self.ends, rows, side="right")
         order = np.argsort(shards, kind="stable")
-        for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            if len(positions):
-                shard = int(shards[positions[0]])
+        for slots in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            if len(slots):
+                shard = int(shards[slots[0]])
                 start = int(self.ends[shard - 1]) if shard else 0
-                yield shard, positions, rows[positions] - start
+                yield shard, slots, rows[slots] - start
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""

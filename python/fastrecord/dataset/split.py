@@ -42,11 +42,11 @@ def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
     """
     if not isinstance(parts, Sequence) or isinstance(parts, (str, bytes)):
         if isinstance(parts, float) and 0 < parts < 1:
-            raise TypeError(f"parts has a share for each part: write [{parts:g}, {1 - parts:g}], not {parts!r}")
+            raise TypeError(f"parts is a list of shares: write [{parts:g}, {1 - parts:g}], not {parts!r}")
         number = integer("parts", parts, 1)
         return [records // number + (part < records % number) for part in range(number)]
     if not parts:
-        raise ValueError("parts is empty: name at least one part")
+        raise ValueError("parts is empty: give at least one share")
     if all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
         sizes = [integer("a part", part, 0) for part in parts]
         # [1] is a fraction: the whole. For a data set of one record it is also a size.
@@ -54,7 +54,7 @@ def part_sizes(records: int, parts: int | Sequence[float]) -> list[int]:
             return sizes
         if sizes != [1]:
             raise ValueError(
-                f"parts have {sum(sizes)} records together, the data set has {records}: leave none out, or write "
+                f"parts have {sum(sizes)} records together, the data set has {records}: leave none out, or give "
                 "fractions"
             )
     if not all(_is_share(part) for part in parts):

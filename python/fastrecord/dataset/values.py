@@ -46,18 +46,18 @@ def read_values(
         batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
         return {name: _owned(batch[name]) for name in names}
     found: dict[str, Any] = {}
-    for shard, positions, records in parts:
+    for shard, slots, records in parts:
         batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
         for name in names:
             values = _owned(batch[name])
             if isinstance(values, np.ndarray):
                 if name not in found:
                     found[name] = np.empty((len(rows), *values.shape[1:]), values.dtype)
-                found[name][positions] = values
+                found[name][slots] = values
                 continue
             whole = found.setdefault(name, [None] * len(rows))
-            for position, value in zip(positions.tolist(), values, strict=True):
-                whole[position] = value
+            for slot, value in zip(slots.tolist(), values, strict=True):
+                whole[slot] = value
     return found
 
 

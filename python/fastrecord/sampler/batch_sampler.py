@@ -52,7 +52,7 @@ def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int
 class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     """Yields this rank's share of each global batch: a `batch_sampler` for torch's DataLoader.
 
-    A batch is a list of record numbers. B is `batch_size * world_size`. Global batch g of an epoch
+    A batch is a list of indices. B is `batch_size * world_size`. Global batch g of an epoch
     has positions [g * B, (g + 1) * B) of the epoch order. Rank r takes every `world_size`-th of
     them, starting with the r-th. So the global batches do not depend on the number of ranks, and
     each batch is computed without the batches before it. The sampler holds no permutation: a
@@ -120,7 +120,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         num_samples: int | None = None,
     ) -> None:
         if not isinstance(data, Sized):
-            raise TypeError(f"data has no len(), which a batch sampler needs: {type(data).__name__}")
+            raise TypeError(f"data is an object with a length, not {type(data).__name__}: a batch sampler needs len()")
         if (rank is None) != (world_size is None):
             raise ValueError(f"give both rank and world_size, or neither: rank={rank}, world_size={world_size}")
         self._follows_group = rank is None or world_size is None
@@ -128,7 +128,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             rank, world_size = process_group() or (0, 1)
         self._records = len(data)
         if self._records == 0:
-            raise ValueError("data is empty: there is no record to make batches of")
+            raise ValueError("data is empty: a batch sampler needs at least one record")
         self._batch_size = integer("batch_size", batch_size, 1)
         self._draw = make_draw(data, weights, balance)
         # A loaded state must agree with the given blocks, and supplies the numbers not given.
@@ -136,7 +136,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         if self._draw is not None and self._given is not True:
             raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
-            raise ValueError("num_samples is of draws with replacement: give weights or balance too")
+            raise ValueError("num_samples counts draws with replacement: give weights or balance too")
         # Positions of an epoch.
         self._n = self._records if num_samples is None else integer("num_samples", num_samples, 1, MOST)
         self._seed = integer("seed", seed, 0, WORD)

@@ -43,9 +43,9 @@ class Weighted:
     def __init__(self, weights: ArrayLike, records: int) -> None:
         array = np.asarray(weights)
         if array.dtype.kind not in "biuf":
-            raise TypeError(f"weights are numbers, one for each record, not of dtype {array.dtype}")
+            raise TypeError(f"weights are an array of numbers, not of dtype {array.dtype}")
         if array.shape != (records,):
-            raise ValueError(f"weights are one for each of the {records} records, not of shape {array.shape}")
+            raise ValueError(f"weights are an array ({records},), one for each record, not of shape {array.shape}")
         array = array.astype(np.float64)
         bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
         if bad.size:
@@ -82,7 +82,7 @@ class Balanced:
     def __init__(self, classes: ArrayLike, records: int) -> None:
         array = np.asarray(classes)
         if array.shape != (records,):
-            raise ValueError(f"balance has the class of each of the {records} records, not shape {array.shape}")
+            raise ValueError(f"balance is an array ({records},), the class of each record, not of shape {array.shape}")
         _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
         inverse = inverse.reshape(-1).astype(np.int64, copy=False)
         self._by_class: NDArray[np.int64] = np.argsort(inverse, kind="stable").astype(np.int64, copy=False)

@@ -51,7 +51,7 @@ class State:
             )
         missing = [name for name in (*cls.__slots__, *_BLOCKS) if name not in state]
         if missing:
-            raise ValueError(f"the state has no {', '.join(missing)}: it is not of FastRecordBatchSampler.state_dict()")
+            raise ValueError(f"the state has no {', '.join(missing)}: give one of FastRecordBatchSampler.state_dict()")
         choice("state: tail", state["tail"], TAILS)
         snapshots = state["snapshots"]
         if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
@@ -97,7 +97,7 @@ class State:
         if self.snapshots and snapshots:
             then_files, now_files = len(self.snapshots), len(snapshots)
             if then_files != now_files:
-                raise ValueError(f"the state is of {then_files} files, the data are of {now_files}: {advice}")
+                raise ValueError(f"the state has {then_files} files, but the data have {now_files}: {advice}")
             for number, (then, now) in enumerate(zip(self.snapshots, snapshots, strict=True)):
                 if any(then.get(key) != now[key] for key in ("file_id", "commit", "records")):
                     raise ValueError(
@@ -108,11 +108,11 @@ class State:
                 whole = "all records of the files"
                 ours, theirs = (whole if one is None else f"view {one} of them" for one in (self.view, view))
                 raise ValueError(
-                    f"the state is of {ours}, the data are {theirs}: make the same view (by the same subset, filter, "
-                    "split and concat, in the same order), or start without the state"
+                    f"the state has {ours}, but the data are {theirs}: make the same view (by the same subset, filter, "
+                    "split and concatenation, in the same order), or start without the state"
                 )
         if self.records != records:
-            raise ValueError(f"the state is of {self.records} records, the data have {records}: {advice}")
+            raise ValueError(f"the state has {self.records} records, but the data have {records}: {advice}")
 
     def check_draw(self, draw: Mapping[str, Any] | None, samples: int) -> None:
         """Refuse to continue with another draw rule.
