@@ -67,6 +67,8 @@ class Group:
     def columns(self) -> list[Sequence[torch.Tensor]]:
         """Return each column's tensors, one for each batch; call it only once."""
         self.reach()
+        if len(self.request.sizes) == 1:
+            return [[whole] for whole in self._whole or ()]
         # The parts have their own version counters: an in-place change of one does not affect the
         # others.
         return [whole.unsafe_split_with_sizes(self.request.sizes) for whole in self._whole or ()]
