@@ -141,11 +141,12 @@ def test_a_signal_handler_that_uses_a_busy_writer_raises_and_the_writer_goes_on(
         writer = fr.Writer("a.frec", SCHEMA)
         count = 1_000_000
         signal.signal(signal.SIGALRM, lambda *_: writer.commit())
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)  # again, if the call has not begun
         try:
             writer.append_files("data", ["file"] * count, {"label": np.arange(count), "key": ["k"] * count})
         except RuntimeError as error:
             print(error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         done = len(writer)
         writer.append(record(5))
         writer.close()
