@@ -48,7 +48,8 @@ def test_records_are_the_files_byte_for_byte_in_the_order_of_image_folder(tmp_pa
 
 
 def test_a_packed_file_is_complete_and_names_its_folder_but_no_path(small: Path, tmp_path: Path) -> None:
-    out, seen = tmp_path / "out.frec", []
+    out = tmp_path / "out.frec"
+    seen: list[PackProgress] = []
     write(small, {"README": b"about", "extra.jpg": encode(5)})
     summary = pack_folder(small, out, progress=seen.append)
     assert is_complete(out)

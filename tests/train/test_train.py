@@ -109,7 +109,7 @@ def test_a_value_out_of_range_is_refused_by_its_name(name: str, value: Any) -> N
     ("name", "value", "only"),
     [("on_error", "skip", "raise"), ("decoder", "native", "auto"), ("sixteen_bit", "clip", "reject")],
 )
-def test_options_of_the_native_loader_are_refused_with_the_torch_loader(name: str, value: str, only: str) -> None:
+def test_options_of_the_native_loader_are_refused_with_the_torch_loader(name: str, value: Any, only: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} is '{value}': it must be '{only}' with loader torch"):
         TrainConfig(**{"train": "x", "loader": "torch", name: value})
 
