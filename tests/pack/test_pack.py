@@ -11,7 +11,7 @@ import pytest
 from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
-from fastrecord.pack.images import pack_folder
+from fastrecord.pack.images import PackProgress, pack_folder
 from tests.conftest import encode
 from tests.support.packing import is_complete, keys, metadata, records, small_folder, write
 
