@@ -78,15 +78,9 @@ pub use pack::recode::{Limit, Recode, Recoded};
 pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;
-pub use read::batch::Ranges;
-pub use read::columns::ColumnBytes;
-pub use read::mapping::Mapping;
-pub use read::padded::largest_shape;
-pub use read::reader::Reader;
-pub use read::record::Datum;
-pub use read::records::Records;
-pub use read::seen::Verify;
-pub use read::snapshot::{Access, SnapshotId};
+pub use read::{
+    Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, SnapshotId, Verify, largest_shape,
+};
 pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};
 pub use sys::page_cache::resident_bytes;

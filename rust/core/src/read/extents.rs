@@ -139,7 +139,7 @@ impl Reader {
             }
             let mut dims = dims[i * variable..(i + 1) * variable].iter();
             let start = shapes.len();
-            shapes.extend(array.shape().iter().map(|dim| dim.or_else(|| dims.next().copied()).unwrap_or_default()));
+            shapes.extend(array.shape().iter().map(|dim| dim.or_else(|| dims.next().copied()).unwrap_or(u64::MAX)));
             if array.nbytes_of(&shapes[start..]) != Some(extent.length()) {
                 let detail = format!("{}: shape {}", no_shape(array, extent.length()), shape_text(&shapes[start..]));
                 return Err(self.damaged(field, records[i], Damage::Extent(detail)));

@@ -1,20 +1,30 @@
 //! A file as of one commit: its mapping, index, payloads and batches. Imports `file`, `format`,
 //! `codec`, `parallel` and `sys`.
 
-pub(crate) mod batch;
-pub(crate) mod chunk;
-pub(crate) mod columns;
-pub(crate) mod extents;
-pub(crate) mod index;
-pub(crate) mod mapping;
-pub(crate) mod open;
-pub(crate) mod padded;
+mod batch;
+mod chunk;
+mod columns;
+mod extents;
+mod index;
+mod mapping;
+mod open;
+mod padded;
 pub(crate) mod payload;
-pub(crate) mod prefetch;
+mod prefetch;
 pub(crate) mod reader;
-pub(crate) mod record;
+mod record;
 pub(crate) mod records;
-pub(crate) mod seal;
+mod seal;
 pub(crate) mod seen;
 pub(crate) mod snapshot;
 pub(crate) mod source;
+
+pub use batch::Ranges;
+pub use columns::ColumnBytes;
+pub use mapping::Mapping;
+pub use padded::largest_shape;
+pub use reader::Reader;
+pub use record::Datum;
+pub use records::Records;
+pub use seen::Verify;
+pub use snapshot::{Access, SnapshotId};

@@ -60,7 +60,7 @@ pub(crate) fn check_value(
     reader.file().read_exact_at(&mut memory.stored, extent.offset).map_err(|e| Error::io(reader.path(), e))?;
     let bytes = if extent.is_plain() {
         reader.check_crc(field, record, extent, &memory.stored)?;
-        memory.stored.get(..extent.length() as usize).unwrap_or_default()
+        &memory.stored[..extent.length() as usize]
     } else {
         resized(&mut memory.value, extent.length())?;
         let made = reader.decompress(field, record, extent, &memory.stored, &mut memory.value);
@@ -151,12 +151,12 @@ fn look_into(kind: &FieldType, bytes: &[u8], found: &mut Found) -> std::result::
             FieldType::Scalar(dtype) => {
                 let numbers = list_numbers(*dtype, bytes).map_err(Damage::List)?;
                 if *dtype == DType::Bool {
-                    check_bools(bytes.get(numbers).unwrap_or_default())?;
+                    check_bools(&bytes[numbers])?;
                 }
             }
             item => {
                 for (i, part) in list_items(item, bytes).map_err(Damage::List)?.into_iter().enumerate() {
-                    let looked = look_into(item, bytes.get(part.range).unwrap_or_default(), found);
+                    let looked = look_into(item, &bytes[part.range], found);
                     looked.map_err(|damage| match damage {
                         Damage::Text => Damage::List(format!("item {i} is not valid UTF-8")),
                         Damage::Json(detail) => Damage::List(format!("item {i} is not valid JSON: {detail}")),

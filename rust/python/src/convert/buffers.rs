@@ -47,7 +47,7 @@ impl Exporter {
         let bytes = slf.get().bytes.as_slice();
         // SAFETY: PyBuffer_FillInfo fills `view`, which the interpreter passes for that purpose. It
         // takes a reference to the owner, which keeps the bytes alive. The bytes stay in place: the
-        // owner is frozen, and neither a mapping nor the vector behind an Arc ever moves its bytes.
+        // owner is frozen, and neither a mapping nor the vector that an Arc holds ever moves its bytes.
         // Read-only (1): requests for a writable buffer are refused.
         let status = unsafe {
             ffi::PyBuffer_FillInfo(
