@@ -143,7 +143,7 @@ class Columns:
 
         Args:
             condition: A return value of `condition`.
-            where: Record numbers over all files, int64 (N,), or a slice of them.
+            where: Numbers over all files, int64 (N,), or a slice of them.
         """
         if self._kind(condition.field) == "number":
             return condition.of_numbers(self._numbers(condition.field, where, copy=True))
@@ -157,7 +157,7 @@ class Columns:
 
         Args:
             field: A field, or an index column such as "image.width".
-            where: Record numbers over all files, int64 (N,), or a slice of them.
+            where: Numbers over all files, int64 (N,), or a slice of them.
 
         Raises:
             SchemaError: no such field, or it has no column.

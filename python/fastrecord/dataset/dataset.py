@@ -330,7 +330,10 @@ class FastRecordDataset(Dataset[Any]):
         return [self[number] for number in numbers.tolist()]
 
     def _samples(self, rows: NDArray[np.int64]) -> Sequence[Any]:
-        """Return the samples of rows, transformed in order: random transforms draw as in ImageFolder."""
+        """Return the samples of rows.
+
+        They are transformed in order, so that random transforms draw as with ImageFolder.
+        """
         reader = self._reader()
         if self.fields is None:
             return [self._transformed(*parts) for parts in reader.tuples(rows)]

@@ -111,7 +111,7 @@ class Labels:
         """Return the labels of records, (N,) or (N, *shape).
 
         Args:
-            rows: Record numbers over all files, int64 (N,).
+            rows: Numbers over all files, int64 (N,).
             verify: As for the data set.
 
         Raises:
@@ -184,7 +184,7 @@ class Labels:
         return [None if table is None else table.tolist() for table in self._tables]
 
     def _refuse_other_classes(self, tables: list[Table | None]) -> None:
-        """Refuse arrays with a value for each class of files that number their classes in different ways.
+        """Refuse arrays with a value for each class if files number their classes differently.
 
         Raises:
             SchemaError: files do.

@@ -1,6 +1,6 @@
 """`Rows`: which records a view has, in which order.
 
-Computes record numbers on demand from how the view was made. Reads columns only to filter or
+Computes rows on demand from how the view was made. Reads columns only to filter or
 stratify.
 """
 
@@ -27,7 +27,7 @@ class Rows(ABC):
     """A sequence of records over all files, indexed from 0. Immutable; pickles as its arguments."""
 
     def take(self, indices: Numbers64) -> Numbers64:
-        """Return record numbers over all files, int64 (N,).
+        """Return the rows of indices: numbers over all files, int64 (N,).
 
         Args:
             indices: In [0, len(self)), int64 (N,).
@@ -106,7 +106,7 @@ class Span(Rows):
 
 
 class Numbers(Rows):
-    """An array of record numbers over all files: 8 bytes a record."""
+    """An array of rows: 8 bytes a record."""
 
     def __init__(self, numbers: Numbers64) -> None:
         self._numbers = numbers
@@ -153,7 +153,7 @@ class _Found(Rows):
 
     @abstractmethod
     def _find(self) -> Numbers64:
-        """Return the record numbers over all files, int64 (N,)."""
+        """Return the rows, int64 (N,)."""
 
     def _found(self) -> Numbers64:
         if self._rows is None:
@@ -201,7 +201,7 @@ class Strata:
         return {**self.__dict__, "_parts": None}
 
     def parts(self) -> list[Numbers64]:
-        """Return each part's record numbers over all files, in `base` order, int64 (size,)."""
+        """Return each part's rows, in `base` order, int64 (size,)."""
         if self._parts is None:
             self._parts = self._deal()
         return self._parts

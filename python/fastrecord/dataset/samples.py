@@ -49,7 +49,7 @@ class SampleReader:
         """Return the samples of the selected fields, as stacked tensors and lists.
 
         Args:
-            rows: Record numbers over all files, int64 (N,).
+            rows: Numbers over all files, int64 (N,).
 
         Raises:
             CorruptFileError: a checksum differs.
@@ -71,7 +71,7 @@ class SampleReader:
         Images are decoded by Pillow one at a time, so the caller may transform each right away.
 
         Args:
-            rows: Record numbers over all files, int64 (N,).
+            rows: Numbers over all files, int64 (N,).
 
         Raises:
             CorruptFileError: a checksum differs.
@@ -89,7 +89,7 @@ class SampleReader:
             yield (*sample, *others.values())
 
     def prefetch(self, rows: Rows, field: str) -> None:
-        """Ask the kernel for the images of a batch, so it reads while the first ones are decoded."""
+        """Ask the kernel for the images of a batch: it reads while the first ones are decoded."""
         for shard, _, records in self._shards.split(rows):
             self._shards.readers[shard].prefetch(records, field)
 

@@ -28,7 +28,7 @@ MISSING = object()
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Which records and fields of which files. Immutable; views share the open files.
+    """Records and fields of some files. Immutable; views share the open files.
 
     Attributes:
         shards: The files.

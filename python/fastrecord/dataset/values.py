@@ -31,7 +31,7 @@ def read_values(
 
     Args:
         shards: The files.
-        rows: Record numbers over all files, int64 (N,).
+        rows: Numbers over all files, int64 (N,).
         fields: Names.
         verify: When to check the CRC of each payload.
 
