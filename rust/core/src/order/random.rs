@@ -11,7 +11,7 @@
 //!
 //! The results never change, so that an interrupted run continues with the same crops.
 
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+use crate::order::permutation::{GOLDEN, below, extended, mix};
 
 /// Separates these numbers from the epoch order, which uses the same seeds: "crop" in ASCII.
 const PURPOSE: u64 = 0x6372_6F70;
@@ -33,7 +33,7 @@ impl Random {
     }
 
     fn keyed(purpose: u64, words: &[u64]) -> Self {
-        Self { state: words.iter().fold(mix(purpose), |key, &word| mix(key.wrapping_add(word))) }
+        Self { state: words.iter().fold(mix(purpose), |key, &word| extended(key, word)) }
     }
 
     /// Returns the next 64 bits.
@@ -56,7 +56,7 @@ impl Random {
 
     /// Returns a uniform integer in `[0, limit)`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u32) -> u32 {
-        ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u32
+        below(self.bits(), limit.into()) as u32
     }
 }
 
@@ -72,13 +72,6 @@ pub fn uniform(seed: u64, epoch: u64, stream: u64, positions: &[u64], draws: usi
         numbers.extend((0..draws).map(|_| random.uniform(0.0, 1.0)));
     }
     numbers
-}
-
-/// The output function of `SplitMix64`, a bijection of the 64-bit words.
-fn mix(word: u64) -> u64 {
-    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
 }
 
 #[cfg(test)]
