@@ -26,7 +26,7 @@ mpl.rcParams.update(
 )
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
-OURS, SAME, OTHERS, MARK = "#0072B2", "#56B4E9", "#999999", "#D55E00"
+OURS, OTHERS, MARK = "#0072B2", "#999999", "#D55E00"
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 
 
@@ -73,10 +73,8 @@ def rates(benchmark: dict[str, Any]) -> dict[str, Rate]:
 
 
 def colour(rate: Rate) -> str:
-    """The colours of ours, ours without one feature, and others."""
-    if not rate.ours:
-        return OTHERS
-    return SAME if "whole" in rate.name else OURS
+    """The colours of ours and of others."""
+    return OURS if rate.ours else OTHERS
 
 
 def save(figure: Figure, path: Path) -> None:

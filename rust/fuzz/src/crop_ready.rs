@@ -16,7 +16,6 @@ pub fn run(data: &[u8]) {
     let (how, length) = (input.u8(), input.u16());
     let (side, image) = (input.take(length.into()), input.0);
     guard::within(bound(data.len()), || {
-        let options = DecodeOptions { region: true, ..options };
         cropped(image, side, options, crop);
         // Rewriting decodes an image of any size, so this target only rewrites small ones.
         if how & 1 == 0 && Decoder::new(options).size(image).is_ok() {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::image::{Channels, DecodeOptions, Geometry};
+use fastrecord_core::image::{Channels, Geometry};
 use fastrecord_core::{
     ArrayPlan as CoreArrayPlan, BufferPool, Error, ImagePlan as CoreImagePlan, Load as CoreLoad, LoadCounters,
     LoadSource, Loader, Result as CoreResult, Verify, Workload,
@@ -114,7 +114,6 @@ impl PlanShared {
 ///     main: The output that accepts any image. The other outputs refuse images that may be masks.
 ///         None: no output refuses them.
 ///     spares: Number of batches whose memory is kept for reuse.
-///     region: Decode only the part that a crop needs. False decodes whole images, as a baseline.
 /// Raises:
 ///     KeyError, TypeError: a field does not exist, or does not hold bytes. ValueError: a geometry
 ///     is invalid.
@@ -129,7 +128,7 @@ impl ImagePlan {
     #[new]
     #[pyo3(signature = (
         files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
-        exif_orientation = false, max_pixels = None, main = None, spares = 4, region = true
+        exif_orientation = false, max_pixels = None, main = None, spares = 4
     ))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
     fn new(
@@ -143,9 +142,8 @@ impl ImagePlan {
         max_pixels: Option<u64>,
         main: Option<usize>,
         spares: usize,
-        region: bool,
     ) -> PyResult<Self> {
-        let decode = DecodeOptions { region, ..options_from(truncated, sixteen_bit, exif_orientation, max_pixels)? };
+        let decode = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
         let plan = CoreImagePlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
         let plan = main.into_iter().fold(plan, CoreImagePlan::refusing_masks);

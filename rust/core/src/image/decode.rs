@@ -181,13 +181,11 @@ impl Decoder {
         }
 
         let (region, need, part) = if let Some(info) = info {
-            let by_region = self.options.region;
-            let reduction = if by_region { self.reduction(&info, &crop) } else { 1 };
+            let reduction = self.reduction(&info, &crop);
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let rows = Rows::find(data, side_bytes, &info).filter(|_| by_region);
+            let rows = Rows::find(data, side_bytes, &info);
             let cut = rows.and_then(|rows| self.decode_cut(&rows, &info, reduction, need));
-            let wanted = if by_region { need } else { Rect::whole(width, height) };
-            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, wanted), Ok)?;
+            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, need), Ok)?;
             (region, need, part)
         } else {
             let (need, part) = needed(&crop, 1, self.options.filter.support());

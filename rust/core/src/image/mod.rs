@@ -81,9 +81,6 @@ pub struct DecodeOptions {
     /// At 2.5 the result differs from Pillow's by less than 1.0 of 255 on average over each image.
     /// At 1.0 it differs by up to 2.6, because it lacks some of the filter's smoothing.
     pub min_reduced: f64,
-    /// Decode only the region that a crop needs. Otherwise the whole image is decoded at full size,
-    /// as a baseline.
-    pub region: bool,
 }
 
 impl Default for DecodeOptions {
@@ -95,7 +92,6 @@ impl Default for DecodeOptions {
             max_pixels: MAX_PIXELS,
             filter: Filter::Bilinear,
             min_reduced: 2.5,
-            region: true,
         }
     }
 }
