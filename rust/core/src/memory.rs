@@ -1,7 +1,10 @@
 //! Allocation of memory whose size comes from data. Too little memory is an error; it does not
 //! abort the process.
+#![allow(unsafe_code)]
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::hint::black_box;
+use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
 
@@ -44,7 +47,23 @@ pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize) -> Result<()> {
     }
     let bytes = buffer.len().saturating_add(more).saturating_mul(size_of::<T>());
     buffer.try_reserve(more).map_err(|_| Error::Memory { bytes: bytes as u64 })?;
+    check_rest(bytes)
+}
+
+/// Checks that enough memory is left after an allocation of `bytes` bytes.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(crate) fn check_rest(bytes: usize) -> Result<()> {
     if bytes >= LARGE { check(0).map_err(|_| Error::Memory { bytes: bytes as u64 }) } else { Ok(()) }
+}
+
+/// Allocates zeroed memory. Large memory comes from the kernel as zeros: no byte is written, and the
+/// threads that first use a page pay for it. Returns `None` if there is too little.
+pub(crate) fn zeroed(layout: Layout) -> Option<NonNull<u8>> {
+    debug_assert!(layout.size() > 0, "the allocator takes no empty layout");
+    // SAFETY: the layout is not empty.
+    NonNull::new(unsafe { alloc_zeroed(layout) })
 }
 
 /// Returns a vector of zeros.
@@ -52,8 +71,14 @@ pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize) -> Result<()> {
 /// # Errors
 /// [`Error::Memory`].
 pub fn zeros(bytes: usize) -> Result<Vec<u8>> {
-    let mut made = room(bytes)?;
-    made.resize(bytes, 0);
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let error = || Error::Memory { bytes: bytes as u64 };
+    let start = zeroed(Layout::array::<u8>(bytes).map_err(|_| error())?).ok_or_else(error)?;
+    // SAFETY: the allocator of vectors gave `bytes` bytes for this layout, and all are initialized.
+    let made = unsafe { Vec::from_raw_parts(start.as_ptr(), bytes, bytes) };
+    check_rest(bytes)?;
     Ok(made)
 }
 

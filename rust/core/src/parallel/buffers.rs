@@ -2,12 +2,13 @@
 //! later batches. It does not know what the bytes mean.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, dealloc};
 use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::parallel::sync::atomic::{AtomicUsize, Ordering};
 use crate::parallel::sync::{Arc, Mutex, lock};
 
@@ -106,8 +107,7 @@ impl Block {
     }
 
     fn new(len: usize) -> Option<Self> {
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) })?;
+        let start = memory::zeroed(Self::layout(len)?)?;
         Some(Self { start, len })
     }
 }
@@ -141,8 +141,14 @@ impl BufferPool {
             let mut blocks = lock(&self.blocks);
             blocks.iter().rposition(|block| block.len == len).map(|at| blocks.swap_remove(at))
         };
-        let block = spare.or_else(|| Block::new(len)).ok_or(Error::Memory { bytes: len as u64 })?;
-        crate::memory::check(0).map_err(|_| Error::Memory { bytes: len as u64 })?;
+        let block = match spare {
+            Some(block) => block,
+            None => {
+                let block = Block::new(len).ok_or(Error::Memory { bytes: len as u64 })?;
+                memory::check_rest(len)?;
+                block
+            }
+        };
         let buffer = BatchBuffer { start: block.start, len, owner: Owner::Pool(Arc::clone(self)) };
         std::mem::forget(block);
         Ok(buffer)
