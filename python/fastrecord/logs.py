@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-from types import MappingProxyType
 
 from fastrecord._core import deliver_events
 
@@ -29,7 +28,6 @@ _MODULES = tuple(
         "writer",
     )
 )
-_MAIN = MappingProxyType({"main": "MainThread"})
 
 
 def threshold() -> int:
@@ -39,9 +37,7 @@ def threshold() -> int:
     return max(lowest, _CORE.manager.disable + 1)
 
 
-def emit(
-    name: str, level: int, message: str, created: float, other: bool, thread: str | None, place: tuple[str, int]
-) -> None:
+def emit(name: str, level: int, message: str, created: float, thread: str | None, place: tuple[str, int]) -> None:
     """Pass an event to the handlers with its original time and thread.
 
     Args:
@@ -49,8 +45,7 @@ def emit(
         level: Level as in `logging`.
         message: The text.
         created: Time of the event, in seconds since 1970.
-        other: Whether it happened on another thread than this one.
-        thread: Name of that thread.
+        thread: Name of the thread, if it is not this one.
         place: Source file and line.
     """
     logger = logging.getLogger(name)
@@ -59,8 +54,8 @@ def emit(
     record = logger.makeRecord(name, level, *place, message, (), None)
     record.relativeCreated += (created - record.created) * 1000
     record.created, record.msecs = created, int(created % 1 * 1000) + 0.0
-    if other:
-        record.thread, record.threadName = None, _MAIN.get(thread or "?", thread)
+    if thread is not None:
+        record.thread, record.threadName = None, "MainThread" if thread == "main" else thread
     logger.handle(record)
 
 

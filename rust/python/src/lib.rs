@@ -50,12 +50,23 @@ fn default_threads() -> usize {
     fastrecord_core::default_threads()
 }
 
+/// Deliver the core's queued events. `last` marks the last delivery, at interpreter exit.
+#[pyfunction]
+#[pyo3(signature = (*, last = false))]
+fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
+    if !last {
+        return logging::deliver(py);
+    }
+    write::state::warn_of_all(py);
+    logging::close(py)
+}
+
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{default_threads, image_size, permute};
+    use super::{default_threads, deliver_events, image_size, permute};
     #[pymodule_export]
     use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
     #[pymodule_export]
@@ -69,8 +80,6 @@ mod _core {
     use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
     #[pymodule_export]
     use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
-    #[pymodule_export]
-    use crate::logging::deliver_events;
     #[pymodule_export]
     use crate::order::blocks::BlockOrder;
     #[pymodule_export]
@@ -95,7 +104,6 @@ mod _core {
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        crate::logging::at_exit(crate::write::state::warn_of_all);
         crate::error::add_code(m)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }

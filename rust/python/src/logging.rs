@@ -1,13 +1,12 @@
-//! The queue between the core's log events and Python's `logging`.
+//! Passes the core's log events to Python's `logging`.
 //!
-//! Any thread can log: it appends the event to a queue and continues. It never waits for the GIL or
-//! for a handler. At the end of a call into the core, the calling thread, which then holds the GIL,
-//! delivers the queued events.
+//! Any thread can log: it queues the event and continues. It never waits for the GIL or for a
+//! handler. The calling thread delivers the queued events at the end of its call into the core.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -84,21 +83,6 @@ impl Queue {
         } else {
             held.dropped += 1;
         }
-        drop(held);
-        WAITING.store(true, Ordering::Release);
-    }
-
-    fn take(&self) -> Held {
-        WAITING.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.held())
-    }
-
-    /// Puts back events that were not delivered.
-    fn put_back(&self, mut events: VecDeque<Event>) {
-        let mut held = self.held();
-        events.append(&mut held.events);
-        held.events = events;
-        drop(held);
         WAITING.store(true, Ordering::Release);
     }
 }
@@ -166,31 +150,28 @@ pub(crate) fn deliver(py: Python<'_>) -> PyResult<()> {
     if !WAITING.load(Ordering::Acquire) || CLOSED.load(Ordering::Relaxed) || DELIVERING.replace(true) {
         return Ok(());
     }
+    WAITING.store(false, Ordering::Relaxed);
     let queue = Queue::current();
-    let Held { mut events, dropped } = queue.take();
+    let (mut count, mut dropped) = {
+        let mut held = queue.held();
+        (held.events.len(), std::mem::take(&mut held.dropped))
+    };
     let mut outcome = Ok(());
-    while let Some(event) = events.pop_front() {
-        outcome = hand_on(py, &event);
-        if queue.process != std::process::id() {
-            break; // a handler has forked: the parent delivers the rest
+    // If a handler forks, the parent delivers the rest.
+    while count > 0 && outcome.is_ok() && queue.process == std::process::id() {
+        let Some(event) = queue.held().events.pop_front() else { break };
+        outcome = pass_on(py, &event);
+        count -= 1;
+        if count == 0 && dropped > 0 {
+            log::warn!(target: CORE, "{dropped} events were dropped: {MOST} were waiting");
+            (count, dropped) = (1, 0);
         }
-        if outcome.is_err() {
-            queue.put_back(events);
-            break;
-        }
-    }
-    if outcome.is_ok() && dropped > 0 {
-        outcome = hand_on(py, &told(Level::Warn, format!("{dropped} events were dropped: {MOST} were waiting")));
     }
     DELIVERING.set(false);
+    if outcome.is_err() {
+        WAITING.store(true, Ordering::Release); // a later call delivers the rest
+    }
     outcome
-}
-
-/// Creates an event from this file.
-fn told(level: Level, message: String) -> Event {
-    let (thread, created) = (thread::current().id(), SystemTime::now());
-    let (file, line) = (Some(file!()), Some(line!()));
-    Event { level, target: CORE.to_owned(), message, file, line, created, thread, thread_name: None }
 }
 
 /// Delivers the queued events, whatever the outcome of the call.
@@ -198,7 +179,7 @@ pub(crate) fn delivered<T>(py: Python<'_>, outcome: PyResult<T>) -> PyResult<T> 
     deliver(py).and(outcome)
 }
 
-fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
+fn pass_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     static EMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let level = match event.level {
         Level::Error => 40,
@@ -212,7 +193,7 @@ fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     let thread = other.then(|| event.thread_name.as_deref().unwrap_or("?"));
     let place = (event.file.unwrap_or("?"), event.line.unwrap_or_default());
     let emit = EMIT.import(py, "fastrecord.logs", "emit")?;
-    match emit.call1((name, level, &event.message, created, other, thread, place)) {
+    match emit.call1((name, level, &event.message, created, thread, place)) {
         Ok(_) => Ok(()),
         Err(error) if error.is_instance_of::<PyException>(py) => {
             if py.import("logging")?.getattr("raiseExceptions")?.is_truthy()? {
@@ -224,30 +205,18 @@ fn hand_on(py: Python<'_>, event: &Event) -> PyResult<()> {
     }
 }
 
-/// The hook that runs before the last events are delivered.
-static AT_EXIT: OnceLock<fn(Python<'_>)> = OnceLock::new();
-
-/// Sets the hook that runs at interpreter exit, before the last events are delivered.
-pub(crate) fn at_exit(hook: fn(Python<'_>)) {
-    let _ = AT_EXIT.set(hook); // a second import of the module sets the same hook
-}
-
 /// Whether the interpreter is exiting. Nothing is delivered any more.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Deliver the core's queued events. `last` marks the last delivery, at interpreter exit.
-#[pyfunction]
-#[pyo3(signature = (*, last = false))]
-pub(crate) fn deliver_events(py: Python<'_>, last: bool) -> PyResult<()> {
-    if last && let Some(hook) = AT_EXIT.get() {
-        hook(py);
-    }
+/// Delivers the last events, at interpreter exit.
+///
+/// # Errors
+/// As [`deliver`].
+pub(crate) fn close(py: Python<'_>) -> PyResult<()> {
     let outcome = deliver(py);
-    if last {
-        CLOSED.store(true, Ordering::Relaxed);
-        log::set_max_level(LevelFilter::Off);
-    }
+    CLOSED.store(true, Ordering::Relaxed);
+    log::set_max_level(LevelFilter::Off);
     outcome
 }
