@@ -144,11 +144,11 @@ def test_events_of_a_loaders_threads_have_their_names(tmp_path: Path, caplog: py
     )
     with caplog.at_level(logging.DEBUG, CORE):
         assert sum(len(labels) for _, labels in loader) == 12
-    failed = [record for record in told(caplog, "loader") if "nothing could be made" in record.getMessage()]
+    failed = [record for record in told(caplog, "loader") if "cannot be loaded" in record.getMessage()]
     assert len(failed) == 4
     assert {record.threadName.rstrip("01") for record in failed if record.threadName} == {"frec-load-"}
     assert all("[FR302]" in record.getMessage() for record in failed)
-    begun = [record for record in told(caplog, "loader") if "threads load" in record.getMessage()]
+    begun = [record for record in told(caplog, "loader") if "threads started" in record.getMessage()]
     assert [record.threadName for record in begun] == ["MainThread"]
 
 
@@ -259,7 +259,7 @@ def test_more_events_than_the_queue_holds_are_counted(tmp_path: Path, handled: l
     handled.setLevel(logging.DEBUG)
     handled.addHandler(Calls(lambda record: seen.append(record.getMessage())))
     assert len(list(loader)) == 1
-    told = sum("nothing could be made of a record" in text for text in seen)
+    told = sum("a record cannot be loaded" in text for text in seen)
     dropped = [int(text.split(" ")[0]) for text in seen if "events were dropped: 1024 were waiting" in text]
     assert dropped
     assert told <= 2048

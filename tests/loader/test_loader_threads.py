@@ -138,7 +138,7 @@ def test_lent_memory_of_several_types_is_filled_in_place(patches: Path) -> None:
     assert loading.submit(0, 0, rows, None, memory).wait() == ([], [])
     assert plain(torch.from_numpy(memory[0]).view(torch.bfloat16).view(6, 40)) == plain(expected(range(6))["mean"])
     assert memory[1].tolist() == [1, 0, 0, 1, 0, 0]
-    with pytest.raises(ValueError, match=r"buffers of .* bytes are wanted for 6 rows"):
+    with pytest.raises(ValueError, match=r"6 rows need buffers of .* bytes"):
         loading.submit(0, 0, rows, None, memory[:1])
     with pytest.raises(ValueError, match="6 rows and 6 positions"):
         loading.submit(0, 0, rows, rows)

@@ -208,9 +208,9 @@ fn work_that_does_not_fit_is_refused_and_harms_nothing() {
     let told = refused(work(&spares, 8..11));
     assert_eq!(told, "row 10 is out of range: the files have 10 records");
     assert_eq!(refused(Workload { ahead: vec![3, 99], ..work(&spares, 0..2) }), told.replace("10 is", "99 is"));
-    assert_eq!(refused(Workload { positions: vec![1], ..work(&spares, 0..2) }), "a batch of 2 rows and 1 positions");
-    assert_eq!(refused(work(&spares, 0..0)), "a batch of 0 rows and 0 positions");
-    let wanted = format!("buffers of [{}] bytes are wanted for 2 rows", 2 * IMAGE);
+    assert_eq!(refused(Workload { positions: vec![1], ..work(&spares, 0..2) }), "a batch has 2 rows and 1 positions");
+    assert_eq!(refused(work(&spares, 0..0)), "a batch has 0 rows and 0 positions");
+    let wanted = format!("2 rows need buffers of [{}] bytes", 2 * IMAGE);
     for buffers in [vec![], vec![spares.take(2 * IMAGE - 1).unwrap()]] {
         assert_eq!(refused(Workload { buffers, ..work(&spares, 0..2) }), wanted);
     }

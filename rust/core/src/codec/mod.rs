@@ -129,7 +129,8 @@ impl Encoder {
 
 fn reserve(scratch: &mut Vec<u8>, bytes: usize) -> Result<(), String> {
     let more = bytes.saturating_sub(scratch.len());
-    crate::memory::reserve(scratch, more).map_err(|_| format!("no memory to compress: {bytes} bytes are needed"))
+    crate::memory::reserve(scratch, more)
+        .map_err(|_| format!("not enough memory to compress: {bytes} bytes are needed"))
 }
 
 /// Decompresses one value into memory of exactly its size. Calls `dictionary` for the id that a
@@ -154,13 +155,13 @@ pub(crate) fn decode<'d>(
             let size = i32::try_from(out.len()).ok().filter(|_| i32::try_from(stored.len()).is_ok());
             let size = size.ok_or_else(|| format!("{} bytes are more than an lz4 block holds", out.len()))?;
             let made = lz4::block::decompress_to_buffer(stored, Some(size), out);
-            made.map_err(|_| format!("it is no lz4 block of {} bytes", out.len()))?
+            made.map_err(|_| format!("it is not an lz4 block of {} bytes", out.len()))?
         }
         Codec::Zstd => {
             let named = |code| format!("zstd: {}", zstd_safe::get_error_name(code));
             // Otherwise a second frame after the first would pass.
             if zstd_safe::find_frame_compressed_size(stored).map_err(named)? != stored.len() {
-                return Err("there are bytes behind the zstd frame".to_owned());
+                return Err("bytes follow the zstd frame".to_owned());
             }
             let dictionary = zstd_safe::get_dict_id_from_frame(stored).map(|id| dictionary(id.get())).transpose()?;
             let made = with_contexts(|contexts| {
@@ -177,7 +178,7 @@ pub(crate) fn decode<'d>(
     if found == out.len() {
         Ok(())
     } else {
-        Err(format!("it decompresses to {found} bytes, the index says {}", out.len()))
+        Err(format!("it decompresses to {found} bytes, but the index holds {}", out.len()))
     }
 }
 
@@ -256,8 +257,8 @@ mod tests {
                 #[allow(clippy::cast_sign_loss, clippy::cast_precision_loss)]
                 let cut = (stored.len() as f64 * cut) as usize;
                 prop_assert!(decode(encoder.codec(), &stored[..cut], &mut out, none).is_err());
-                for behind in [stored, &[0], &[0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0]] {
-                    prop_assert!(decode(encoder.codec(), &[stored, behind].concat(), &mut out, none).is_err());
+                for more in [stored, &[0], &[0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0]] {
+                    prop_assert!(decode(encoder.codec(), &[stored, more].concat(), &mut out, none).is_err());
                 }
             }
         }

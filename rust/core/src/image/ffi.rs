@@ -151,7 +151,7 @@ impl Decompressor {
     }
 
     /// Classifies the result. `TurboJPEG` also returns -1 after a warning, and still reports a
-    /// warning if an error followed it. The text is that of the first warning or of the error, and
+    /// warning if an error followed it. The text describes the first warning or the error, and
     /// distinguishes them.
     fn outcome(&self, status: c_int) -> Result<Outcome, String> {
         if status == 0 {
@@ -321,7 +321,8 @@ impl Drop for Compressor {
 
 fn handle(kind: tj::TJINIT) -> Result<NonNull<c_void>, String> {
     // SAFETY: it takes a number, and returns a new handle or null.
-    NonNull::new(unsafe { tj::tj3Init(kind.cast_signed()) }).ok_or_else(|| "no memory for a JPEG codec".to_owned())
+    NonNull::new(unsafe { tj::tj3Init(kind.cast_signed()) })
+        .ok_or_else(|| "not enough memory for a JPEG codec".to_owned())
 }
 
 fn set(handle: NonNull<c_void>, parameter: tj::TJPARAM, value: c_int) -> Result<(), String> {

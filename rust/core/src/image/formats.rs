@@ -72,7 +72,7 @@ pub(super) fn decode(
 
 /// Third-party decoders process hostile bytes: a panic in one becomes an error of this image.
 fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder failed on it".to_owned())))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder panicked".to_owned())))
 }
 
 fn open<'a>(format: Format, data: &'a [u8], options: &DecodeOptions) -> Result<Boxed<'a>, DecodeError> {

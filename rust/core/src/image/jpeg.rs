@@ -136,7 +136,7 @@ impl Decoder {
 fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeError> {
     let jpeg = ffi::Jpeg::open(data).map_err(damaged)?;
     if (jpeg.width, jpeg.height) != (info.width, info.height) {
-        return Err(damaged(format!("its headers say {} x {} and {info:?}", jpeg.width, jpeg.height)));
+        return Err(damaged(format!("its decoder found {} x {}, and its headers {info:?}", jpeg.width, jpeg.height)));
     }
     Ok(jpeg)
 }

@@ -31,5 +31,5 @@ pub fn image_size(data: &[u8]) -> std::result::Result<(u32, u32), String> {
     let pixels = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
     pixels(size.width)
         .zip(pixels(size.height))
-        .ok_or_else(|| format!("not an image: its header says {} x {} pixels", size.width, size.height))
+        .ok_or_else(|| format!("not an image: its header has {} x {} pixels", size.width, size.height))
 }

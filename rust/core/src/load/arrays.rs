@@ -44,12 +44,12 @@ impl ArrayPlan {
     /// There is no file, the files differ in their number of fields, or the values of a field
     /// differ in size.
     pub fn new(mut sources: Vec<LoadSource>, verify: Verify) -> Result<Self> {
-        let Some(first) = sources.first() else { return Err(Error::Plan("there must be a file".to_owned())) };
+        let Some(first) = sources.first() else { return Err(Error::Plan("a plan needs a file".to_owned())) };
         let count = first.fields.len();
         let mut sizes: Vec<Vec<usize>> = Vec::with_capacity(sources.len());
         for source in &sources {
             if source.fields.len() != count {
-                return Err(Error::Plan(format!("{} fields for {count} buffers", source.fields.len())));
+                return Err(Error::Plan(format!("a file has {} fields for {count} buffers", source.fields.len())));
             }
             sizes.push(source.fields.iter().map(|&field| value_bytes(source, field)).collect::<Result<_>>()?);
         }

@@ -58,11 +58,11 @@ impl ImagePlan {
     ) -> Result<Self> {
         let bad = |detail: String| Err(Error::Plan(detail));
         if sources.is_empty() || outputs.is_empty() {
-            return bad("there must be a file and an image".to_owned());
+            return bad("a plan needs a file and an image".to_owned());
         }
         for source in &sources {
             if source.fields.len() != outputs.len() {
-                return bad(format!("{} fields for {} images", source.fields.len(), outputs.len()));
+                return bad(format!("a file has {} fields for {} images", source.fields.len(), outputs.len()));
             }
             for &field in &source.fields {
                 if !source.reader.kind(field).holds_bytes() {

@@ -80,14 +80,14 @@ impl Loader {
         let Workload { seed, epoch, rows, positions, ahead, buffers } = load;
         let plan = &self.shared.plan;
         if rows.is_empty() || positions.len() != if plan.is_random() { rows.len() } else { 0 } {
-            return Err(Error::Plan(format!("a batch of {} rows and {} positions", rows.len(), positions.len())));
+            return Err(Error::Plan(format!("a batch has {} rows and {} positions", rows.len(), positions.len())));
         }
         if let Some(&row) = rows.iter().chain(&ahead).find(|&&row| row >= plan.rows()) {
             return Err(plan.no_row(row));
         }
         let bytes: Vec<usize> = plan.row_bytes().iter().map(|row| row * rows.len()).collect();
         if !bytes.iter().eq(buffers.iter().map(BatchBuffer::len).collect::<Vec<_>>().iter()) {
-            return Err(Error::Plan(format!("buffers of {bytes:?} bytes are wanted for {} rows", rows.len())));
+            return Err(Error::Plan(format!("{} rows need buffers of {bytes:?} bytes", rows.len())));
         }
         let batch = Arc::new(Batch {
             seed,

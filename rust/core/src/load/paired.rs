@@ -22,15 +22,15 @@ pub(crate) fn follow(
     let y = (f64::from(image.1) / f64::from(*lead_height), f64::from(size.1) / f64::from(lead_size.1));
     let unfit = |why: &str| {
         let detail = format!(
-            "the images of the record do not fit each other: {lead_width} x {lead_height} becomes {} x {}, but {} x {} \
-             is to become {} x {}: {why}",
+            "the images of the record do not match: {lead_width} x {lead_height} becomes {} x {}, but {} x {} becomes \
+             {} x {}: {why}",
             lead_size.0, lead_size.1, image.0, image.1, size.0, size.1
         );
         Err(DecodeError::Pair { detail })
     };
     let differ = |(images, outputs): (f64, f64)| (images - outputs).abs() > 1e-9 * outputs;
     if matches!(geometry, Geometry::RandomCrop { .. }) && (differ(x) || differ(y)) {
-        return unfit("a crop that is not resized needs the same ratio between the images as between the outputs");
+        return unfit("a crop that is not resized needs images in the same ratio as the outputs");
     }
     #[allow(clippy::cast_sign_loss)] // the numbers are not negative
     let outward = |from: u32, length: u32, scale: f64, limit: u32| {
@@ -54,7 +54,7 @@ pub(crate) fn follow(
             .into_iter()
             .all(|(n, scale)| exact(n, scale))
         {
-            return unfit("the black border would not be of whole pixels");
+            return unfit("the black border is not a whole number of pixels wide");
         }
         target
     };

@@ -92,7 +92,7 @@ impl BlockOrder {
         self.n
     }
 
-    /// Reports whether there is no record.
+    /// Reports whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
@@ -111,8 +111,8 @@ impl BlockOrder {
         if number == self.short.number {
             let last = (self.last_slot - first_slot) * size;
             if mixed >= last + self.last_records {
-                let behind = mixed - last - self.last_records;
-                return self.others.row(self.last_slot + behind / size) * size + behind % size;
+                let after = mixed - last - self.last_records;
+                return self.others.row(self.last_slot + after / size) * size + after % size;
             }
             if mixed >= last {
                 return (self.count - 1) * size + (mixed - last);
@@ -144,10 +144,10 @@ impl BlockOrder {
         if position < self.short.positions.end {
             return self.short.clone();
         }
-        let behind = (position - self.short.positions.end) / whole;
-        let number = self.short.number + 1 + behind;
+        let after = (position - self.short.positions.end) / whole;
+        let number = self.short.number + 1 + after;
         let first_slot = number * self.blocks.window;
-        let start = self.short.positions.end + behind * whole;
+        let start = self.short.positions.end + after * whole;
         let end = start + self.blocks.window.min(self.count - first_slot) * self.blocks.records;
         Window { number, first_slot, positions: start..end }
     }

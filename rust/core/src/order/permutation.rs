@@ -58,7 +58,7 @@ impl Order {
         self.n
     }
 
-    /// Reports whether there is no record.
+    /// Reports whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }

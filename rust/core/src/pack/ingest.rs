@@ -179,7 +179,7 @@ impl FileInput<'_> {
                     let load = || load(path, buffers.take(), is_image, change.as_ref());
                     // A panic is about this file: a decoder met what it was not made for.
                     let loaded = catch_unwind(AssertUnwindSafe(load))
-                        .unwrap_or_else(|_| Err(not_an_image(path, "its decoder failed".to_owned())));
+                        .unwrap_or_else(|_| Err(not_an_image(path, "its decoder panicked".to_owned())));
                     let held = loaded.as_ref().map_or(0, Loaded::held);
                     queue.put(file, loaded, held);
                 }

@@ -134,11 +134,11 @@ impl Pool {
             // A process at its thread limit works with fewer: the calling thread processes all
             // remaining items.
             if let Err(error) = builder.spawn(move || serve(&shared)) {
-                log::warn!(target: "fastrecord_core::pool", "{number} of {threads} threads work: no other could be started: {error}");
+                log::warn!(target: "fastrecord_core::pool", "only {number} of {threads} pool threads could be started: {error}");
                 break;
             }
         }
-        log::debug!(target: "fastrecord_core::pool", "a pool of up to {threads} threads, the calling one included");
+        log::debug!(target: "fastrecord_core::pool", "a pool of up to {threads} threads, including the calling one");
         Self { process: std::process::id(), threads, shared }
     }
 
