@@ -78,9 +78,7 @@ pub use pack::recode::{Limit, Recode, Recoded};
 pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;
-pub use read::{
-    Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, SnapshotId, Verify, largest_shape,
-};
+pub use read::{Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, SnapshotId, Verify, largest_shape};
 pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};
 pub use sys::page_cache::resident_bytes;

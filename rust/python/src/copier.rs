@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 
 use crate::convert::indices::{absolute, int64_array, positions, to_json};
 use crate::error::{to_py, with_progress};
-use crate::exclusive::Turns;
+use crate::exclusive::Exclusive;
 use crate::logging::{delivered, follow};
 use crate::read::reader::Reader;
 
@@ -30,7 +30,7 @@ use crate::read::reader::Reader;
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Copier {
     path: PathBuf,
-    core: Turns<CoreCopier>,
+    core: Exclusive<CoreCopier>,
 }
 
 impl Copier {
@@ -76,7 +76,7 @@ impl Copier {
             error => to_py(error),
         });
         let copier = delivered(py, copier)?;
-        Ok(Self { path, core: Turns::new(copier) })
+        Ok(Self { path, core: Exclusive::new(copier) })
     }
 
     /// Copy `count` records of a reader, starting at `first`. Their payloads keep the layout of the

@@ -1,4 +1,4 @@
-//! `Turns`: gives one thread at a time exclusive use of a value.
+//! `Exclusive`: gives one thread at a time exclusive use of a value.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -20,7 +20,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// It raises in two cases where a plain lock would hang. One is a second request by the thread that
 /// holds it, from a signal handler during a call. The other is a forked child whose parent held the
 /// lock. Ctrl-C also ends the wait.
-pub(crate) struct Turns<T> {
+pub(crate) struct Exclusive<T> {
     process: u32,
     user: Mutex<Option<ThreadId>>,
     free: Condvar,
@@ -28,15 +28,15 @@ pub(crate) struct Turns<T> {
 }
 
 /// Exclusive use of the value by this thread.
-pub(crate) struct InUse<'a, T> {
+pub(crate) struct ExclusiveGuard<'a, T> {
     // Fields drop in order: the value's lock is released before the turn.
     value: MutexGuard<'a, T>,
     _turn: Turn<'a, T>,
 }
 
-struct Turn<'a, T>(&'a Turns<T>);
+struct Turn<'a, T>(&'a Exclusive<T>);
 
-impl<T: Send> Turns<T> {
+impl<T: Send> Exclusive<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { process: std::process::id(), user: Mutex::new(None), free: Condvar::new(), value: Mutex::new(value) }
     }
@@ -51,7 +51,7 @@ impl<T: Send> Turns<T> {
     }
 
     /// Waits, without the GIL, until no other thread uses the value. `path` is for error messages.
-    pub(crate) fn take(&self, py: Python<'_>, path: &Path) -> PyResult<InUse<'_, T>> {
+    pub(crate) fn take(&self, py: Python<'_>, path: &Path) -> PyResult<ExclusiveGuard<'_, T>> {
         if self.is_from_another_process() {
             let (owner, here) = (self.process, std::process::id());
             return Err(to_py(Error::WrongProcess { path: path.to_owned(), owner, here }));
@@ -81,11 +81,11 @@ impl<T: Send> Turns<T> {
             py.check_signals()?;
         }
         let turn = Turn(self);
-        Ok(InUse { value: self.value.lock().unwrap_or_else(PoisonError::into_inner), _turn: turn })
+        Ok(ExclusiveGuard { value: self.value.lock().unwrap_or_else(PoisonError::into_inner), _turn: turn })
     }
 }
 
-impl<T> Turns<T> {
+impl<T> Exclusive<T> {
     fn user(&self) -> MutexGuard<'_, Option<ThreadId>> {
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl<T> Drop for Turn<'_, T> {
     }
 }
 
-impl<T> Deref for InUse<'_, T> {
+impl<T> Deref for ExclusiveGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -106,7 +106,7 @@ impl<T> Deref for InUse<'_, T> {
     }
 }
 
-impl<T> DerefMut for InUse<'_, T> {
+impl<T> DerefMut for ExclusiveGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }

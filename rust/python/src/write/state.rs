@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::convert::indices::bad_value;
 use crate::error::{to_py, without_gil};
-use crate::exclusive::{InUse, Turns};
+use crate::exclusive::{Exclusive, ExclusiveGuard};
 use crate::logging::{deliver, delivered, follow, is_closed};
 
 /// The log target for events of writers: docs/logging.md.
@@ -27,7 +27,7 @@ pub(crate) struct WriterState {
     /// The path as the user gave it. The core holds the absolute path, which survives a change of
     /// the working directory.
     path: PathBuf,
-    core: Turns<CoreWriter>,
+    core: Exclusive<CoreWriter>,
     /// The schema so far; adding and dropping fields changes it.
     schema: RwLock<Arc<Schema>>,
     /// Counts of the images appended from files.
@@ -38,7 +38,7 @@ pub(crate) struct WriterState {
 impl WriterState {
     pub(crate) fn new(path: PathBuf, writer: CoreWriter) -> Arc<Self> {
         let schema = RwLock::new(Arc::new(writer.schema().clone()));
-        let (core, tally, warned) = (Turns::new(writer), Mutex::default(), AtomicBool::new(false));
+        let (core, tally, warned) = (Exclusive::new(writer), Mutex::default(), AtomicBool::new(false));
         let state = Arc::new(Self { path, core, schema, tally, warned });
         let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|other| other.strong_count() > 0);
@@ -52,7 +52,7 @@ impl WriterState {
 
     /// Locks the core's writer for one call. Only signal handlers may run Python code while it is
     /// held.
-    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<InUse<'_, CoreWriter>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<ExclusiveGuard<'_, CoreWriter>> {
         self.core.take(py, &self.path)
     }
 
