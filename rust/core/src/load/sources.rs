@@ -100,7 +100,7 @@ impl Sources {
             let look_up = |records: &[u64]| {
                 source.extents(records).inspect(|all| {
                     if prefetch {
-                        source.ask(all)
+                        source.ask(all);
                     }
                 })
             };

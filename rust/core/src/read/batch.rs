@@ -225,7 +225,7 @@ impl Reader {
         verify: Verify,
         control: &dyn Control,
     ) -> Result<()> {
-        let total = total_of(&starts);
+        let total = total_of(starts);
         let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
         if total < ALONE || self.threads() == 1 {
             self.copy_alone(field, records, &extents, starts, out, (verify, ahead), control)
