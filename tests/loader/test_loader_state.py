@@ -212,7 +212,7 @@ def test_a_sampler_of_what_are_no_record_numbers_is_an_error(
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"version": 3}, ValueError, "another kind of batch sampler, or of another version"),
+        ({"version": 3}, ValueError, "another kind of batch sampler, or from another version"),
         ({"global_batch_size": 4}, ValueError, "another kind of batch sampler"),
         ({"epoch": -1}, ValueError, "state: epoch is from 0 to"),
         ({"batches_done": "3"}, TypeError, "state: batches_done is an int, not str"),
