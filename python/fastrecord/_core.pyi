@@ -188,7 +188,6 @@ class Writer:
     def recoded(self) -> dict[str, int]: ...
     @property
     def foreign(self) -> dict[str, int]: ...
-    @property
     def compression(self) -> dict[str, dict[str, Any]]: ...
     @property
     def committed(self) -> int: ...
@@ -288,8 +287,8 @@ class Reader:
         self,
         indices: _Indices,
         fields: Sequence[str] | None = None,
-        verify: _Verify | None = None,
         *,
+        verify: _Verify | None = None,
         copy: bool = False,
     ) -> Batch: ...
     def read_batch_into(
@@ -297,6 +296,7 @@ class Reader:
         indices: _Indices,
         field: str,
         out: Buffer | NDArray[Any] | torch.Tensor,
+        *,
         verify: _Verify | None = None,
     ) -> NDArray[np.int64]: ...
     def prefetch(self, indices: _Indices, field: str) -> int: ...

@@ -48,24 +48,3 @@ def choice(name: str, value: Any, allowed: Sequence[str], others: Sequence[str] 
         *first, last = (*(f'"{word}"' for word in allowed), *others)
         raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
     return value
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ValueError for a number that is not a valid seed, a TypeError for a non-integer."""
-    _check_int("seed", seed, " in [0, 2**64)")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is in [0, 2**64), not {seed}")
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise a ValueError for a number below 1, a TypeError for a non-integer."""
-    _check_int(name, value)
-    if value < 1:
-        raise ValueError(f"{name} is at least 1, not {value}")
-
-
-def _check_int(name: str, value: object, allowed: str = "") -> None:
-    try:
-        operator.index(value)  # type: ignore[arg-type]  # raises the TypeError
-    except TypeError as err:
-        raise TypeError(f"{name} is an int{allowed}, not {type(value).__name__}: {value!r}") from err

@@ -51,9 +51,9 @@ def test_a_shuffled_file_is_not_written_over_its_source(source: Path, tmp_path: 
     with pytest.raises(fr.FastRecordError, match="is the file to read from"):
         fr.shuffle(source, source, overwrite=True)
     for seed in ("a", 1.5, None):
-        with pytest.raises(TypeError, match=r"^seed is an int in \[0, 2\*\*64\), not (str|float|NoneType): "):
+        with pytest.raises(TypeError, match=r"^seed is an int, not (str|float|NoneType): "):
             fr.shuffle(source, tmp_path / "x.frec", seed)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="seed is in"):
+    with pytest.raises(ValueError, match="seed is from 0"):
         fr.shuffle(source, tmp_path / "out.frec", 2**64)
     assert os.listdir(tmp_path) == ["a.frec"]
 

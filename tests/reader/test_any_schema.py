@@ -125,7 +125,7 @@ def assert_holds(path: Path, schema: dict[str, fr.FieldType], rows: list[dict[st
                 one_by_one = [as_field(reader.get(i, name, verify=True), kind) for i in range(len(rows))]
                 assert one_by_one == [row[name] for row in wanted], f"{access}, get of {name}: {kind}"
                 for verify in (False, True):
-                    batch = reader.read_batch(picks, [name], verify)[name]
+                    batch = reader.read_batch(picks, [name], verify=verify)[name]
                     found = [as_field(value, kind) for value in batch]
                     assert found == [wanted[i][name] for i in picks], f"{access}, batch of {name}: {kind}"
                 if kind.name == "array" and kind.nbytes is not None:

@@ -52,7 +52,7 @@ def test_a_batch_without_records_and_one_without_draws_have_no_numbers() -> None
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((-1, 0, [0], [0]), ValueError, r"seed is from 0 to 2\*\*64 - 1, not -1"),
+        ((-1, 0, [0], [0]), ValueError, r"seed is from 0 to 18446744073709551615, not -1"),
         ((0, 2**64, [0], [0]), ValueError, "epoch is from 0"),
         ((0, 0, [0.5], [0]), TypeError, "positions is an int64 array, not float64"),
         ((0, 0, [0], [0, 1]), ValueError, r"one number for each record: rows is \(2,\)"),

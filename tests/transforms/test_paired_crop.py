@@ -222,7 +222,7 @@ def test_another_scale_than_the_one_asked_for_is_refused() -> None:
         ({"size": 0}, ValueError, "size is at least 1, not 0"),
         ({"size": "6"}, TypeError, "size is an int, not str"),
         ({"size": (6, 6, 3)}, ValueError, r"size is an int or \(height, width\)"),
-        ({"size": (6, True)}, TypeError, "size: width is an int, not bool"),
+        ({"size": (6, True)}, TypeError, "size: width is an int, not a bool"),
         ({"size": 6, "scale": 1.5}, TypeError, "scale is an int, not float: 1.5"),
         ({"size": 6, "hr": "lr"}, ValueError, "lr and hr are two fields, not both 'lr'"),
         ({"size": (6, 8), "rot90": True}, ValueError, "with rot90 the crop is a square, not 6 x 8"),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, Reader, decode_image, default_threads
+from fastrecord.checks import integer
 from fastrecord.diagnose.image_head import has_restarts, image_format
 from fastrecord.diagnose.machine import this_machine
 from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
@@ -168,8 +169,11 @@ def bench_file(
         FileNotFoundError: no such file.
         ValueError: an argument is out of range.
     """
-    if not (seconds > 0 and size > 0 and batch_size > 0 and (threads is None or threads > 0)):
-        raise ValueError("seconds, size, batch_size and threads are above 0")
+    if not seconds > 0:
+        raise ValueError(f"seconds is above 0, not {seconds}")
+    for name, value in (("size", size), ("batch_size", batch_size), ("threads", threads)):
+        if value is not None:
+            integer(name, value, 1)
     cpus = default_threads()
     most = threads or cpus
     cached = None if cold else resident_share(path)  # opening the file reads a part of it

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader, permute
-from fastrecord.checks import check_count, check_seed
+from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
 from fastrecord.operations.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
 from fastrecord.operations.division import choose, ends_by_size, name_files, name_parts, sizes_of
@@ -146,10 +146,10 @@ def split(
         raise ValueError("give one of shards, shard_size and fractions")
     for name, value in (("shards", shards), ("shard_size", shard_size)):
         if value is not None:
-            check_count(name, value)
+            integer(name, value, 1)
     if names is not None and fractions is None:
         raise ValueError("names go with fractions: shards are numbered")
-    check_seed(seed)
+    integer("seed", seed, 0, WORD)
     if fractions is not None:
         sizes_of(0, fractions)  # refused before a file is opened
         out = name_files(os.fspath(path), out, names, len(fractions))
@@ -217,7 +217,7 @@ def shuffle(
             as `merge`.
     """
     started = time.perf_counter()
-    check_seed(seed)
+    integer("seed", seed, 0, WORD)
     with open_source(path, allow_incomplete=allow_incomplete) as reader:
         job = Job([reader], [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
         with job:

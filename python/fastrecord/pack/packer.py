@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastrecord._core import FastRecordError, Reader, Writer
-from fastrecord.checks import check_count, flag
+from fastrecord.checks import choice, flag, integer
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
@@ -351,13 +351,12 @@ def check_options(
     given = [mode for mode, value in modes.items() if flag(mode, value)]
     if len(given) > 1:
         raise ValueError("give one of append, resume and overwrite: resume also continues a killed append")
-    if bad_files not in ("stop", "skip"):
-        raise ValueError(f'bad_files is "stop" or "skip", not {bad_files!r}')
+    choice("bad_files", bad_files, get_args(BadFiles))
     if shards is not None and shard_size is not None:
         raise ValueError("give shards or shard_size, not both")
     for name, value in (("shards", shards), ("shard_size", shard_size), ("commit_bytes", commit_bytes)):
         if value is not None:
-            check_count(name, value)
+            integer(name, value, 1)
     if append and (shards is not None or shard_size is not None):
         raise ValueError("records are appended to one file: name it, without shards or shard_size")
     return given[0] if given else "create"

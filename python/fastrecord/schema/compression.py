@@ -22,7 +22,7 @@ class Compression:
             slower to read. "auto": the writer holds the first values back (at most 1,024, or 8 MiB)
             and tries both codecs on them. It chooses the codec with the least time for a thread,
             with a disk that delivers 200 MB/s to it; or none, if compression does not pay.
-            `Writer.compression` then reports the choice and the reason.
+            `Writer.compression()` then returns the choice; the log has the reason.
         level: zstd's effort, 1 to 22; 3 by default. The level does not affect the speed of reading.
         dictionary: For zstd and similar values of at most some KB: True, or its maximum size in
             bytes, trains a dictionary from the first values (at most 16,384, or 8 MiB). The file

@@ -8,7 +8,6 @@ Imports no data set and no loader.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
+from fastrecord.checks import integer
 from fastrecord.transforms.batch_info import BatchInfo
 from fastrecord.transforms.paired_crop import PairedRandomCrop
 
@@ -39,17 +39,8 @@ Size: TypeAlias = int | tuple[int, int]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-_LARGEST = 65535
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}") from error
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ValueError(f"{name} is from {low} to {high} pixels, not {value!r}")
-    return number
+# Sides are below this number of pixels.
+_SIDES = 1 << 16
 
 
 def _size(value: Any) -> tuple[int, int]:
@@ -59,7 +50,7 @@ def _size(value: Any) -> tuple[int, int]:
         height, width = value
     else:
         height = width = value
-    return _integer("size: height", height, 1, _LARGEST), _integer("size: width", width, 1, _LARGEST)
+    return integer("size: height", height, 1, _SIDES), integer("size: width", width, 1, _SIDES)
 
 
 def _range(name: str, value: Any) -> tuple[float, float]:
@@ -141,7 +132,7 @@ class CenterCrop(Geometry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resize is not None and _integer("resize", self.resize, 1, _LARGEST) < max(self.output):
+        if self.resize is not None and integer("resize", self.resize, 1, _SIDES) < max(self.output):
             raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
 
     def spec(self) -> tuple[Any, ...]:
@@ -184,7 +175,7 @@ class RandomCrop(Geometry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "padding", _integer("padding", self.padding, 0, _LARGEST))
+        object.__setattr__(self, "padding", integer("padding", self.padding, 0, _SIDES))
 
     def spec(self) -> tuple[Any, ...]:
         """See `Geometry.spec`."""

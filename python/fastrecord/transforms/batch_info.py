@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord import _core
-
-_WORD = 1 << 64
+from fastrecord._core import uniform
+from fastrecord.checks import WORD, integer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +33,7 @@ class BatchInfo:
 
     def __post_init__(self) -> None:
         for name, number in (("seed", self.seed), ("epoch", self.epoch)):
-            if not 0 <= number < _WORD:
-                raise ValueError(f"{name} is from 0 to 2**64 - 1, not {number}")
+            integer(name, number, 0, WORD)
         for name, numbers in (("positions", self.positions), ("rows", self.rows)):
             dtype = getattr(numbers, "dtype", type(numbers).__name__)
             if dtype != np.int64:
@@ -66,4 +64,4 @@ class BatchInfo:
             ValueError: more than 65,536 draws, or a position below 0.
             OverflowError: an argument below 0.
         """
-        return _core.uniform(self.seed, self.epoch, stream, self.positions, draws)
+        return uniform(self.seed, self.epoch, stream, self.positions, draws)

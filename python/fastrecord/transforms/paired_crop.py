@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastrecord.checks import integer
 from fastrecord.transforms.batch_info import BatchInfo
 
 Size: TypeAlias = int | tuple[int, int]
@@ -83,7 +84,7 @@ class PairedRandomCrop:
         if self.lr == self.hr:
             raise ValueError(f"lr and hr are two fields, not both {self.lr!r}")
         if self.scale is not None:
-            _integer("scale", self.scale)
+            integer("scale", self.scale, 1)
         if self.rot90 and height != width:
             raise ValueError(f"with rot90 the crop is a square, not {height} x {width}")
 
@@ -108,8 +109,8 @@ class PairedRandomCrop:
         if isinstance(self.size, Sequence) and not isinstance(self.size, str):
             if len(self.size) != 2:
                 raise ValueError(f"size is an int or (height, width), not {self.size!r}")
-            return _integer("size: height", self.size[0]), _integer("size: width", self.size[1])
-        side = _integer("size", self.size)
+            return integer("size: height", self.size[0], 1), integer("size: width", self.size[1], 1)
+        side = integer("size", self.size, 1)
         return side, side
 
     def _images(self, batch: Mapping[str, Any], name: str, info: BatchInfo) -> Images:
@@ -210,11 +211,3 @@ def _sizes(images: Images) -> NDArray[np.int64]:
     """Return height and width, int64: (1, 2) for a tensor, else (B, 2)."""
     shapes = [images.shape[1:3]] if isinstance(images, torch.Tensor) else [image.shape[:2] for image in images]
     return np.array(shapes, np.int64)
-
-
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} is an int, not {type(value).__name__}: {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} is at least 1, not {value}")
-    return int(value)

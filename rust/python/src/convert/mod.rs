@@ -3,6 +3,7 @@
 
 pub(crate) mod arrays;
 pub(crate) mod buffers;
+pub(crate) mod compression;
 pub(crate) mod images;
 pub(crate) mod indices;
 pub(crate) mod numbers;

@@ -2,7 +2,6 @@
 //! import `write`.
 
 pub(crate) mod batch;
-pub(crate) mod compression;
 pub(crate) mod iterator;
 pub(crate) mod lists;
 pub(crate) mod out;

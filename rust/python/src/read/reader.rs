@@ -4,18 +4,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, Depth, Error, Reader as CoreReader, Verify, hex, verify};
+use fastrecord_core::{Access, Codec, Depth, Error, Reader as CoreReader, Verify, hex, verify};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::buffers::with_writable;
+use crate::convert::compression::stored_dict;
 use crate::convert::indices::{absolute, from_json, int64_array, schema_to};
 use crate::convert::verify::Check;
 use crate::error::{to_py, with_progress, without_gil};
 use crate::logging::{deliver, delivered, follow};
 use crate::read::batch::Batch;
-use crate::read::compression::stored_dict;
 use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
@@ -181,7 +181,9 @@ impl Reader {
         for (position, field) in state.reader.schema().iter() {
             let Some(compression) = &field.compression else { continue };
             let sizes = py.detach(|| state.reader.sizes(position)).map_err(to_py)?;
-            dict.set_item(&field.name, stored_dict(py, compression, sizes)?)?;
+            let level = (compression.codec == Codec::Zstd).then_some(compression.level);
+            let row = stored_dict(py, Some(compression.codec.name()), level, compression.dictionaries(), sizes)?;
+            dict.set_item(&field.name, row)?;
         }
         Ok(dict)
     }
@@ -203,7 +205,7 @@ impl Reader {
     /// Raises:
     ///     IndexError: a number is out of range. KeyError: the field does not exist.
     ///     CorruptFileError: damage; names file, record and field. OSError: the disk fails.
-    #[pyo3(signature = (indices, fields = None, verify = None, *, copy = false))]
+    #[pyo3(signature = (indices, fields = None, *, verify = None, copy = false))]
     fn read_batch(
         &self,
         py: Python<'_>,
@@ -238,7 +240,7 @@ impl Reader {
     ///     written. BufferError: it is read-only or not contiguous.
     ///     CorruptFileError, FastRecordError (a record without a value): parts of the buffer may
     ///     have been written.
-    #[pyo3(signature = (indices, field, out, verify = None))]
+    #[pyo3(signature = (indices, field, out, *, verify = None))]
     fn read_batch_into<'py>(
         &self,
         py: Python<'py>,

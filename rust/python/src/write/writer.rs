@@ -5,15 +5,15 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fastrecord_core::{Column, Error, FileInput, Mode, Tally, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{Codec, Column, Error, FileInput, Mode, Tally, Value, Writer as CoreWriter, WriterOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
+use crate::convert::compression::stored_dict;
 use crate::convert::indices::{absolute, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, to_py};
 use crate::logging::{delivered, follow};
-use crate::write::compression::compression_dict;
 use crate::write::field_filler::Filler;
 use crate::write::recode::{on_error_from, recode_from, tally_dict};
 use crate::write::records::{beside_files, columns_from, record_from};
@@ -359,16 +359,21 @@ impl Writer {
         self.state.tally().foreign.clone().into_py_dict(py)
     }
 
-    /// How the values of the compressed fields are stored, a new dict each time: field -> dict.
+    /// Return how the values of each compressed field are stored: field -> dict, as
+    /// `Reader.compression`, for the values that this writer has appended.
     ///
-    /// "codec" is "lz4", "zstd" or "none" (uncompressed), and None until the first values decide. "level" is the zstd level, or None. "dictionary" is the id of the current dictionary,
-    /// or None. "ratio" is the size of the appended values divided by their stored size, or None
-    /// before any. "reason" explains the choice, with the numbers that "auto" based it on. The
-    /// choice is also logged under "fastrecord".
-    #[getter]
+    /// "codec" may also be "none" (uncompressed), and is None until the first values decide. The
+    /// choice of "auto" is logged with its reason under "fastrecord".
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = self.state.lock(py)?.compression();
-        compression_dict(py, all)
+        let dict = PyDict::new(py);
+        for field in all {
+            let dictionaries = field.dictionary.into_iter().collect();
+            let codec = field.codec.map(Codec::name);
+            let row = stored_dict(py, codec, field.level, dictionaries, (field.raw, field.stored))?;
+            dict.set_item(field.field, row)?;
+        }
+        Ok(dict)
     }
 
     /// Number of durable records.

@@ -1,7 +1,6 @@
-//! `Reader.compression`: how the values of a field are stored.
+//! How the values of a field are stored, as a dict: for `Reader.compression` and
+//! `Writer.compression`.
 
-use fastrecord_core::Codec;
-use fastrecord_core::Compression;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -10,13 +9,15 @@ use pyo3::types::PyDict;
 /// `bytes` is the size of the field's values, and `stored` is their stored size.
 pub(crate) fn stored_dict<'py>(
     py: Python<'py>,
-    compression: &Compression,
+    codec: Option<&str>,
+    level: Option<i32>,
+    dictionaries: Vec<u32>,
     (bytes, stored): (u64, u64),
 ) -> PyResult<Bound<'py, PyDict>> {
     let row = PyDict::new(py);
-    row.set_item("codec", compression.codec.name())?;
-    row.set_item("level", (compression.codec == Codec::Zstd).then_some(compression.level))?;
-    row.set_item("dictionaries", compression.dictionaries())?;
+    row.set_item("codec", codec)?;
+    row.set_item("level", level)?;
+    row.set_item("dictionaries", dictionaries)?;
     row.set_item("bytes", bytes)?;
     row.set_item("stored", stored)?;
     #[allow(clippy::cast_precision_loss)] // a ratio needs no full precision
