@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 from fastrecord.schema import FieldType, Schema
 
 __all__ = [
+    "FORMAT_VERSION",
     "ArrayPlan",
     "Arrays",
     "Batch",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 __version__: str
+FORMAT_VERSION: int
 
 class FastRecordError(Exception):
     record: int | None

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
-from fastrecord._core import __version__, default_threads, instructions, libraries
+from fastrecord._core import FORMAT_VERSION, __version__, default_threads, instructions, libraries
 from fastrecord.diagnose.findings import Finding
 
-FORMAT_VERSION = 1
 _PACKAGES = ("numpy", "torch", "torchvision", "pillow", "click", "tqdm")
 _GIB = 1 << 30
 # A container's default is 64 MiB; a batch of 256 images of 224 x 224 pixels in float32 takes 154

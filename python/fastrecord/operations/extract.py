@@ -10,6 +10,7 @@ import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -20,7 +21,6 @@ from fastrecord._core import Reader
 from fastrecord.errors import Code
 from fastrecord.names import as_name, name_some
 from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.temp_files import create, remove_leftovers, temporary_name
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
 
@@ -30,6 +30,7 @@ _BATCH = 64
 _NAME_MAX = 255
 # Characters of a key shown in a message.
 _SHOWN = 200
+_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -293,7 +294,6 @@ class _Folder:
         self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # The last folder written to: keys of one class are adjacent.
         self.last: tuple[tuple[str, ...], int] = ((), os.dup(self.root))
-        self.tidied: set[tuple[str, ...]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -318,12 +318,12 @@ class _Folder:
             raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
         # A file that replaces a private one is private, too, from its first byte on.
         kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
-        if tuple(folders) not in self.tidied:
-            remove_leftovers(at)
-            self.tidied.add(tuple(folders))
-        temporary = temporary_name()
+        # A killed extract leaves this file; the next one that writes `name` replaces it.
+        temporary = f".fastrecord-{file_name[:50]}.tmp"
         try:
-            created = create(temporary, at, 0o666 if kept is None else 0o600)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=at)
+            created = os.open(temporary, _NEW_FLAGS, 0o666 if kept is None else 0o600, dir_fd=at)
             with os.fdopen(created, "wb", buffering=0) as file:
                 rest = memoryview(data)
                 while rest:
@@ -335,7 +335,7 @@ class _Folder:
                     self.written[status.st_dev, status.st_ino] = key
             os.replace(temporary, file_name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException as err:
-            if _status(temporary, at) is not None:
+            with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=at)
             if isinstance(err, OSError):
                 raise type(err)(err.errno, err.strerror, full) from err

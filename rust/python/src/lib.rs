@@ -105,6 +105,7 @@ mod _core {
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
         crate::error::add_code(m)?;
+        m.add("FORMAT_VERSION", fastrecord_core::FORMAT_VERSION)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
