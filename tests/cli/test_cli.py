@@ -278,7 +278,7 @@ def test_ctrl_c_during_pack_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED, "pack", str(tmp_path / "src"), str(out)]
     child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (child.returncode, child.stdout) == (130, "")
-    assert child.stderr == f"interrupted: {out}: 64 records are committed: `--resume` goes on from there\n"
+    assert child.stderr == f"interrupted: {out}: 64 records are committed: `--resume` continues from there\n"
     assert "complete  no: `fastrecord pack --resume` finishes it" in good("info", out)
     assert "70 records (6 of them new)" in good("pack", tmp_path / "src", out, "--resume")
     assert "complete  yes" in good("info", out)

@@ -200,7 +200,7 @@ def test_a_merge_takes_whole_sets_only_and_its_file_is_no_shard(tmp_path: Path) 
     paths = was_split(tmp_path)
     told = failed("merge", paths[0], paths[1], paths[3], "-o", tmp_path / "three.frec")
     assert f"{paths[2]}: is missing" in told
-    assert "`--allow-incomplete` (allow_incomplete=True) takes what is there [FR208]" in told
+    assert "`--allow-incomplete` (allow_incomplete=True) accepts the others [FR208]" in told
     assert not (tmp_path / "three.frec").exists()
     good("merge", paths[0], paths[1], paths[3], "-o", tmp_path / "three", "--allow-incomplete")
     good("merge", *paths, "-o", tmp_path / "all")

@@ -90,7 +90,7 @@ def test_extract_never_writes_through_a_link(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "dir").symlink_to(outside)
     for options in ([], ["--overwrite"]):
-        assert failed("extract", path, folder, *options).startswith(f"error: {folder / 'dir'}: is a link or no folder")
+        assert failed("extract", path, folder, *options).startswith(f"error: {folder / 'dir'}: is a link, or not a folder")
     (folder / "dir").unlink()
     (folder / "file.jpg").symlink_to(outside / "file.jpg")
     assert "exists already" in failed("extract", path, folder)
@@ -120,7 +120,7 @@ def test_an_extraction_that_stops_says_what_it_has_written(packed: Path, tmp_pat
     assert failed("extract", path, out, "--records", "6-8").endswith(f"\n{out}: nothing is written\n")
     path = keyed(tmp_path / "long.frec", [f"{i}.jpg" for i in range(70)])
     flip(path, path, record=66)
-    left = f"{out}: 66 of 70 records are written, each as a whole: `--overwrite` writes all of them anew\n"
+    left = f"{out}: 66 of 70 records are written, each one whole: `--overwrite` writes all of them again\n"
     assert failed("extract", path, out).endswith(f"\n{left}")
     assert len(files_below(out)) == 66
 
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_an_extraction_between_two_records_and_says_what_is_written(
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt, match="out: 64 of 150 records are written, each as a whole"):
+    with pytest.raises(KeyboardInterrupt, match="out: 64 of 150 records are written, each one whole"):
         extract_records(path, tmp_path / "out", progress=interrupt)
     assert files_below(tmp_path / "out") == {f"{i % 7}/{i}.jpg": encode(i) for i in range(64)}
 
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_an_extraction_between_two_records_and_says_what_is_written(
     [
         (["--records", "12"], "record 12 is out of range: the file has 12 records"),
         (["--records", "0-99999999999999"], "record 12 is out of range"),
-        (["--class", "cot"], "no class 'cot' among its 3; near ones are 'cat' [FR421]"),
+        (["--class", "cot"], "no class 'cot' among its 3; similar ones are 'cat' [FR421]"),
         (["--class", "nope"], "no class 'nope' among its 3; they are 'cat', 'dog', 'owl' [FR421]"),
         (["--field", "label"], "no field 'label' of type image, bytes, string, json or array"),
     ],

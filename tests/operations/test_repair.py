@@ -221,7 +221,7 @@ def test_a_list_that_cannot_be_written_is_named_with_what_is_left(sound: Path, t
     bad, out = damaged(sound, payload(sound, 5)), tmp_path / "out.frec"
     # The temporary name is too long.
     lost = tmp_path / ("n" * 250)
-    message = f"error: {lost}: the list of what is lost cannot be written: File name too long\n{out}: "
+    message = f"error: {lost}: the list of losses cannot be written: File name too long\n{out}: "
     assert failed("repair", bad, out, "--lost", lost) == f"{message}nothing is written\n"
     assert not out.exists()
     out.write_bytes(sound.read_bytes())
@@ -233,8 +233,8 @@ def test_a_list_that_cannot_be_written_is_named_with_what_is_left(sound: Path, t
     def take_the_place(_done: int, _total: int) -> None:
         lost.mkdir(exist_ok=True)
 
-    with pytest.raises(IsADirectoryError, match="the list of what is lost cannot be written") as caught:
+    with pytest.raises(IsADirectoryError, match="the list of losses cannot be written") as caught:
         fr.repair(bad, out, lost=lost, progress=take_the_place)
-    assert caught.value.__notes__ == [f"{out}: is written whole, without its list"]
+    assert caught.value.__notes__ == [f"{out}: is complete, but its list is not written"]
     assert len(rows(out)) == 299
     assert sorted(os.listdir(tmp_path)) == ["bad.frec", "lost", "out.frec", "sound.frec"]

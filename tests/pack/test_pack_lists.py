@@ -59,9 +59,9 @@ def test_an_absolute_path_in_a_list_is_made_relative(small: Path, tmp_path: Path
         ("a.jpg,1\nb.jpg\n", r"line 2: 1 column where 2 should be"),
         ("a.jpg\nb.jpg,1\n", r"line 2: 2 columns where 1 should be"),
         ("a.jpg,1,2\n", r"line 1: 3 columns: write path"),
-        ("a.jpg,1\nb.jpg,x\n", r"line 2: the label 'x' is no whole number: begin the list with the row `path,class`"),
-        ("a.jpg,x\nb.jpg,1\n", r"line 2: the label '1' is a number, and the first one is a name"),
-        ("path,label\na.jpg,x\n", r"line 2: the label 'x' is no whole number \[FR704\]$"),
+        ("a.jpg,1\nb.jpg,x\n", r"line 2: the label 'x' is not a whole number: begin the list with the row"),
+        ("a.jpg,x\nb.jpg,1\n", r"line 2: the label '1' is a number, but the first one is a name"),
+        ("path,label\na.jpg,x\n", r"line 2: the label 'x' is not a whole number \[FR704\]$"),
         ("a.jpg,1\nb.jpg,\n", r"line 2: the label is empty"),
         ("path,label\na.jpg,9223372036854775808\n", r"line 2: the label 9223372036854775808 does not fit"),
         ("path,label,class\na.jpg,1,x\n", r"line 1: the header has both"),
@@ -69,7 +69,7 @@ def test_an_absolute_path_in_a_list_is_made_relative(small: Path, tmp_path: Path
         (" ,1\n", r"line 1: the path is empty"),
         ("a.jpg\n../b.jpg\n", r"line 2: '../b\.jpg' does not lie in"),
         ("/etc/passwd\n", r"line 1: '/etc/passwd' does not lie in"),
-        ("a.jpg,1\n./a.jpg,2\n", r"line 2: 'a\.jpg' stands in line 1 already"),
+        ("a.jpg,1\n./a.jpg,2\n", r"line 2: 'a\.jpg' is already in line 1 already"),
         ('a.jpg,1\n"b.jpg,2\n', r"line 2: not valid CSV"),
     ],
 )
@@ -129,5 +129,5 @@ def test_a_path_of_a_list_goes_up_as_the_system_does(tmp_path: Path) -> None:
         assert bytes(reader[0]["image"]) == (src / "deep/a.jpg").read_bytes()
     for path in ("out/../a.jpg", "../a.jpg", f"{src}/out/../x.jpg"):
         (tmp_path / "list.csv").write_text(f"path\n{path}\n")
-        with pytest.raises(fr.FastRecordError, match=r"line 2: .* does not lie in .*\[FR704\]"):
+        with pytest.raises(fr.FastRecordError, match=r"line 2: .* is not in .*\[FR704\]"):
             pack_folder(src, tmp_path / "b.frec", list_path=tmp_path / "list.csv")

@@ -49,7 +49,7 @@ def test_ctrl_c_and_resume_give_the_file_of_an_undisturbed_pack(
         pack_folder(more, out, progress=stop_after(1), **options)
     assert not is_complete(out)
     for others in ({}, *(o for o in SETTINGS if o != options)):
-        with pytest.raises(fr.FastRecordError, match=r"was begun with other settings: --.*, where this pack has"):
+        with pytest.raises(fr.FastRecordError, match=r"was begun with other settings: --.*, but this pack has"):
             pack_folder(more, out, resume=True, **others)
     summary = pack_folder(more, out, resume=True, **options)
     assert summary.packed == 38
@@ -65,7 +65,7 @@ def test_ctrl_c_and_resume_give_the_file_of_an_undisturbed_pack(
 
 def test_a_plain_pack_is_not_resumed_with_settings(more: Path, tmp_path: Path) -> None:
     pack_folder(more, tmp_path / "out.frec")
-    with pytest.raises(fr.FastRecordError, match="other settings: no change to the images, where this pack has --raw"):
+    with pytest.raises(fr.FastRecordError, match="other settings: no change to the images, but this pack has --raw"):
         pack_folder(more, tmp_path / "out.frec", resume=True, raw=True)
 
 

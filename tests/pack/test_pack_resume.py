@@ -267,7 +267,7 @@ def interrupting(times: int) -> Callable[[PackProgress], None]:
 
 def test_ctrl_c_commits_what_is_packed_and_resume_goes_on(many: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "many.frec"
-    with pytest.raises(KeyboardInterrupt, match="63 records are committed: `--resume` goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match="63 records are committed: `--resume` continues from there"):
         pack_folder(many, out, bad_files="skip", progress=interrupting(1))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert len(keys(out)) == 63
@@ -312,7 +312,7 @@ def test_an_error_of_the_callback_keeps_what_is_committed(many: Path, tmp_path: 
     with pytest.raises(RuntimeError, match="enough") as caught:
         pack_folder(many, out, bad_files="skip", commit_bytes=60_000, progress=progress)
     assert len(keys(out)) == 1087
-    assert "1,087 records: `--resume` goes on from there" in caught.value.__notes__[0]
+    assert "1,087 records: `--resume` continues from there" in caught.value.__notes__[0]
 
 
 FULL = """
@@ -342,7 +342,7 @@ def test_a_file_that_cannot_grow_stays_readable_to_its_last_commit(
     )
     number, name, note = child.stdout.splitlines()
     assert (os.strerror(int(number)), name) == ("File too large", str(out))
-    assert note == f"{out}: the file is readable up to its last commit, 63 records: `--resume` goes on from there"
+    assert note == f"{out}: the file is readable up to its last commit, 63 records: `--resume` continues from there"
     assert keys(out) == keys(undisturbed)[:63]
     resume(many, out)
     assert_same(out, undisturbed)

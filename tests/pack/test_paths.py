@@ -36,16 +36,16 @@ def mode(path: Path) -> int:
 @pytest.mark.parametrize(
     ("key", "wrong"),
     [
-        ("../x.jpg", "is no path inside of a folder"),
-        ("a//b.jpg", "is no path inside of a folder"),
-        ("a/./b.jpg", "is no path inside of a folder"),
-        ("", "is no path inside of a folder"),
-        ("a/", "is no path inside of a folder"),
-        ("a\0b", "is no path inside of a folder"),
-        ("..\\..\\x.jpg", "is no path inside of a folder"),
-        ("a\\../x.jpg", "is no path inside of a folder"),
-        ("a/..\\x.jpg", "is no path inside of a folder"),
-        ("/etc/passwd", "is no path inside of a folder"),
+        ("../x.jpg", "is not a path inside a folder"),
+        ("a//b.jpg", "is not a path inside a folder"),
+        ("a/./b.jpg", "is not a path inside a folder"),
+        ("", "is not a path inside a folder"),
+        ("a/", "is not a path inside a folder"),
+        ("a\0b", "is not a path inside a folder"),
+        ("..\\..\\x.jpg", "is not a path inside a folder"),
+        ("a\\../x.jpg", "is not a path inside a folder"),
+        ("a/..\\x.jpg", "is not a path inside a folder"),
+        ("/etc/passwd", "is not a path inside a folder"),
         ("a/" + "é" * 127 + ".jpg", "has a name of 258 bytes in it, where file systems take 255"),
         ("n" * 256, "has a name of 256 bytes in it, where file systems take 255"),
     ],
@@ -79,7 +79,7 @@ def test_a_key_that_is_a_folder_of_another_is_refused_before_anything_is_written
     path = keyed(tmp_path / "a.frec", order)
     message = failed("extract", path, tmp_path / "out")
     short = min(order, key=len) if "x.jpg" not in order else "a/b"
-    assert f"the key {short!r} of record {order.index(short)} is a folder in that of record" in message
+    assert f"the key {short!r} of record {order.index(short)} is a folder in the key of record" in message
     assert set(files_below(tmp_path)) == {"a.frec"}
     good("extract", path, tmp_path / "out", "--numbered")
 

@@ -94,7 +94,8 @@ def pack_with_commits(disk: Path, work: Path) -> None:
         pack_folder(src, out, commit_bytes=1)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(out))
     whole = (
-        f"{out}: the file is readable up to its last commit, 64 records: make room, then `--resume` goes on from there"
+        f"{out}: the file is readable up to its last commit, 64 records: "
+        "make room, then `--resume` continues from there"
     )
     assert caught.value.__notes__ == [whole]
     assert records(out) == records(work / "out.frec")[:64]
@@ -271,7 +272,7 @@ def extract(disk: Path, work: Path) -> None:
     written = ballast.others()
     done = [name for name in written if (disk / name).read_bytes() != (work / name).read_bytes()]
     assert (done, 0 < len(written) < 300) == ([], True)
-    assert f"{disk / 'out'}: {len(written)} of 300 records are written, each as a whole" in told
+    assert f"{disk / 'out'}: {len(written)} of 300 records are written, each one whole" in told
     ballast.remove()
     good("extract", "--overwrite", path, disk / "out")
     names = sorted(path.relative_to(work).as_posix() for path in (work / "out").rglob("*") if path.is_file())

@@ -116,7 +116,7 @@ def test_options_of_the_native_loader_are_refused_with_the_torch_loader(name: st
 
 def test_a_model_that_cannot_be_built_as_asked_is_refused() -> None:
     for name, size, message in (
-        ("resnet55", 224, r"'resnet55'; near it are .*resnet50"),
+        ("resnet55", 224, r"'resnet55'; similar names are .*resnet50"),
         ("alexnet", 16, "alexnet does not take images of 16 x 16 pixels"),
     ):
         with pytest.raises(TrainError, match=message):

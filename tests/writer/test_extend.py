@@ -166,7 +166,7 @@ def test_a_schema_is_inferred_from_a_record(tmp_path: Path) -> None:
     ("value", "message"),
     [
         (None, "no type is known for a value of NoneType"),
-        ([], "nothing tells the type of an empty list's items"),
+        ([], "an empty list does not show the type of its items"),
         ({"a": float("nan")}, "nan|JSON"),
         (object(), "no type is known for a value of object"),
         (np.zeros(3, object), "arrays are of"),

@@ -227,9 +227,7 @@ def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
     if file.disk is not None:
         found += judge_disk(file.file, file.disk)
     if file.mappable is False:
-        message = (
-            'its file system maps no files: open it with access="pread"; views and single records cost a copy there'
-        )
+        message = 'its file system does not map files: open it with access="pread", which copies views'
         found.append(Finding("warning", "no-mapping", message, file=file.file))
     return [*found, *_judge_state(file), *_judge_cache(file, machine), *_judge_access(file)]
 
@@ -245,12 +243,12 @@ def _judge_state(file: FileReport) -> list[Finding]:
         found.append(Finding("note", "writer", message, f"ps -fp {file.writer}", name))
     elif file.tail_bytes:
         message = (
-            f"{file.tail_bytes:,} bytes behind the last commit: a writer was stopped; they do no harm, and the next "
+            f"{file.tail_bytes:,} bytes after the last commit: a writer was stopped; they are harmless, and the next "
             "writer drops them"
         )
         found.append(Finding("note", "tail", message, f"fastrecord compact {quoted}", name))
     if (file.chunks or 0) >= _MANY_CHUNKS:
-        message = f"its index lies in {file.chunks:,} pieces: looking records up takes longer than it has to"
+        message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
         found.append(Finding("note", "chunks", message, f"fastrecord compact {quoted}", name))
     if file.crop_ready is not None and file.crop_ready < 0.5:
         message = "its JPEGs are not crop-ready: a random crop decodes all rows above it, too"
@@ -288,8 +286,6 @@ def _judge_cache(file: FileReport, machine: Machine) -> list[Finding]:
 
 def _judge_access(file: FileReport) -> list[Finding]:
     if (file.mode or 0) & stat.S_IWOTH:
-        message = (
-            "everyone may write to it: whoever cuts it off or changes it under a mapping ends its readers, or worse"
-        )
+        message = "everyone may write to it: a program that truncates or changes it may end its readers"
         return [Finding("warning", "writable", message, f"chmod o-w {shlex.quote(file.file)}", file.file)]
     return []

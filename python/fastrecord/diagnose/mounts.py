@@ -91,13 +91,13 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
     def say(level: Level, code: str, message: str, command: str | None = None) -> Finding:
         return Finding(level, code, message, command, file)
 
-    pread = 'open it with access="pread", which makes a failing network an OSError and no SIGBUS'
+    pread = 'open it with access="pread", which turns a failing network into an OSError, not a SIGBUS'
     found = []
     if kind in ("nfs", "nfs4"):
         found.append(say("note", "nfs", f"{where}: batches in random order wait for the network; {pread}", copy))
         # `local_lock=none` is the default of version 3, and version 4 has no other value.
         if options & {"nolock", "local_lock=all", "local_lock=flock"}:
-            message = f"{where}: locks are kept from other machines: two writers there would destroy the file"
+            message = f"{where}: locks do not reach other machines: two writers there would destroy the file"
             found.append(
                 say("warning", "nfs-locks", f"{message}; write from one machine only, or mount it without nolock")
             )
@@ -110,7 +110,7 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
                 )
             )
     elif kind == "overlay":
-        message = "in a container's layer: the first append copies the whole file, and readers stay with the old copy"
+        message = "in a container's layer: the first append copies the whole file, and readers keep the old copy"
         found.append(say("warning", "overlay", f"{message}; keep data on a volume", "docker run -v /data:/data ..."))
     elif kind == "9p":
         message = (
@@ -145,9 +145,9 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
     elif is_network(kind):
         found.append(say("note", "network", f"{where}: batches in random order wait for the network; {pread}", copy))
     elif kind in ("tmpfs", "ramfs"):
-        found.append(say("note", "tmpfs", f"{where}: it takes memory, all of it, and is gone after a restart"))
+        found.append(say("note", "tmpfs", f"{where}: all of it takes memory, and a restart deletes it"))
     elif kind == "zfs":
-        message = f'{where}: mapped files are cached twice; access="pread" leaves it at once'
+        message = f'{where}: mapped files are cached twice; access="pread" caches them once'
         found.append(say("note", "zfs", message))
     elif kind in ("vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk"):
         limit = "files end at 4 GiB, and " if kind in ("vfat", "msdos") else ""
@@ -161,7 +161,7 @@ def judge_mount(file: str, mount: Mount) -> list[Finding]:
     elif kind in _LOCAL:
         found.append(say("ok", "filesystem", f"{where}: locks, mappings and syncs hold what is promised"))
     else:
-        message = f"{where}: not tried: see that appends, locks (`flock`) and mappings work"
+        message = f"{where}: not tested: check that appends, locks (`flock`) and mappings work"
         found.append(say("note", "filesystem", message))
     if "ro" in options:
         found.append(say("note", "read-only", f"{mount.point} is mounted read-only: nothing can be appended"))
@@ -240,7 +240,7 @@ def judge_disk(file: str, disk: Disk) -> list[Finding]:
             Finding(
                 "note",
                 "rotational",
-                f"{disk.name} says that it has moving heads (those of clouds often say so and have none): if it does, "
+                f"{disk.name} reports moving heads (cloud disks often do so wrongly): if that is true, "
                 "random batches are slow unless the file fits in memory; a shuffled copy may be read in order",
                 f"fastrecord shuffle {shlex.quote(file)} shuffled.frec",
                 file,

@@ -66,7 +66,7 @@ def judge(report: Report, *, size: int = 224) -> Verdict:
         limit, expected, reasons = "disk", slow.records_per_second, waits
     elif load is None:
         limit, expected = "read", best.records_per_second
-        reasons = ("Copying out of memory and checking the sums is all there is to do.", *waits)
+        reasons = ("Loading only copies out of memory and compares checksums.", *waits)
     else:
         expected = load.records_per_second
         limit = max(("read", "decode", "resize"), key=load.shares.__getitem__)
@@ -98,7 +98,7 @@ def _share_text(limit: str, load: Row) -> str:
     shares = {name: f"{100 * share:.0f} %" for name, share in load.shares.items()}
     if limit == "cpu":
         used = f"{100 * _used(load):.0f} % of the time of as many CPUs"
-        why = "other programs are at work, or there are fewer CPUs than threads"
+        why = "other programs are running, or there are fewer CPUs than threads"
         return f"The loader's {_threads(load)} had {used}: {why}."
     names = {"decode": "decoding", "resize": "cropping and resizing", "read": "reading and checking"}
     others = ", ".join(f"{names[name]} {shares[name]}" for name in names if name != limit)

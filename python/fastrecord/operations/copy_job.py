@@ -118,7 +118,7 @@ class Job:
         if self.progress is not None:
             self.progress(self.total, self.total)
         if interrupt.pending:
-            raise KeyboardInterrupt(f"{self.paths[0]}: all is written")
+            raise KeyboardInterrupt(f"{self.paths[0]}: everything is written")
 
     def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
         """Return the result since `started`, a value of `time.perf_counter`."""
@@ -148,8 +148,8 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
     if not reader.complete and not allow_incomplete:
         reader.close()
         raise Code.INCOMPLETE.error(
-            f"{os.fspath(path)}: its packing is not complete: `fastrecord pack --resume` goes on with it, "
-            "`--allow-incomplete` (allow_incomplete=True) takes it as it is"
+            f"{os.fspath(path)}: its packing is not complete: `fastrecord pack --resume` finishes it, "
+            "`--allow-incomplete` (allow_incomplete=True) accepts it"
         )
     return reader
 

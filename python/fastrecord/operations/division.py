@@ -37,7 +37,7 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
     except (ValueError, ZeroDivisionError) as err:
         raise ValueError(f"fractions are numbers between 0 and 1, not {list(fractions)}") from err
     if not exact or min(exact) <= 0 or sum(exact) > 1 + _ROUNDING:
-        raise ValueError(f"fractions are above 0, and 1 in all at most, not {list(fractions)}")
+        raise ValueError(f"fractions are above 0 with a sum of at most 1, not {list(fractions)}")
     rest = 1 - sum(exact)
     parts = [*exact, rest] if rest > _ROUNDING else exact
     return part_sizes(records, [float(part) for part in parts])[: len(exact)]
@@ -72,7 +72,7 @@ def name_files(
             if out is not None and shares == 1:
                 return [out]
             raise ValueError(
-                "fractions make files that serve different ends: name each, as names=['train', 'val'] "
+                "the files of fractions have different uses: name each, such as names=['train', 'val'] "
                 "(--names train,val), or give a path for each"
             )
         return list(out)
@@ -81,7 +81,7 @@ def name_files(
     if out is not None and not isinstance(out, (str, os.PathLike)):
         raise ValueError("names and paths are two ways to name the files: give one of them")
     if bad := [name for name in names if name in ("", ".", "..") or os.path.basename(name) != name]:
-        raise ValueError(f"a name is that of a file, such as 'train', not {bad[0]!r}: the folder to write into is OUT")
+        raise ValueError(f"names holds file names, such as 'train', not {bad[0]!r}: the folder belongs into OUT")
     folder = os.path.dirname(path) if out is None else os.fspath(out)
     return [os.path.join(folder, name.removesuffix(".frec") + ".frec") for name in names]
 
@@ -102,7 +102,7 @@ def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[
         if len(paths) != len(ends):
             raise ValueError(f"{len(paths)} names for {len(ends)} files")
         if len({os.path.realpath(path) for path in paths}) != len(paths):
-            raise ValueError(f"names of new files are there twice: {', '.join(paths)}")
+            raise ValueError(f"two new files have one name: {', '.join(paths)}")
     parts = [Part(path, start, stop) for path, start, stop in zip(paths, starts, ends, strict=True)]
     if base:
         refuse_strays(base, parts)

@@ -134,8 +134,8 @@ def _left(folder: str, written: int, total: int) -> str:
     """Return what a failed extraction leaves behind, for a message."""
     if written == 0:
         return f"{folder}: nothing is written"
-    count = f"{written:,} of {total:,} records are written, each as a whole"
-    return f"{folder}: {count}: `--overwrite` writes all of them anew"
+    count = f"{written:,} of {total:,} records are written, each one whole"
+    return f"{folder}: {count}: `--overwrite` writes all of them again"
 
 
 def _payload_field(reader: Reader, field: str | None) -> str:
@@ -175,7 +175,7 @@ def _select(reader: Reader, records: Iterable[int] | None, classes: Sequence[str
     for name in classes:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            hint = f"near ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
+            hint = f"similar ones are {', '.join(map(repr, near))}" if near else f"they are {name_some(known)}"
             raise Code.UNKNOWN_CLASS.error(f"{reader.path}: no class {name!r} among its {len(known):,}; {hint}")
     if reader.schema["label"].name == "string":
         parts = [numbers[start : start + 4096] for start in range(0, len(numbers), 4096)]
@@ -249,7 +249,7 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
             above = above.rpartition("/")[0]
     for folder in folders.keys() & first.keys():
         raise Code.KEY_AS_NAME.error(
-            f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in that of record "
+            f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in the key of record "
             f"{folders[folder]}: name the files by number (`--numbered`)"
         )
     return names
@@ -260,7 +260,7 @@ def _wrong(key: str) -> str | None:
     # A backslash is an ordinary character here, but not on systems to which the files may be
     # copied.
     if "\0" in key or ".." in key.replace("\\", "/").split("/") or any(part in ("", ".") for part in key.split("/")):
-        return "is no path inside of a folder"
+        return "is not a path inside a folder"
     longest = max(len(part.encode()) for part in key.split("/"))
     if longest > _NAME_MAX:
         return f"has a name of {longest} bytes in it, where file systems take {_NAME_MAX}"
@@ -354,7 +354,7 @@ class _Folder:
                 except OSError as err:
                     full = os.path.join(self.path, *folders[: i + 1])
                     raise Code.NOT_A_FOLDER.error(
-                        f"{full}: is a link or no folder, nothing is written through it"
+                        f"{full}: is a link, or not a folder: nothing is written through it"
                     ) from err
                 above, here = here, below
                 os.close(above)

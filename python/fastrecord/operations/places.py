@@ -23,4 +23,4 @@ def refuse_irregular(path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):
-        raise Code.NOT_REGULAR.error(f"{path}: is not a regular file: nothing is written: choose another path")
+        raise Code.NOT_REGULAR.error(f"{path}: is not a regular file: choose another path")

@@ -22,7 +22,7 @@ from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.roles import read_key
 
 REPAIRS = "repairs"
-"""The key of the metadata that tells what was lost."""
+"""The metadata key under which losses are listed."""
 
 # Limit in the summary and in the metadata; the list file has all of them.
 _LISTED = 1000
@@ -130,7 +130,7 @@ def repair(
     source, target = os.fspath(path), os.fspath(out)
     listing = f"{target}.lost.jsonl" if lost is None else os.fspath(lost)
     if os.path.abspath(listing) == os.path.abspath(target):
-        raise Code.SAME_OUTPUT.error(f"{target}: cannot be both the file to write and the list of what is lost")
+        raise Code.SAME_OUTPUT.error(f"{target}: cannot be both the output and the list of losses")
     for name in (target, listing):
         check_target(name, [source], overwrite=overwrite)
         _check_place(name)
@@ -173,7 +173,7 @@ def repair(
                 with HeldInterrupt() as interrupt:
                     job.finish(metadata, complete=reader.complete)
                     if summary.lost:
-                        with _named(listing, f"{target}: is written whole, without its list"):
+                        with _named(listing, f"{target}: is complete, but its list is not written"):
                             os.replace(temporary, listing)
                         summary.lost_list = listing
                     elif overwrite:
@@ -181,7 +181,7 @@ def repair(
                             # the list of an earlier repair would be taken for this repair's list
                             os.unlink(listing)
             if interrupt.pending:
-                raise KeyboardInterrupt(f"{target}: all is written")
+                raise KeyboardInterrupt(f"{target}: everything is written")
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
@@ -205,7 +205,7 @@ def _named(listing: str, left: str) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        named = OSError(err.errno, f"the list of what is lost cannot be written: {err.strerror}", listing)
+        named = OSError(err.errno, f"the list of losses cannot be written: {err.strerror}", listing)
         named.add_note(left)
         raise named from err
 

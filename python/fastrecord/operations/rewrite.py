@@ -74,7 +74,7 @@ def merge(
     with ExitStack() as stack:
         readers = [stack.enter_context(open_source(path, allow_incomplete=allow_incomplete)) for path in paths]
         if not readers:
-            raise ValueError("there is no file to merge")
+            raise ValueError("paths is a sequence of at least one file, not an empty one")
         if not allow_incomplete:
             check_together(readers, option=COMMANDS)
         for reader in readers[1:]:
@@ -148,7 +148,7 @@ def split(
         if value is not None:
             integer(name, value, 1)
     if names is not None and fractions is None:
-        raise ValueError("names go with fractions: shards are numbered")
+        raise ValueError("names belong to fractions: shards are numbered")
     integer("seed", seed, 0, WORD)
     if fractions is not None:
         sizes_of(0, fractions)  # refused before a file is opened

@@ -54,7 +54,7 @@ def as_set_begun(parts: Sequence[Part]) -> list[Part]:
     for shard, other in begun:
         if (None if shard is None else shard.set) != name:
             raise Code.RECORDS_TWICE.error(
-                f"{other}: not of the same set of shards as {path}, so they cannot be resumed together: begin anew "
+                f"{other}: not of the same set of shards as {path}, so they cannot be resumed together: begin again "
                 "with `--overwrite`"
             )
     if name is None:  # written by a version without this entry
@@ -78,6 +78,6 @@ def refuse_strays(out: str, parts: Sequence[Part]) -> None:
     )
     if strays:
         raise Code.OTHER_SHARDS.error(
-            f"{strays[0]}: {len(strays):,} shard(s) of another number of shards than {len(parts):,}: remove them, or "
+            f"{strays[0]}: {len(strays):,} shard(s) of another set than the {len(parts):,}: remove them, or "
             "choose another OUT"
         )

@@ -102,12 +102,12 @@ def pack_folder(
     started = time.perf_counter()
     mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
     if append and classes_from is not None:
-        raise ValueError("a file that is appended to keeps its own classes: leave classes_from out")
+        raise ValueError("with append the file keeps its own classes: leave out classes_from")
     if list_path is not None and allow_empty_classes:
-        raise ValueError("a list has no class folders that could be empty: leave allow_empty_classes out")
+        raise ValueError("a list has no class folders: leave out allow_empty_classes")
     recode = Recode(short_side, max_side, quality, raw, crop_ready, sixteen_bit)
     if shard_size is not None and recode.changes:
-        raise ValueError("how large images become is known only when they are packed: give shards, not shard_size")
+        raise ValueError("changed images have no known size before packing: give shards, not shard_size")
     source, target = os.fspath(src), os.fspath(out)
     if list_path is not None:
         listing = list_csv(source, os.fspath(list_path))
@@ -165,9 +165,9 @@ class _ImagePacker(Packer):
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         if reason.startswith(UNREADABLE):
-            way_out = "see that it can be read, or leave out all that cannot be with `--bad-files skip`"
+            way_out = "make it readable, or leave out all such files with `--bad-files skip`"
         else:
-            way_out = "remove the file, or leave out all that are no images with `--bad-files skip`"
+            way_out = "remove the file, or leave out all such files with `--bad-files skip`"
         return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")
 
     def count(self, writer: Writer) -> None:
@@ -188,7 +188,7 @@ def _refuse_inside(out: str, listing: Listing) -> None:
     relative = os.path.relpath(os.path.realpath(out), os.path.realpath(listing.source)).split(os.sep)
     if len(relative) > 1 and relative[0] in map(as_name, listing.classes or ()):
         raise Code.OUTPUT_IS_INPUT.error(
-            f"{out}: lies in the class folder {relative[0]!r} that it is made of: choose a place outside"
+            f"{out}: lies in the class folder {relative[0]!r} that it is made from: choose a path outside"
         )
 
 

@@ -19,7 +19,7 @@ from fastrecord.names import as_name, as_text, name_some
 _INT64 = range(-(2**63), 2**63)
 
 UNREADABLE = "cannot be read"
-"""So begins the reason of a file that the system does not let us read: whether it is an image nobody knows."""
+"""Begins the reason for a file that the system does not let us read, so that its type is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     if empty and not allow_empty_classes:
         what = "class folder" if len(empty) == 1 else "class folders"
         raise Code.EMPTY_CLASS.error(
-            f"{source}: empty {what} {name_some(empty)}: remove what should be no class, or keep it as a class without "
-            "records with `--allow-empty-classes`"
+            f"{source}: empty {what} {name_some(empty)}: remove folders that are not classes, or keep classes "
+            "without records with `--allow-empty-classes`"
         )
     return Listing(source=source, keys=keys, labels=labels, classes=classes, bad=bad, ignored=beside)
 
@@ -242,7 +242,7 @@ class _CsvLister:
             raise self._error(line, f"{_count(len(row), 'column')} where {need} should be")
         key = self._key(line, row[at_path])
         if key in self.first_line:
-            raise self._error(line, f"{key!r} stands in line {self.first_line[key]} already")
+            raise self._error(line, f"{key!r} is already in line {self.first_line[key]} already")
         self.first_line[key] = line
         if at_label is not None:
             self._add_label(line, row[at_label].strip())
@@ -255,9 +255,7 @@ class _CsvLister:
             if cells.count(name) > 1:
                 raise self._error(line, f"the header names the column {name!r} twice")
         if "label" in cells and "class" in cells:
-            raise self._error(
-                line, "the header has both a column 'label' (numbers) and a column 'class' (names): leave one out"
-            )
+            raise self._error(line, "the header has the columns 'label' (numbers) and 'class' (names): remove one")
         self.header = True
         if "label" in cells:
             self.columns, self.numbers = (cells.index("path"), cells.index("label")), True
@@ -274,9 +272,7 @@ class _CsvLister:
             raise self._error(line, "the path has a NUL character")
         parts = _relative_path(as_name(text), self.source).split(os.sep)
         if parts[0] in ("..", "."):
-            raise self._error(
-                line, f"{text!r} does not lie in {self.source}: give a folder that holds all files as SRC"
-            )
+            raise self._error(line, f"{text!r} is not in {self.source}: give a folder that holds all files as SRC")
         try:
             return as_text("/".join(parts))
         except UnicodeDecodeError:
@@ -291,7 +287,7 @@ class _CsvLister:
         if self.numbers:
             if number is None:
                 hint = "" if self.header else ": begin the list with the row `path,class` if these are class names"
-                raise self._error(line, f"the label {text!r} is no whole number{hint}")
+                raise self._error(line, f"the label {text!r} is not a whole number{hint}")
             if number not in _INT64:
                 raise self._error(line, f"the label {text} does not fit 64 bits")
             self.labels.append(number)
@@ -299,7 +295,7 @@ class _CsvLister:
         if number is not None and not self.header:
             raise self._error(
                 line,
-                f"the label {text!r} is a number, and the first one is a name: begin the list with the row "
+                f"the label {text!r}is a number, but the first one is a name: begin the list with the row "
                 "`path,class` if all are class names",
             )
         self.names.append(text)

@@ -203,7 +203,7 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
     with Reader(part.path) as reader:
         if not reader.complete:
             raise Code.INCOMPLETE.error(
-                f"{part.path}: the pack that began it is not complete: `--resume` goes on with that one first"
+                f"{part.path}: its own pack is not complete: `--resume` finishes that one first"
             )
         _check_schema(reader, schema)
         names = class_names(reader)
@@ -239,16 +239,16 @@ def _resume(
         kept = reader.metadata
         this, skipped = _last_pack(part.path, kept)
         if this["settings"] != settings:
-            found = "is complete, and was packed" if reader.complete else "cannot be resumed, it was begun"
+            found = "is complete, and was packed" if reader.complete else "cannot be resumed: it was begun"
             raise Code.OTHER_SETTINGS.error(
-                f"{part.path}: {found} with other settings: {this['settings']}, where this pack has {settings}: "
-                "give the same, or begin anew with `--overwrite`"
+                f"{part.path}: {found} with other settings: {this['settings']}, but this pack has {settings}: "
+                "give the same, or begin again with `--overwrite`"
             )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: its class numbers are the file's
             labels, classes = number_labels(listing, names, part.path)
         elif names != classes:
-            raise _other_input(reader, f"the classes are not those that it was begun with: {_differ(names, classes)}")
+            raise _other_input(reader, f"its pack began with other classes: {_differ(names, classes)}")
         position = _match(reader, part, listing, labels, this["first_record"], {key for key, _ in skipped})
         records, complete = len(reader), reader.complete
         if complete and position < part.stop:
@@ -305,8 +305,8 @@ def _other_input(reader: Reader, what: str) -> FastRecordError:
         found = "is complete, and was packed from another input"
         ways_out = "`--append` adds files to it, `--overwrite` replaces it"
     else:
-        found = "cannot be resumed, it was begun with another input"
-        ways_out = "give that one, or begin anew with `--overwrite`"
+        found = "cannot be resumed: it was begun with another input"
+        ways_out = "give that one, or begin again with `--overwrite`"
     return Code.OTHER_INPUT.error(f"{reader.path}: {found}: {what}: {ways_out}")
 
 
@@ -325,7 +325,7 @@ def _reopen(path: str, records: int) -> Writer:
     if found != records:
         writer.abort()
         raise Code.PACK_RUNNING.error(
-            f"{path}: went from {records:,} to {found:,} records just now: let the other pack finish"
+            f"{path}: went from {records:,} to {found:,} records just now: wait until the other pack has finished"
         )
     return writer
 

@@ -184,7 +184,7 @@ class Packer(ABC):
                 for part in parts:
                     self._pack(part, opened(part), interrupt)
         if interrupt.pending:
-            raise KeyboardInterrupt(f"{out}: all is packed, the pack is complete")
+            raise KeyboardInterrupt(f"{out}: the pack is complete")
         summary = self.summary
         summary.bytes = sum(os.path.getsize(path) for path in summary.paths)
         summary.seconds = time.perf_counter() - self._started
@@ -225,7 +225,7 @@ class Packer(ABC):
                 self.count(writer)
             if not finished:
                 raise KeyboardInterrupt(
-                    f"{part.path}: {target.records:,} records are committed: `--resume` goes on from there"
+                    f"{part.path}: {target.records:,} records are committed: `--resume` continues from there"
                 )
         summary.paths.append(part.path)
         summary.classes = target.classes
@@ -330,7 +330,7 @@ def _explain(path: str, err: BaseException) -> None:
         err.add_note(f"{path}: the file is as it was before, with {records:,} records")
     else:
         kept = f"{path}: the file is readable up to its last commit, {records:,} records"
-        err.add_note(f"{kept}: {room}`--resume` goes on from there")
+        err.add_note(f"{kept}: {room}`--resume` continues from there")
 
 
 def check_options(

@@ -145,7 +145,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
     """
     if os.path.samefile(lr, hr):
         raise Code.SAME_FOLDER.error(
-            f"{lr} and {hr} are one folder: name that of the smaller and that of the larger images"
+            f"{lr} and {hr} are one folder: name the folder of the smaller and that of the larger images"
         )
     low_bad: dict[str, str] = {}
     high_bad: dict[str, str] = {}
@@ -165,7 +165,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
         low_count, high_count = (sum(map(len, stems.values())) for stems in (small, large))
         raise Code.NO_PARTNER.error(
             f"none of the {low_count:,} files in {lr} has a partner among the {high_count:,} in {hr}: partners have "
-            "the same path but for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name"
+            "the same path except for the ending, or for x2, x3, x4 or x8 at the end of the smaller image's name"
         )
     return PairListing(
         source=hr,
@@ -212,7 +212,7 @@ def _mismatch(lows: list[str], highs: list[str], lr: str, hr: str) -> str | None
         if not names:
             return f"no file of that name in {os.path.basename(os.path.abspath(folder))}"
         if len(names) > 1:
-            return f"several files of {os.path.basename(os.path.abspath(folder))} may be meant: {name_some(names)}"
+            return f"several files of {os.path.basename(os.path.abspath(folder))} match: {name_some(names)}"
     return None
 
 

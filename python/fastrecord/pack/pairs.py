@@ -97,11 +97,11 @@ def pack_pairs(
     started = time.perf_counter()
     mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
     if compression is not None and not decode:
-        raise ValueError("images are compressed already: compression is for decode")
+        raise ValueError("images are already compressed: compression belongs to decode")
     if sixteen_bit is not None and not decode:
-        raise ValueError("files are stored as they are: sixteen_bit is for decode")
+        raise ValueError("files are stored unchanged: sixteen_bit belongs to decode")
     if compression is not None and shard_size is not None:
-        raise ValueError("how large compressed pixels are is known only when they are packed: give shards")
+        raise ValueError("compressed pixels have no known size before packing: give shards, not shard_size")
     pairing = Pairing(decode, compression, sixteen_bit)
     listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
     target = os.fspath(out)
@@ -176,7 +176,7 @@ class _PairPacker(Packer):
         if stored is not None and stored.scale != scale:
             raise Code.OTHER_SCALE.error(
                 f"{stored.path}: its pairs have {_scale_text(stored.scale)}, those to append {_scale_text(scale)}: "
-                "`--any-scale` adds them all the same"
+                "`--any-scale` adds them anyway"
             )
         for position in others.tolist():
             height, width, high, wide = self.listing.sizes[position].tolist()
@@ -186,7 +186,7 @@ class _PairPacker(Packer):
             if self.bad_files == "stop" or scale is None:
                 raise Code.OTHER_SCALE.error(
                     f"{self.listing.describe(position)}: {reason}: `--any-scale` takes pairs of any sizes, "
-                    "`--bad-files skip` leaves out those of another scale than most"
+                    "`--bad-files skip` leaves out pairs of another scale than most"
                 )
             self.listing.bad[self.listing.keys[position]] = reason
         self.summary.scale = scale
@@ -209,9 +209,9 @@ class _PairPacker(Packer):
 
     def describe_bad(self, position: int, reason: str) -> FastRecordError:
         if UNREADABLE in reason:
-            way_out = "see that it can be read, or leave out all pairs that cannot be with `--bad-files skip`"
+            way_out = "make it readable, or leave out all such pairs with `--bad-files skip`"
         else:
-            way_out = "remove the pair, or leave out all that are no pairs of images with `--bad-files skip`"
+            way_out = "remove the pair, or leave out all such pairs with `--bad-files skip`"
         return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")
 
     def _load(self, positions: Sequence[int]) -> list[Pair | str]:
@@ -264,4 +264,4 @@ def _refuse_inside(out: str, listing: PairListing) -> None:
     place = os.path.realpath(out)
     for folder in (listing.lr_source, listing.source):
         if os.path.commonpath([place, os.path.realpath(folder)]) == os.path.realpath(folder):
-            raise Code.OUTPUT_IS_INPUT.error(f"{out}: lies in {folder}, of which it is made: choose a place outside")
+            raise Code.OUTPUT_IS_INPUT.error(f"{out}: lies in {folder}, which it is made from: choose a path outside")

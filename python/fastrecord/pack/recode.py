@@ -48,7 +48,7 @@ class Recode:
             raise ValueError("--raw leaves no JPEG to make crop-ready: give --raw or --crop-ready")
         if self.quality is not None:
             if self.raw or not sides:
-                raise ValueError("--quality is that of JPEGs which --short-side or --max-side makes smaller")
+                raise ValueError("--quality belongs to --short-side or --max-side, which make JPEGs")
             if not 1 <= self.quality <= 100:
                 raise ValueError(f"--quality is 1 to 100, not {self.quality}")
         elif sides and not self.raw:
@@ -57,7 +57,7 @@ class Recode:
             if self.sixteen_bit not in ("scale", "clip"):
                 raise ValueError(f"--sixteen-bit is scale or clip, not {self.sixteen_bit!r}")
             if not (self.raw or sides):
-                raise ValueError("--sixteen-bit is for images that --raw, --short-side or --max-side decodes")
+                raise ValueError("--sixteen-bit belongs to --raw, --short-side or --max-side, which decode images")
         if self.crop_ready is not None:
             object.__setattr__(self, "crop_ready", _kept(self.crop_ready))
 
@@ -102,7 +102,5 @@ def _kept(names: str) -> str:
         return names
     chosen = {name.strip() for name in names.split(",")}
     if not chosen <= set(_KEEP):
-        raise ValueError(
-            f"--keep is all, none, or names out of {', '.join(_KEEP)} with commas between them, not {names!r}"
-        )
+        raise ValueError(f"--keep is all, none, or some of {', '.join(_KEEP)} with commas between them, not {names!r}")
     return "all" if len(chosen) == len(_KEEP) else ",".join(name for name in _KEEP if name in chosen)

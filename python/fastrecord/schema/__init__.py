@@ -245,9 +245,9 @@ def list_(item: FieldType, compression: Compression | str | None = None) -> Fiel
         TypeError: `item` is not a field type, or is a list, or is compressed (compress the list).
     """
     if not isinstance(item, FieldType):
-        raise TypeError(f"a list's items are of fastrecord.int64() or another type, not {item!r}")
+        raise TypeError(f"item is fastrecord.int64() or another type, not {item!r}")
     if item.name == "list":
-        raise TypeError("a list holds no lists")
+        raise TypeError("item is not a list: lists cannot hold lists")
     if item.compression is not None:
         raise TypeError("compress the list, not its items")
     return FieldType("list", item=item, compression=Compression.of(compression))
@@ -273,7 +273,7 @@ def _shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     from operator import index
 
     if isinstance(shape, str | bytes) or not isinstance(shape, Sequence):
-        raise TypeError(f"a shape is a sequence of integers and None, not {shape!r}")
+        raise TypeError(f"shape is a sequence of integers and None, not {shape!r}")
     dims = tuple(None if dim is None else index(dim) for dim in shape)
     for dim in dims:
         if dim is not None and dim < 0:

@@ -25,7 +25,7 @@ def class_names(reader: Reader) -> list[str] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' is no list of class names: {names!r:.80}")
+        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' is not a list of class names: {names!r:.80}")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' holds {twice!r} more than once")
@@ -93,7 +93,7 @@ def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) 
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise Code.UNKNOWN_CLASS.error(
-            f"{path}: of its classes, {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
+            f"{path}: its classes {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
             "classes= names"
         )
 

@@ -43,19 +43,19 @@ class Compression:
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, str):
-            raise TypeError(f"a codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
+            raise TypeError(f"codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
         if self.codec not in _CODECS:
-            raise ValueError(f"a codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
+            raise ValueError(f"codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
         if self.codec != "zstd":
             if self.level is not None or self.dictionary is not False:
-                raise ValueError(f"level and dictionary are zstd's, {self.codec} has none")
+                raise ValueError(f"level and dictionary belong to zstd: {self.codec} has none")
             return
         if self.level is None:
             object.__setattr__(self, "level", _DEFAULT_LEVEL)
         if isinstance(self.level, bool) or not isinstance(self.level, int):
-            raise TypeError(f"a level is an int, not {self.level!r}")
+            raise TypeError(f"level is an int, not {self.level!r}")
         if self.level not in _LEVELS:
-            raise ValueError(f"zstd has the levels 1 to 22, not {self.level}")
+            raise ValueError(f"level is from 1 to 22, not {self.level}")
         if not isinstance(self.dictionary, int):
             raise TypeError(f"dictionary is True, False or a number of bytes, not {self.dictionary!r}")
         if not isinstance(self.dictionary, bool) and self.dictionary not in _DICTIONARIES:

@@ -61,7 +61,7 @@ def _infer_plain(value: Any) -> FieldType | None:
 
 def _infer_list(values: list[Any] | tuple[Any, ...]) -> FieldType:
     if not values:
-        raise TypeError("nothing tells the type of an empty list's items")
+        raise TypeError("an empty list does not show the type of its items")
     items = [_infer_plain(value) for value in values]
     kinds = {item for item in items if item is not None}
     if None not in items and len(kinds) == 1:

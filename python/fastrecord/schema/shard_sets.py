@@ -104,8 +104,8 @@ def _check_origins(about: Sequence[tuple[Reader, dict[str, Any]]], option: str) 
         for origin in _origins(metadata):
             if origin in by_id and origin != reader.file_id:
                 raise Code.RECORDS_TWICE.error(
-                    f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: leave one "
-                    f"of them out, or move it to another folder; {option} takes both"
+                    f"{reader.path}: was made of {by_id[origin].path}, and together they hold records twice: leave out "
+                    f"one, or move it to another folder; {option} takes both"
                 )
 
 
@@ -136,14 +136,14 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
     names = ", ".join(missing) + more
     if any(os.path.realpath(path) in paths for path in missing):
         raise Code.RECORDS_TWICE.error(
-            f"{names}: not of the same set as {where}: shards of two packs lie together, as after an `--overwrite` "
+            f"{names}: not of the same set as {where}: shards of two packs are mixed, as after an `--overwrite` "
             f"that was stopped: pack again with `--overwrite`; {option} takes them"
         )
     verb = "is" if lacking == 1 else "are"
     raise Code.MISSING_SHARDS.error(
         f"{names}: {verb} missing: {where} is one of {first.count:,} shards that are one data set: name all of them, "
         "or their folder; `fastrecord pack --resume` finishes a pack that was stopped; "
-        f"{option} takes what is there"
+        f"{option} accepts the others"
     )
 
 

@@ -45,7 +45,7 @@ def _most(value: Any) -> float | int | None:
     try:
         return int(value) if value.isdecimal() else float(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no share such as 0.01, no number such as 100, and not none") from error
+        raise click.BadParameter(f"{value!r} is not a share such as 0.01, a number such as 100, or none") from error
 
 
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
@@ -75,12 +75,12 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--augment", "imagenet: random resized crop and flip; none: resize and centre crop.", choices=Augment)
 @_option(
     "--loader",
-    "native: threads of this process decode; torch: a DataLoader whose worker processes decode by Pillow.",
+    "native: threads of this process decode; torch: worker processes of a DataLoader decode with Pillow.",
     choices=LoaderKind,
 )
 @_option(
     "--shuffle",
-    "full: any order of the records; blocks: neighbours stay near each other, for disks that hate random reads.",
+    "full: any order of the records; blocks: neighbours stay near each other, for disks that are slow at random reads.",
     choices=ShuffleKind,
 )
 @_option(
@@ -133,7 +133,7 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     show_default=True,
     help="Whether biases and normalisation parameters decay too.",
 )
-@_option("--schedule", "What follows the warm-up: cosine to 0, or drops by steps.", choices=Schedule)
+@_option("--schedule", "Learning rate after the warm-up: cosine to 0, or drops in steps.", choices=Schedule)
 @_option("--lr-step-epochs", "Epochs between the drops of the step schedule.", kind=int)
 @_option("--lr-gamma", "Factor of each drop of the step schedule.", kind=float)
 @_option(
@@ -146,18 +146,18 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--channels-last", "Keep weights and images in channels_last memory.")
 @_option("--compile", "Run the model through torch.compile; the first steps take minutes.")
 @_option("--seed", "Seed of record order, augmentation, initial weights and dropout.", kind=int)
-@_option("--device", "auto takes CUDA where there is one.", choices=DeviceKind)
+@_option("--device", "auto takes CUDA if it is available.", choices=DeviceKind)
 @_option(
     "--out", "Folder for metrics.jsonl, checkpoints/ and training.png. Default: runs/MODEL.", kind=Path, metavar="DIR"
 )
 @_option(
     "--resume",
-    "Go on from a checkpoint, the folder of a run, or 'auto': the run in --out, if there is one.",
+    "Resume a checkpoint, the folder of a run, or 'auto': the run in --out, if there is one.",
     metavar="PATH",
 )
 @_option("--overwrite", "Replace the run that --out holds; otherwise that is an error.")
-@_option("--max-steps", "Stop after this many optimizer steps, counted from the very first.", kind=int)
-@_option("--checkpoint-every", "Optimizer steps between checkpoints beside those at every epoch's end.", kind=int)
+@_option("--max-steps", "Stop after this many optimizer steps, including those before a resume.", kind=int)
+@_option("--checkpoint-every", "Optimizer steps between checkpoints, in addition to those after each epoch.", kind=int)
 @_option("--print-freq", "Optimizer steps between log lines.", kind=int, also=("-p",))
 @click.pass_context
 def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
@@ -178,7 +178,7 @@ def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
         raise click.UsageError(str(error)) from error
     if ladder and (config.data != "real" or config.resume is not None or config.overwrite):
         raise click.UsageError(
-            "--ladder measures all kinds of data and goes on with nothing: leave --data, --resume and --overwrite out"
+            "--ladder measures all kinds of data and continues no run: leave out --data, --resume and --overwrite"
         )
     context.exit(_run(config, ladder=ladder))
 
@@ -196,7 +196,7 @@ class _LogHandler(logging.StreamHandler[TextIO]):
         elif not self._told:
             self._told = True
             with suppress(OSError):
-                click.echo(f"the log ends here ({error.strerror}); the run goes on, see metrics.jsonl", err=True)
+                click.echo(f"the log ends here ({error.strerror}); the run continues, see metrics.jsonl", err=True)
 
 
 def _run(config: TrainConfig, *, ladder: bool) -> int:
@@ -242,7 +242,7 @@ def _measure(config: TrainConfig, stop: StopSignal) -> int:
         return 0
     # Possibly only another rank received it.
     number = stop.number or signal.SIGINT
-    _tell_signal(number, ": the ladder is not whole, and nothing was written")
+    _tell_signal(number, ": the ladder is not complete, and nothing was written")
     return 128 + number
 
 

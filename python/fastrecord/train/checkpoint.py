@@ -78,7 +78,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise TrainError(f"{path}: {error.strerror}") from error
     sound = _is_sound(content)
     if sound is False:
-        raise TrainError(f"{path}: the checkpoint is damaged: its checksum is not that of its content; {_others(path)}")
+        raise TrainError(f"{path}: the checkpoint is damaged: its content does not match its checksum; {_others(path)}")
     failure: Exception | None = None
     state: Any = None
     if content.startswith(b"PK"):
@@ -127,8 +127,8 @@ def _others(path: Path) -> str:
     """Return a text about the usable checkpoints beside an unusable one."""
     sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound_file(other)]
     if sound:
-        return f"go on from {' or '.join(sound)} (--resume PATH)"
-    return "there is no other checkpoint beside it: begin anew (--overwrite), or restore a copy of it"
+        return f"continue from {' or '.join(sound)} (--resume PATH)"
+    return "there is no other checkpoint beside it: begin again (--overwrite), or restore a copy"
 
 
 def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:

@@ -173,9 +173,7 @@ class TrainConfig:
             allowed = "'reject' with loader torch, where Pillow makes all values above 255 white"
             self._check("sixteen_bit", self.sixteen_bit == "reject", allowed)
         if self.overwrite and self.resume is not None:
-            raise ValueError(
-                "overwrite and resume: one replaces the run that the other would go on with; give one of them"
-            )
+            raise ValueError("give overwrite or resume, not both: one replaces the run that the other continues")
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:

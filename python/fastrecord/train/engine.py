@@ -460,7 +460,7 @@ def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:
         begun = config.resume == "auto" and not any(path.suffix == ".pt" for path in there)
         if there and not config.overwrite and not begun:
             raise TrainError(
-                f"{folder} holds a run already ({there[0].name}): go on with it (--resume auto), replace it "
+                f"{folder} already holds a run ({there[0].name}): continue it (--resume auto), replace it "
                 "(--overwrite), or choose another --out"
             )
         for path in there:

@@ -41,7 +41,7 @@ def build_classifier(name: str, *, classes: int, image_size: int, zero_init_resi
         near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
         raise TrainError(
             f"torchvision has no classifier named {name!r}; "
-            + (f"near it are {', '.join(near)}" if near else f"it has {', '.join(names)}")
+            + (f"similar names are {', '.join(near)}" if near else f"it has {', '.join(names)}")
         )
     extra: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):

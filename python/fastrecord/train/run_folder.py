@@ -73,7 +73,7 @@ def _lock(descriptor: int, folder: Path) -> None:
             f"{folder}: {holder} trains there now: wait until it ends, stop it, or choose another --out"
         ) from error
     except OSError as error:
-        _log.warning(f"{folder} cannot be locked ({error.strerror}): let no second trainer write there")
+        _log.warning(f"{folder} cannot be locked ({error.strerror}): make sure that only one trainer writes there")
         return
     os.ftruncate(descriptor, 0)
     with suppress(OSError):  # on a full disk the lock has no name
