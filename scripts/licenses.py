@@ -100,11 +100,11 @@ def is_allowed(expression: str, allowed: Collection[str]) -> bool:
             position += 1
             inner = either()
             if peek() != ")":
-                raise LicenseError(f"the licence {expression!r} is no SPDX expression")
+                raise LicenseError(f"the licence {expression!r} is not an SPDX expression")
             position += 1
             return inner
         if peek() in ("", ")", "OR", "AND", "WITH", "/"):
-            raise LicenseError(f"the licence {expression!r} is no SPDX expression")
+            raise LicenseError(f"the licence {expression!r} is not an SPDX expression")
         name = tokens[position]
         position += 1
         if peek() == "WITH":
@@ -130,7 +130,7 @@ def is_allowed(expression: str, allowed: Collection[str]) -> bool:
 
     result = either()
     if position != len(tokens):
-        raise LicenseError(f"the licence {expression!r} is no SPDX expression")
+        raise LicenseError(f"the licence {expression!r} is not an SPDX expression")
     return result
 
 

@@ -189,7 +189,8 @@ class Code(StrEnum):
         "name one")
     NO_CLASSES = ("FR420", SchemaError,
         "a file names no classes, but classes are needed",
-        "pack it from class folders, or with `--classes-from`")
+        "pack it from class folders, or with `--classes-from`; or name the classes with "
+        "`set_metadata(path, classes=[...])`")
     UNKNOWN_CLASS = ("FR421", SchemaError,
         "a class is not among the known ones",
         "correct the name, or take the classes from the file that has it")

@@ -13,7 +13,7 @@ class Fixed:
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = type(self)
-        # The class that says what the attribute is; of one that none says, that of the object.
+        # The class that defines the attribute; for an unknown attribute, the object's class.
         owner = next((base for base in kind.__mro__ if name in base.__dict__), kind)
         offered = getattr(kind, name, None)
         foreign = not owner.__module__.startswith("fastrecord.")

@@ -90,7 +90,9 @@ def test_extract_never_writes_through_a_link(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "dir").symlink_to(outside)
     for options in ([], ["--overwrite"]):
-        assert failed("extract", path, folder, *options).startswith(f"error: {folder / 'dir'}: is a link, or not a folder")
+        assert failed("extract", path, folder, *options).startswith(
+            f"error: {folder / 'dir'}: is a link, or not a folder"
+        )
     (folder / "dir").unlink()
     (folder / "file.jpg").symlink_to(outside / "file.jpg")
     assert "exists already" in failed("extract", path, folder)

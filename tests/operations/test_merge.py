@@ -194,7 +194,7 @@ def test_a_source_that_is_cut_short_meanwhile_is_an_error(one: Path, two: Path, 
 def test_wrong_arguments_are_refused(one: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="a sequence of files"):
         fr.merge(str(one), tmp_path / "out.frec")
-    with pytest.raises(ValueError, match="no file to merge"):
+    with pytest.raises(ValueError, match="at least one file"):
         fr.merge([], tmp_path / "out.frec")
     with pytest.raises(FileNotFoundError):
         fr.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")

@@ -49,7 +49,7 @@ def test_names_are_made_of_the_files_own_unless_given(many: Path, tmp_path: Path
     assert fr.split(many, names, shards=3).paths == [str(name) for name in names]
     with pytest.raises(ValueError, match="3 names for 2 files"):
         fr.split(many, names, shards=2, overwrite=True)
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="have one name"):
         fr.split(many, [names[0], tmp_path / "x" / ".." / "a.frec"], shards=2, overwrite=True)
 
 
@@ -118,7 +118,7 @@ def test_the_seed_decides_the_choice(many: Path, tmp_path: Path) -> None:
 
 def test_files_of_shares_are_named_and_no_pattern_of_shards_joins_them(many: Path, tmp_path: Path) -> None:
     for out in (None, tmp_path / "many.frec"):
-        with pytest.raises(ValueError, match=r"name each, as names=\['train', 'val'\] \(--names train,val\)"):
+        with pytest.raises(ValueError, match=r"name each, such as names=\['train', 'val'\] \(--names train,val\)"):
             fr.split(many, out, fractions=[0.9, 0.1])
     assert fr.split(many, tmp_path / "some.frec", fractions=[0.1]).paths == [str(tmp_path / "some.frec")]
     (tmp_path / "parts").mkdir()

@@ -104,7 +104,7 @@ def test_folders_without_any_pair_are_refused_whatever_is_skipped(tmp_path: Path
 
 def test_a_file_inside_of_its_folders_is_refused(pairs: tuple[Path, Path]) -> None:
     for folder in pairs:
-        with pytest.raises(fr.FastRecordError, match="of which it is made: choose a place outside"):
+        with pytest.raises(fr.FastRecordError, match="which it is made from: choose a path outside"):
             pack_pairs(*pairs, folder / "out.frec")
 
 

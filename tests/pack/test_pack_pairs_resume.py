@@ -109,7 +109,7 @@ def test_a_pack_continues_after_a_kill(tmp_path: Path) -> None:
     assert not is_complete(out)
     before = len(keys(out))
     assert 0 < before < 60
-    with pytest.raises(fr.FastRecordError, match="not complete: `--resume` goes on with that one first"):
+    with pytest.raises(fr.FastRecordError, match="not complete: `--resume` finishes that one first"):
         pack_pairs(*pairs, out, append=True, decode=True)
     summary = pack_pairs(*pairs, out, resume=True, decode=True)
     assert (summary.packed, summary.records) == (60 - before, 60)

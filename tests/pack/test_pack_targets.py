@@ -62,6 +62,20 @@ def test_resuming_through_a_link_writes_its_target(source: Path, tmp_path: Path,
         assert len(fr.Reader(target)) == 2
 
 
+def test_a_link_to_a_missing_file_is_refused_alike_by_all_that_overwrite(source: Path, tmp_path: Path) -> None:
+    pack_folder(source, tmp_path / "a.frec")
+    link = tmp_path / "link.frec"
+    link.symlink_to("missing.frec")
+    for write in (
+        lambda: fr.Writer(link, {"x": fr.int64()}, "w"),
+        lambda: pack_folder(source, link, overwrite=True),
+        lambda: fr.merge([tmp_path / "a.frec"], link, overwrite=True),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"the link leads to a file that does not exist: .*link\.frec"):
+            write()
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize("command", ["merge", "lost"])
 def test_other_commands_leave_a_device_too(source: Path, tmp_path: Path, command: str) -> None:
     pack_folder(source, tmp_path / "a.frec")

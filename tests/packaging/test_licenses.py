@@ -56,7 +56,7 @@ def test_an_expression_is_allowed_if_a_choice_of_allowed_licences_fulfils_it(exp
 
 @pytest.mark.parametrize("expression", ["", "(MIT", "MIT)", "MIT OR", "AND MIT", "MIT Zlib", "()", "OR"])
 def test_a_malformed_expression_is_an_error_and_never_allowed(expression: str) -> None:
-    with pytest.raises(licenses.LicenseError, match="is no SPDX expression"):
+    with pytest.raises(licenses.LicenseError, match="is not an SPDX expression"):
         licenses.is_allowed(expression, {"MIT", "Zlib"})
 
 

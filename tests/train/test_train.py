@@ -256,7 +256,7 @@ def test_one_image_a_batch_is_refused_for_models_with_batch_normalisation(colour
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_no_checkpoint(colours: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        TrainError, match=r"no longer finite at epoch 0, step \d+ .* try a lower --lr .* no checkpoint yet"
+        TrainError, match=r"no longer finite at epoch 0, step \d+ .* try a lower --lr .* no checkpoint is written yet"
     ):
         train(small_config(colours, tmp_path, lr=1e30, warmup_epochs=0))
     assert not list((tmp_path / "checkpoints").iterdir())

@@ -123,7 +123,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_others_as_the_way_out(
     assert load_checkpoint(last)["step"] == 2
     damage(last)
     best.unlink()
-    assert refusal(config).startswith(f"{last}: {what}; there is no other checkpoint beside it: ")
+    assert refusal(config).startswith(f"{last}: {what}; no other checkpoint is beside it: ")
 
 
 def test_the_command_reports_a_damaged_checkpoint_in_one_line(colours: Path, run: Path) -> None:

@@ -69,7 +69,7 @@ def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 @contextmanager
 def progress_bar(*, quiet: bool, **options: Any) -> Iterator[tqdm[Any] | None]:
-    """Show a progress bar on stderr during the block; yield None if there is no terminal.
+    """Show a progress bar on stderr during the block; yield None without a terminal.
 
     Args:
         quiet: Show no bar.

@@ -43,14 +43,14 @@ def parse_mounts(text: str) -> list[Mount]:
     mounts = []
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
-        before, behind = left.split(" "), right.split(" ")
-        if not separator or len(before) < 6 or len(behind) < 3:
+        before, after = left.split(" "), right.split(" ")
+        if not separator or len(before) < 6 or len(after) < 3:
             continue
         major, _, minor = before[2].partition(":")
         if not (major.isdigit() and minor.isdigit()):
             continue
-        options = frozenset(f"{before[5]},{behind[2]}".split(","))
-        mounts.append(Mount(_plain(before[4]), behind[0], _plain(behind[1]), options, (int(major), int(minor))))
+        options = frozenset(f"{before[5]},{after[2]}".split(","))
+        mounts.append(Mount(_plain(before[4]), after[0], _plain(after[1]), options, (int(major), int(minor))))
     return mounts
 
 

@@ -131,7 +131,7 @@ def extract_records(
 
 
 def _left(folder: str, written: int, total: int) -> str:
-    """Return what a failed extraction leaves behind, for a message."""
+    """Return what a failed extraction leaves, for a message."""
     if written == 0:
         return f"{folder}: nothing is written"
     count = f"{written:,} of {total:,} records are written, each one whole"

@@ -99,7 +99,7 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
     Raises:
         NotADirectoryError, FileNotFoundError, PermissionError: a folder cannot be read; the error
             has its name.
-        FastRecordError: there is no class folder or no file; a class folder is empty; a link leads
+        FastRecordError: no class folder or no file exists; a class folder is empty; a link leads
             back to a folder above it; a name is not valid UTF-8.
     """
     classes, beside = [], 0
@@ -196,7 +196,7 @@ def list_csv(source: str, list_path: str) -> Listing:
         list_path: The CSV file: UTF-8, commas, quotes as in RFC 4180; empty lines are skipped.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is no such list or folder.
+        FileNotFoundError, NotADirectoryError: the list or the folder does not exist.
         FastRecordError: a row is wrong; the message has its line.
     """
     with os.scandir(source):
@@ -295,7 +295,7 @@ class _CsvLister:
         if number is not None and not self.header:
             raise self._error(
                 line,
-                f"the label {text!r}is a number, but the first one is a name: begin the list with the row "
+                f"the label {text!r} is a number, but the first one is a name: begin the list with the row "
                 "`path,class` if all are class names",
             )
         self.names.append(text)

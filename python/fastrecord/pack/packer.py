@@ -312,7 +312,7 @@ def foreign_text(kinds: Mapping[str, int]) -> str:
 
 
 def _explain(path: str, err: BaseException) -> None:
-    """Add a note to an error about what it leaves behind."""
+    """Add a note to an error about what remains."""
     if isinstance(err, FastRecordError) and err.code == Code.NAME_LOST:
         return  # it names the location of the records, which the path does not lead to
     if isinstance(err, OSError):

@@ -145,7 +145,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
     """
     if os.path.samefile(lr, hr):
         raise Code.SAME_FOLDER.error(
-            f"{lr} and {hr} are one folder: name the folder of the smaller and that of the larger images"
+            f"{lr} and {hr} are one folder: name one of smaller and one of larger images"
         )
     low_bad: dict[str, str] = {}
     high_bad: dict[str, str] = {}

@@ -73,10 +73,10 @@ def merge_classes(
         return [], [None] * len(named)
     if without:
         having = [os.fspath(reader.path) for reader, names in named if names is not None]
-        known = f"{_some(having)} name classes" if having else "classes= names them"
+        known = f"class names in {_some(having)}" if having else "class names by classes="
         raise Code.NO_CLASSES.error(
-            f"labels cannot be matched: {known}, {_some(without)} do not; "
-            "pack those again with `fastrecord pack --classes-from`"
+            f"labels cannot be matched: {known}, but none in {_some(without)}: pack again with "
+            "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
     tables: list[Table] = []

@@ -189,7 +189,7 @@ class _LogHandler(logging.StreamHandler[TextIO]):
     _told = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Report once that output is no longer possible; handle other errors as usual."""
+        """Report once that output has become impossible; handle other errors as usual."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)

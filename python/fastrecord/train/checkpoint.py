@@ -128,13 +128,13 @@ def _others(path: Path) -> str:
     sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound_file(other)]
     if sound:
         return f"continue from {' or '.join(sound)} (--resume PATH)"
-    return "there is no other checkpoint beside it: begin again (--overwrite), or restore a copy"
+    return "no other checkpoint is beside it: begin again (--overwrite), or restore a copy"
 
 
 def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:
     """Return the snapshots of the files of the run to resume.
 
-    The result is None if there is no such run, or if its checkpoint does not have them.
+    The result is None without such a run, or if its checkpoint does not have them.
 
     Args:
         resume: As for `find_checkpoint`.

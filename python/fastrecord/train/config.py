@@ -56,9 +56,9 @@ class TrainConfig:
             decode with Pillow in the worker processes of a torch DataLoader.
         data: "real": the records of `train`. Other values use a constant batch, to measure the cost
             of each layer; `train` then only gives the number of records and of classes, and there
-            is no evaluation. "gpu": the batch is on the device. "cpu": on the host, copied for each
-            pass. "queue": the same, passed by a Python thread through a queue. "dataset": delivered
-            image by image by the worker processes of a torch DataLoader.
+            is nothing to evaluate. "gpu": the batch is on the device. "cpu": on the host, copied
+            for each pass. "queue": the same, passed by a Python thread through a queue. "dataset":
+            delivered image by image by the worker processes of a torch DataLoader.
         shuffle: "full": every order of the records is possible. "blocks", for disks and mounts with
             slow random reads: blocks of neighbouring records in random order, mixed within a window
             of blocks.

@@ -339,7 +339,7 @@ class _Run:
         self.meter.collect()
         if not math.isfinite(self.meter.epoch.loss_sum):
             newest = (
-                "there is no checkpoint yet"
+                "no checkpoint is written yet"
                 if self.checkpoint is None
                 else f"the newest checkpoint is {self.checkpoint}"
             )

@@ -133,7 +133,7 @@ def judge(rungs: Sequence[Rung]) -> Ladder:
         spread = f"{1e3 * min(free):.4g} to {1e3 * max(free):.4g} ms"
         verdict = (
             f"unclear: the model's own steps took {spread} from round to round, those on real data "
-            f"{1e3 * steps['real']:.4g}, of which {rungs[-1].data_wait:.0%} waiting for batches; measure on a quieter "
+            f"{1e3 * steps['real']:.4g}, {rungs[-1].data_wait:.0%} of that waiting for batches; measure on a quieter "
             "machine, or more steps (--max-steps)"
         )
         return Ladder(tuple(rungs), "unclear", headroom, verdict)

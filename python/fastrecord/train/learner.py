@@ -108,7 +108,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a return value of `state_dict`; momentum and weight decay stay those of this run.
+        """Load a return value of `state_dict`; keep this run's momentum and weight decay.
 
         Raises:
             ValueError: the state is of another model, or of an optimizer with other parameter

@@ -44,7 +44,7 @@ class PairedRandomCrop:
     For `FastRecordLoader(batch_transform=...)`, where batches are dicts of field -> images. Images
     are tensors (B, H, W, C), or sequences of B tensors (H, W, C) of different sizes, of any dtype,
     on any device. The result has tensors (B, height, width, C) of the same dtype and device; the
-    rest of the batch is unchanged. For batches of CPU tensors there is no Python code per record.
+    rest of the batch is unchanged. Batches of CPU tensors need no Python code per record.
 
     Crop place, flips and turns depend on the record's position (`BatchInfo.uniform`): they are the
     same for any number of threads and ranks. All places at which a crop fits are equally likely.

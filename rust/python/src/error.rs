@@ -75,11 +75,14 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
         Some(errno) => {
             let text = source.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
-            let remote = source.kind() == ErrorKind::NotFound && is_remote(&path);
-            let text = if remote {
-                "remote paths are not read yet: copy the file to this machine, or mount its storage"
-            } else {
-                text
+            let text = match source.kind() {
+                ErrorKind::NotFound if is_remote(&path) => {
+                    "remote paths are not read yet: copy the file to this machine, or mount its storage"
+                }
+                ErrorKind::NotFound if path.is_symlink() => {
+                    "the link leads to a file that does not exist: remove the link, or create the file"
+                }
+                _ => text,
             };
             PyOSError::new_err((errno, format!("{text}{place}"), path.into_os_string()))
         }
