@@ -132,7 +132,7 @@ def test_files_of_shares_are_named_and_no_pattern_of_shards_joins_them(many: Pat
         ({"names": ["a", "x/b"]}, "such as 'train', not 'x/b'"),
         ({"names": ["a", ""]}, "such as 'train', not ''"),
         ({"names": ["a", "b"], "out": [tmp_path / "a", tmp_path / "b"]}, "two ways"),
-        ({"names": ["a", "b"], "fractions": None, "shards": 2}, "names go with fractions"),
+        ({"names": ["a", "b"], "fractions": None, "shards": 2}, "names belong to fractions"),
     ]
     for wrong, message in refused:
         options = {"fractions": [0.9, 0.1], **wrong}

@@ -144,9 +144,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
             folder above it, or a name is not valid UTF-8.
     """
     if os.path.samefile(lr, hr):
-        raise Code.SAME_FOLDER.error(
-            f"{lr} and {hr} are one folder: name one of smaller and one of larger images"
-        )
+        raise Code.SAME_FOLDER.error(f"{lr} and {hr} are one folder: name one of smaller and one of larger images")
     low_bad: dict[str, str] = {}
     high_bad: dict[str, str] = {}
     small, large = _stems(lr, low_bad), _stems(hr, high_bad)
