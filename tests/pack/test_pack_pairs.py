@@ -60,8 +60,8 @@ def test_names_match_but_for_the_ending_and_a_suffix(tmp_path: Path, low: str, h
             ["a.png", "b.png", "b.jpg", "c.png"],
             "c",
             [
-                ("a", "several files of lr may be meant: 'ax2.png', 'ax4.png'"),
-                ("b", "several files of hr may be meant: 'b.jpg', 'b.png'"),
+                ("a", "several files of lr match: 'ax2.png', 'ax4.png'"),
+                ("b", "several files of hr match: 'b.jpg', 'b.png'"),
             ],
         ),
     ],
