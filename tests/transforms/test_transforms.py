@@ -94,9 +94,7 @@ def test_a_pair_of_center_crops_shows_the_same_part(pairs: Path, small: CenterCr
 @pytest.mark.parametrize("large", [RandomCrop(47), RandomCrop(32)])
 def test_a_pair_that_does_not_fit_its_crops_is_an_error_that_names_the_record(pairs: Path, large: RandomCrop) -> None:
     loader = make(dataset(pairs), images={"lr": RandomCrop(16), "hr": large})
-    message = (
-        r"pairs\.frec: record 0, field hr: the images of the record do not match: 50 x 70 becomes 16 x 16"
-    )
+    message = r"pairs\.frec: record 0, field hr: the images of the record do not match: 50 x 70 becomes 16 x 16"
     with pytest.raises(fr.DecodeError, match=message):
         next(iter(loader))
 

@@ -225,7 +225,7 @@ class FastRecordDataset(Dataset[Any]):
 
         Raises:
             SchemaError: no such field, or its type cannot be compared.
-            TypeError, ValueError: there is no such operator, the value's type does not match the
+            TypeError, ValueError: the operator is unknown, the value's type does not match the
                 field, no class has this name, or a callable did not return a mask.
         """
         return self._of(self.selection.filter(field, op, value))

@@ -259,7 +259,7 @@ def make_source(
     batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
     shuffle: Shuffle | None,
 ) -> SamplerSource | IterableSource:
-    """Return the source of a loader's batches; the arguments are those of FastRecordLoader.
+    """Return the source of a loader's batches, for the arguments of FastRecordLoader.
 
     Raises:
         TypeError, ValueError: they contradict each other, one is missing, or the sampler is for

@@ -77,7 +77,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         seed: In [0, 2**64).
         rank: This process's number in [0, world_size). Give both `rank` and `world_size`, or
             neither. By default the constructor reads both from torch.distributed; they are 0 and 1
-            if there is no process group yet. If a group created later differs, iterating raises an
+            without a process group. If a group created later differs, iterating raises an
             error.
         world_size: Number of processes that share each global batch.
         tail: What happens to a last global batch of fewer than B records. `"pad"`: it is filled up
