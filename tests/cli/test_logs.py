@@ -108,7 +108,7 @@ def test_stale_temporaries_commits_and_replaced_files_are_told(
     commits = [record.getMessage() for record in told(caplog, "commit")]
     assert [text.split(": ")[1] for text in commits[:3]] == ["commit 1", "commit 2", "commit 3"]
     assert ": 3 records, " in commits[-1]
-    assert "the file of before was replaced" in told(caplog, "writer")[-1].getMessage()
+    assert "the old file was replaced" in told(caplog, "writer")[-1].getMessage()
     assert told(caplog, "chunks")
 
 

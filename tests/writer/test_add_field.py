@@ -164,7 +164,7 @@ def test_a_wrong_number_of_values_is_refused_and_the_file_is_as_it_was(path: Pat
     if sized:
         message = rf"x\.frec: field 'new': {count} values for 20 records"
     elif count > N:
-        message = r"x\.frec: record 20, field new: a value too many: the file has 20 records"
+        message = r"x\.frec: record 20, field new: too many values: the file has 20 records"
     else:
         message = rf"x\.frec: field \"new\" was not added: {N - count} of the 20 records have no value"
     with pytest.raises(fr.SchemaError, match=message):
@@ -205,7 +205,7 @@ def test_an_array_of_another_dtype_is_refused_and_the_file_is_as_it_was(path: Pa
 
 def test_a_name_that_is_there_is_refused_with_the_way_out(path: Path) -> None:
     before = path.read_bytes()
-    message = r"field \"label\" cannot be added: the file has it already; add the new values as \"label_v2\""
+    message = r"field \"label\" cannot be added: the file already has it; add the new values as \"label_v2\""
     with pytest.raises(fr.SchemaError, match=message):
         fr.add_field(path, "label", fr.int64(), range(N))
     with pytest.raises(fr.SchemaError, match="no dot and no NUL"):

@@ -32,7 +32,7 @@ def test_a_writer_that_is_collected_unclosed_warns_with_the_number_of_lost_recor
     writer.commit()
     for label in (6, 7, 8):
         writer.append({**GOOD, "label": label})
-    text = rf"a\.frec: the writer was never closed: {count} records are not committed, and are lost: use a `with` block"
+    text = rf"a\.frec: the writer was never closed: {count} uncommitted records are lost: use a `with` block"
     with caplog.at_level(logging.WARNING, "fastrecord"), pytest.warns(ResourceWarning, match=text):
         del writer
     assert [f": {count} records are not committed" in line for line in lost(caplog)] == [True]
@@ -66,7 +66,7 @@ def test_a_writer_that_is_open_as_the_interpreter_ends_warns(tmp_path: Path, end
         writer.append(record(0))
         {end}
     """
-    lost = "1 record is not committed, and is lost: use a `with` block, or call close()"
+    lost = "1 uncommitted record is lost: use a `with` block, or call close()"
     text = f"a.frec: the writer was never closed: {lost}"
     told = run_child(script, tmp_path).splitlines()
     assert told == [f"WARNING fastrecord.core.writer {text}", f"ResourceWarning {text}"]
@@ -111,21 +111,21 @@ def test_a_commit_to_a_file_that_was_removed_is_an_error_that_says_what_is_lost(
         write(path, range(2))
     error = commit_after(path, path.unlink, mode)
     count = 4 if mode == "a" else 2
-    assert error == (f"{path}: the file was removed, or moved: its {count} records are lost: write them again [FR607]")
+    assert error == (f"{path}: the file was removed or moved: its {count} records are lost: write them again [FR607]")
     assert not path.exists()
 
 
 def test_a_commit_to_a_file_that_was_moved_is_an_error_that_says_where_the_records_are(tmp_path: Path) -> None:
     path, moved = tmp_path / "a.frec", tmp_path / "b.frec"
     error = commit_after(path, lambda: path.rename(moved))
-    assert error == f"{path}: the file was removed, or moved: its 2 records are in {moved}: open that to go on [FR607]"
+    assert error == f"{path}: the file was removed or moved: its 2 records are in {moved}: open that file to continue [FR607]"
     assert labels(moved) == [7, 8]
 
 
 def test_a_commit_to_a_file_that_was_replaced_is_an_error_and_leaves_the_other_alone(tmp_path: Path) -> None:
     path, other = tmp_path / "a.frec", write(tmp_path / "other.frec", range(3))
     error = commit_after(path, lambda: other.replace(path))
-    assert error.startswith(f"{path}: another file has this name by now: its 2 records are lost")
+    assert error.startswith(f"{path}: another file has this name now: its 2 records are lost")
     assert labels(path) == [0, 1, 2]
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_was_removed_or_moved_is_noticed_by_close(tmp_path: Path) 
         writer = fr.Writer(folder / "a.frec", SCHEMA)
         writer.append(GOOD)
         change()
-        with pytest.raises(fr.FastRecordError, match=r"the file was removed, or moved: .*\[FR607\]$"):
+        with pytest.raises(fr.FastRecordError, match=r"the file was removed or moved: .*\[FR607\]$"):
             writer.close()
     assert labels(tmp_path / "moved" / "a.frec") == [GOOD["label"]]
 

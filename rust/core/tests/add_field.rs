@@ -163,7 +163,7 @@ fn what_does_not_fit_is_refused_names_its_record_and_nothing_of_the_call_is_take
     let error = writer.fill(new, &[Value::Int(1)]).unwrap_err();
     assert!(error.to_string().ends_with("record 1, field thumb: the value is not image"), "{error}");
     let error = writer.fill(new, &[Value::Bytes(&image); 4]).unwrap_err();
-    assert!(error.to_string().ends_with("record 4, field thumb: a value too many: the file has 4 records"), "{error}");
+    assert!(error.to_string().ends_with("record 4, field thumb: too many values: the file has 4 records"), "{error}");
     assert_eq!(writer.filled(new).unwrap(), 1);
     let error = writer.append(&[Value::Int(1)]).unwrap_err();
     assert!(matches!(&error, Error::Filling { field, .. } if field == "thumb"), "{error}");
@@ -184,11 +184,11 @@ fn a_name_that_is_taken_or_not_allowed_is_refused() {
     labels(&path, 4);
     let mut writer = reopen(&path);
     let error = writer.start_field(&field("label", &FLOAT64)).unwrap_err();
-    let text = "field \"label\" cannot be added: the file has it already; add the new values as \"label_v2\"";
+    let text = "field \"label\" cannot be added: the file already has it; add the new values as \"label_v2\"";
     assert!(error.to_string().ends_with(text), "{error}");
     writer.start_field(&field("new", &FLOAT64)).unwrap();
     let error = writer.start_field(&field("new", &FLOAT64)).unwrap_err();
-    assert!(error.to_string().ends_with("it is being added already"), "{error}");
+    assert!(error.to_string().ends_with("it is already being added"), "{error}");
 }
 
 #[test]

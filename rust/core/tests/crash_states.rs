@@ -61,7 +61,7 @@ impl Torture {
                 if !seen.insert(hasher.finish()) {
                     continue;
                 }
-                let text = format!("{name}, behind {length} of {} operations, state {time}", ops.len());
+                let text = format!("{name}, after {length} of {} operations, state {time}", ops.len());
                 let place = Place { text };
                 self.look(story, &disk, replay.promised, &place, depth, rng);
                 self.states += 1;
@@ -81,7 +81,7 @@ impl Torture {
         if commit == 0 {
             return;
         }
-        let expected = story.commits.get(&commit).unwrap_or_else(|| panic!("nobody has made commit {commit}"));
+        let expected = story.commits.get(&commit).unwrap_or_else(|| panic!("no session made commit {commit}"));
         assert_eq!(found.fields, expected.fields, "commit {commit}");
         assert!(found == **expected, "commit {commit} holds something else than was written");
         self.behind += u64::from(commit > promised);

@@ -131,7 +131,7 @@ impl Torture {
         let mut rng = self.rng(number);
         let Err(mut failure) = story.tell(&mut rng, path) else {
             // A copy continues without the kernel's help; every other error is reported.
-            assert!(plan.fired() == Some(Call::Copy), "nobody was told");
+            assert!(plan.fired() == Some(Call::Copy), "no failure was reported");
             return;
         };
         self.done += 1;
@@ -183,7 +183,7 @@ fn look(story: &Story, disk: &[u8], promised: u64, path: &Path) -> u64 {
     let (commit, found) = recovered(path, Access::Mmap).unwrap_or_default();
     assert!(commit >= promised, "commit {promised} was promised, {commit} is there");
     if commit > 0 {
-        let expected = story.commits.get(&commit).unwrap_or_else(|| panic!("nobody has made commit {commit}"));
+        let expected = story.commits.get(&commit).unwrap_or_else(|| panic!("no session made commit {commit}"));
         assert!(found == **expected, "commit {commit} holds something else than was written");
     }
     commit

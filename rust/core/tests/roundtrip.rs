@@ -111,7 +111,7 @@ proptest! {
                 }
                 prop_assert_eq!(&offsets, &expected);
                 prop_assert_eq!(&out[..joined.len()], &joined[..]);
-                prop_assert_eq!(&out[joined.len()..], &[0xAA; 5][..], "bytes behind the batch are left alone");
+                prop_assert_eq!(&out[joined.len()..], &[0xAA; 5][..], "bytes after the batch are unchanged");
                 let (copy, _) = reader.read_batch_copy(field, &records, Verify::Never, &never).unwrap();
                 prop_assert_eq!(&copy, &joined);
                 let lengths: Vec<u64> = single.iter().map(|bytes| bytes.len() as u64).collect();

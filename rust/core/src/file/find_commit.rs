@@ -144,7 +144,7 @@ impl<'a> Opening<'a> {
         }
         let best = best.ok_or_else(|| Error::NoCommit { path: self.path.to_owned() })?;
         let (path, tail) = (self.path.display(), self.length.saturating_sub(best.end()));
-        log::info!(target: "fastrecord_core::open", "{path}: {tail} bytes after commit {}: a writer is at work, or one was stopped", best.commit);
+        log::info!(target: "fastrecord_core::open", "{path}: {tail} bytes after commit {}: a writer is active, or was interrupted", best.commit);
         Ok(best)
     }
 

@@ -76,9 +76,9 @@ pub(crate) fn check_name(path: &Path, identity: Identity, fd: Option<RawFd>, rec
         return Ok(());
     }
     let what = if path.symlink_metadata().is_ok() {
-        "another file has this name by now"
+        "another file has this name now"
     } else {
-        "the file was removed, or moved"
+        "the file was removed or moved"
     };
     let open = fd.map(|fd| PathBuf::from(format!("/proc/self/fd/{fd}")));
     let links = open.as_ref().and_then(|open| open.metadata().ok()).map(|meta| meta.nlink());
@@ -86,7 +86,7 @@ pub(crate) fn check_name(path: &Path, identity: Identity, fd: Option<RawFd>, rec
     let records = if records == 1 { "1 record is".to_owned() } else { format!("{records} records are") };
     let left = match (links, place) {
         (Some(0), _) => format!("its {records} lost: write them again"),
-        (_, Some(place)) => format!("its {records} in {}: open that to go on", place.display()),
+        (_, Some(place)) => format!("its {records} in {}: open that file to continue", place.display()),
         _ => format!("its {records} in the file of inode {}: look for its name", identity.1),
     };
     Err(Error::NameLost { path: path.to_owned(), what, left })
@@ -148,7 +148,7 @@ impl Lock {
         if leads_to(path, identity(self.file()?)?)? || !path.try_exists()? {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file has that name by now"))
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file has this name now"))
     }
 }
 

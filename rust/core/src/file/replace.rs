@@ -68,10 +68,10 @@ pub(crate) fn remove_stale_temporaries(path: &Path) {
             let (path, removed) = (entry.path(), std::fs::remove_file(entry.path()));
             match removed {
                 Ok(()) => {
-                    log::info!(target: "fastrecord_core::temporary", "{}: removed: a writer that was stopped had left it", path.display());
+                    log::info!(target: "fastrecord_core::temporary", "{}: removed: an interrupted writer left it", path.display());
                 }
                 Err(error) => {
-                    log::warn!(target: "fastrecord_core::temporary", "{}: left by a writer that was stopped, and not removed: {error}", path.display());
+                    log::warn!(target: "fastrecord_core::temporary", "{}: an interrupted writer left it, and it cannot be removed: {error}", path.display());
                 }
             }
         }

@@ -54,11 +54,11 @@ impl Writer {
         self.check_usable()?;
         let refused = |detail| Error::AddField { path: self.path().to_owned(), field: field.name.clone(), detail };
         if self.schema().position(&field.name).is_some() {
-            let detail = format!("the file has it already; add the new values as {:?}", format!("{}_v2", field.name));
+            let detail = format!("the file already has it; add the new values as {:?}", format!("{}_v2", field.name));
             return Err(refused(detail));
         }
         if self.new_fields.iter().any(|new| new.field.name == field.name) {
-            return Err(refused("it is being added already".to_owned()));
+            return Err(refused("it is already being added".to_owned()));
         }
         let id = self.document.free_id().map_err(refused)?;
         let mut field = field.clone();
@@ -110,7 +110,7 @@ impl Writer {
         if count as u64 <= self.records - filled {
             return Ok(());
         }
-        let detail = format!("a value too many: the file has {} records", self.records);
+        let detail = format!("too many values: the file has {} records", self.records);
         Err(self.bad_value(self.records, &field.name, detail))
     }
 

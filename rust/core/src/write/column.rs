@@ -142,8 +142,8 @@ impl ColumnWriter {
         (merged > 0 && merged + new > 1).then_some(from)
     }
 
-    /// Writes the pending entries as a chunk, merged with older chunks where that is due. The last
-    /// entry is that of record `end - 1`.
+    /// Writes the pending entries as a chunk, merged with older chunks where that is due. They end
+    /// before record `end`.
     pub(super) fn write(&mut self, output: &mut Output, rule: MergeRule, end: u64) -> Result<()> {
         let Some(from) = self.merge_from(rule, output.position()) else { return self.write_pending(output, end) };
         let (pending, merged) = (self.take_pending(), self.chunks.split_off(from));
@@ -162,7 +162,7 @@ impl ColumnWriter {
         }
     }
 
-    /// Writes the pending entries as a separate chunk. The last entry is that of record `end - 1`.
+    /// Writes the pending entries as a separate chunk. They end before record `end`.
     pub(super) fn write_pending(&mut self, output: &mut Output, end: u64) -> Result<()> {
         let pending = self.take_pending();
         if pending.is_empty() { Ok(()) } else { self.write_chunk(output, &[], &pending, end) }

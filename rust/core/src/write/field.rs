@@ -16,7 +16,7 @@ use crate::write::value::Value;
 /// One field of the file that is being written.
 #[derive(Debug)]
 pub(super) struct FieldWriter {
-    /// The column of values or extents, then those of image sizes or variable dimensions.
+    /// The column of values or extents, then columns of image sizes or variable dimensions.
     columns: Vec<ColumnWriter>,
     /// Encodes the payloads of a compressed field.
     encoder: Option<FieldEncoder>,
@@ -36,7 +36,7 @@ enum Place {
 }
 
 impl Place {
-    /// Appends a payload. Returns its extent; that of a string has a relative offset.
+    /// Appends a payload. Returns its extent. The offset of a string is relative.
     fn put(self, output: &mut Output, payload: &Payload<'_>) -> Result<Extent> {
         let Payload { ref bytes, side, raw, codec, crc } = *payload;
         let offset = match self {
@@ -64,7 +64,7 @@ impl FieldWriter {
         }
     }
 
-    /// Appends a value that fits the field. `size` is that of an image.
+    /// Appends a value that fits the field. `size` is the size of an image.
     pub(super) fn append(
         &mut self,
         value: &Value<'_>,

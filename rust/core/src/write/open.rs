@@ -143,7 +143,7 @@ impl Writer {
         let opening = Opening::new(path, storage.as_ref())?;
         let footer = opening.newest()?;
         if footer.commit + 1 == u64::MAX {
-            let detail = "no commit can come behind it, as its number would be no valid one";
+            let detail = "no commit can follow it: commit numbers end here";
             return Err(Error::corrupt(path, format!("footer of commit {}", footer.commit), detail));
         }
         let Commit { id, directory, mut document, file_length, .. } = opening.load(footer)?;
@@ -165,7 +165,7 @@ impl Writer {
             // tail may follow a new one.
             storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
             let (path, tail) = (path.display(), file_length - footer.end());
-            log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: their writer was stopped", footer.commit);
+            log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: an interrupted writer left them", footer.commit);
         }
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
         writer.adopt_columns(chunks, footer.records);
@@ -281,7 +281,7 @@ impl Writer {
                 Error::Replace { path, finished: temporary, source }
             })?;
             sys::sync_parent(self.path()).map_err(|e| self.output.error(e))?;
-            log::info!(target: LOG, "{}: the file of before was replaced", self.path().display());
+            log::info!(target: LOG, "{}: the old file was replaced", self.path().display());
         }
         Ok(())
     }

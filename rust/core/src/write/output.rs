@@ -112,7 +112,7 @@ impl Output {
         Ok(range)
     }
 
-    /// Gathers a string. Its offset is relative to that of [`Output::put_strings`].
+    /// Gathers a string. Its offset is relative to what [`Output::put_strings`] returns.
     pub(super) fn put_string(&mut self, bytes: &[u8]) -> Result<u64> {
         let offset = self.strings.len() as u64;
         memory::reserve(&mut self.strings, bytes.len())?;

@@ -151,7 +151,7 @@ impl Block {
 }
 
 impl Column<'_> {
-    /// How its values lie, if they are those of a field of type `kind`.
+    /// How its values lie in a field of type `kind`.
     pub(super) fn block(&self, kind: &FieldType) -> Block {
         match self {
             Self::Block { shape, .. } => Block::new(kind, shape),

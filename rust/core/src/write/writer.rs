@@ -257,7 +257,7 @@ impl Writer {
                 error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
                 error => (error, self.safe(Obstacle::Other)),
             };
-            log::error!(target: "fastrecord_core::writer", "{}: the writer goes no further: {}", self.path().display(), error.coded());
+            log::error!(target: "fastrecord_core::writer", "{}: the writer stops: {}", self.path().display(), error.coded());
             self.failed.get_or_insert(Failed { cause, safe });
             error
         })

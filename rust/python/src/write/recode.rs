@@ -35,7 +35,7 @@ pub(crate) fn recode_from(
         (None, None) => None,
     };
     if quality.is_some() && (limit.is_none() || raw) {
-        return Err("quality is that of JPEGs which short_side or max_side makes smaller".to_owned());
+        return Err("quality belongs to short_side or max_side, which make JPEGs".to_owned());
     }
     if sixteen_bit.is_some() && limit.is_none() && !raw {
         return Err("sixteen_bit is for images that short_side, max_side or raw decodes".to_owned());

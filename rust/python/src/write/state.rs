@@ -127,9 +127,9 @@ impl WriterState {
             return;
         }
         let lost = match records {
-            0 => "what it changed is not committed, and is lost".to_owned(),
-            1 => "1 record is not committed, and is lost".to_owned(),
-            _ => format!("{records} records are not committed, and are lost"),
+            0 => "uncommitted changes are lost".to_owned(),
+            1 => "1 uncommitted record is lost".to_owned(),
+            _ => format!("{records} uncommitted records are lost"),
         };
         let path = self.path.display();
         let text = format!("{path}: the writer was never closed: {lost}: use a `with` block, or call close()");
