@@ -76,10 +76,11 @@ pub fn zeros(bytes: usize) -> Result<Vec<u8>> {
     }
     let error = || Error::Memory { bytes: bytes as u64 };
     let start = zeroed(Layout::array::<u8>(bytes).map_err(|_| error())?).ok_or_else(error)?;
-    // SAFETY: the allocator of vectors gave `bytes` bytes for this layout, and all are initialized.
-    let made = unsafe { Vec::from_raw_parts(start.as_ptr(), bytes, bytes) };
+    let start = std::ptr::slice_from_raw_parts_mut(start.as_ptr(), bytes);
+    // SAFETY: the allocator of boxes gave `bytes` bytes for this layout, and all are initialized.
+    let made = unsafe { Box::from_raw(start) };
     check_rest(bytes)?;
-    Ok(made)
+    Ok(made.into_vec())
 }
 
 /// Copies items into a new vector.

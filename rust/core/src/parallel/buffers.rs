@@ -141,13 +141,12 @@ impl BufferPool {
             let mut blocks = lock(&self.blocks);
             blocks.iter().rposition(|block| block.len == len).map(|at| blocks.swap_remove(at))
         };
-        let block = match spare {
-            Some(block) => block,
-            None => {
-                let block = Block::new(len).ok_or(Error::Memory { bytes: len as u64 })?;
-                memory::check_rest(len)?;
-                block
-            }
+        let block = if let Some(block) = spare {
+            block
+        } else {
+            let block = Block::new(len).ok_or(Error::Memory { bytes: len as u64 })?;
+            memory::check_rest(len)?;
+            block
         };
         let buffer = BatchBuffer { start: block.start, len, owner: Owner::Pool(Arc::clone(self)) };
         std::mem::forget(block);
