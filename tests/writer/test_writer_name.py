@@ -118,7 +118,8 @@ def test_a_commit_to_a_file_that_was_removed_is_an_error_that_says_what_is_lost(
 def test_a_commit_to_a_file_that_was_moved_is_an_error_that_says_where_the_records_are(tmp_path: Path) -> None:
     path, moved = tmp_path / "a.frec", tmp_path / "b.frec"
     error = commit_after(path, lambda: path.rename(moved))
-    assert error == f"{path}: the file was removed or moved: its 2 records are in {moved}: open that file to continue [FR607]"
+    where = f"its 2 records are in {moved}: open that file to continue [FR607]"
+    assert error == f"{path}: the file was removed or moved: {where}"
     assert labels(moved) == [7, 8]
 
 
