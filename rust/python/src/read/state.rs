@@ -87,7 +87,7 @@ impl ReaderState {
         self.reader.resolve(&indices(given)?).map_err(to_py)
     }
 
-    /// The given setting of `verify`, or else that of the reader.
+    /// The given setting of `verify`, or the reader's default.
     pub(crate) fn verify(&self, given: Option<Check>) -> Verify {
         given.map_or(self.verify, |check| check.0)
     }
