@@ -467,7 +467,7 @@ fn schemas_say_what_is_wrong_with_a_compression() {
         let field = format!(r#""type": "bytes", "compression": {{"codec": "zstd", "dictionary": {bytes}}}"#);
         refused(&field, "a dictionary has 256 to 16777216 bytes");
     }
-    refused(r#""type": "bytes", "compression": "lz4""#, "no object");
+    refused(r#""type": "bytes", "compression": "lz4""#, "not an object");
     refused(r#""type": "bytes", "compression": {}"#, "no codec");
 }
 
