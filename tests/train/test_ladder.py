@@ -249,7 +249,7 @@ def test_a_damaged_record_ends_the_ladder_with_its_name(colours: Path, tmp_path:
 def test_options_that_the_ladder_does_not_use_are_refused(option: tuple[str, ...]) -> None:
     done = CliRunner().invoke(main, ["train.frec", "--ladder", *option])
     assert done.exit_code == 2
-    assert "leave --data, --resume and --overwrite out" in done.stderr
+    assert "leave out --data, --resume and --overwrite" in done.stderr
 
 
 # Commands

@@ -264,7 +264,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_no_checkpoint(colours
 
 def test_a_folder_that_holds_a_run_is_replaced_only_on_request(colours: Path, tmp_path: Path) -> None:
     train(small_config(colours, tmp_path, max_steps=2))
-    with pytest.raises(TrainError, match=r"holds a run already .*--resume auto.*--overwrite"):
+    with pytest.raises(TrainError, match=r"already holds a run .*--resume auto.*--overwrite"):
         train(small_config(colours, tmp_path, max_steps=1))
     assert len(losses(tmp_path)) == 2
     train(small_config(colours, tmp_path, max_steps=1, overwrite=True))

@@ -102,7 +102,7 @@ def pickle_something(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (flip_last, "the checkpoint is damaged: its checksum is not that of its content"),
+        (flip_last, "the checkpoint is damaged: its content does not match its checksum"),
         (cut, "not a checkpoint of fastrecord.train, or cut short"),
         (cut_checksum, "not a checkpoint of fastrecord.train, or cut short"),
         (empty, "an empty file"),
@@ -116,9 +116,9 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_others_as_the_way_out(
     shutil.copy(best, copy)
     damage(last)
     config = small_config(colours, run, resume="auto", max_steps=2)
-    assert refusal(config) == f"{last}: {what}; go on from {best} or {copy} (--resume PATH)"
+    assert refusal(config) == f"{last}: {what}; continue from {best} or {copy} (--resume PATH)"
     flip_last(copy)
-    assert refusal(config) == f"{last}: {what}; go on from {best} (--resume PATH)"
+    assert refusal(config) == f"{last}: {what}; continue from {best} (--resume PATH)"
     assert train(small_config(colours, run, resume=best, max_steps=2)).step == 2
     assert load_checkpoint(last)["step"] == 2
     damage(last)
@@ -294,4 +294,4 @@ def closed_streams(command: str, colours: Path, out: Path) -> subprocess.Complet
 def test_a_run_goes_on_when_its_output_is_closed_and_says_so_once(colours: Path, tmp_path: Path) -> None:
     closed_streams("{} <&- >&- 2>&-", colours, tmp_path / "none")
     done = closed_streams("{} | head -1", colours, tmp_path / "head")
-    assert re.fullmatch(r"the log ends here \(.*\); the run goes on, see metrics\.jsonl\n", done.stderr), done.stderr
+    assert re.fullmatch(r"the log ends here \(.*\); the run continues, see metrics\.jsonl\n", done.stderr), done.stderr

@@ -260,7 +260,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew_by_resume_au
         os.kill(os.getpid(), signal.SIGTERM)
         assert train(small_config(colours, out), stop).checkpoint is None
     (out / "checkpoints" / ".last.pt.tmp").write_bytes(b"half of one")
-    with pytest.raises(TrainError, match="holds a run already"):
+    with pytest.raises(TrainError, match="already holds a run"):
         train(small_config(colours, out))
     assert train(small_config(colours, out, resume="auto", max_steps=2)).step == 2
     assert sorted(file.name for file in (out / "checkpoints").iterdir()) == ["last.pt"]
