@@ -207,7 +207,7 @@ def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
 def test_the_verdict_is_unclear_where_the_rounds_differ_more_than_the_data() -> None:
     noisy = judge([rung("gpu", None, 90, 100, 130), rung("cpu", "gpu", 100), rung("real", "cpu", 115, 120, 125)])
     assert noisy.limit == "unclear"
-    assert "took 90 to 130 ms from round to round, those on real data 120, of which 50% waiting" in noisy.verdict
+    assert "took 90 to 130 ms from round to round, those on real data 120, 50% of that waiting" in noisy.verdict
     assert table(noisy)[-1] == f"What limits: {noisy.verdict}"
 
 
