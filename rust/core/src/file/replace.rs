@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::file::lock::Lock;
+use crate::file::lock::LockedFile;
 use crate::sys;
 use crate::sys::files::open_regular;
 
@@ -24,7 +24,7 @@ pub(crate) fn temporary_name(path: &Path) -> Result<PathBuf> {
 
 /// Creates a file that will replace another. Only the owner may access it until it has the
 /// permissions of the replaced file.
-pub(crate) fn create_temporary(name: &Path, replaced: &Lock) -> io::Result<File> {
+pub(crate) fn create_temporary(name: &Path, replaced: &LockedFile) -> io::Result<File> {
     let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), name)?;
     if let Err(error) = replaced.file().and_then(|old| keep_permissions(old, &file)) {
         let _ = std::fs::remove_file(name);

@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use crate::error::Result;
 use crate::sys;
 
 /// The few operations through which a [`crate::Writer`] touches its file.
@@ -44,6 +46,24 @@ pub trait Storage: Debug + Send + Sync {
     }
     /// Starts to write a range to the disk without waiting. This is a hint.
     fn start_writeback(&self, _offset: u64, _length: u64) {}
+    /// Makes the name of the file durable. Storage without a name has nothing to do.
+    ///
+    /// # Errors
+    /// I/O errors.
+    fn sync_name(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    /// Checks that a path still leads to the file. `records` is for the error.
+    ///
+    /// # Errors
+    /// [`crate::Error::NameLost`].
+    fn check_name(&self, _path: &Path, _records: u64) -> Result<()> {
+        Ok(())
+    }
+    /// Removes a name of the file, if it still leads to the file.
+    fn remove_name(&self, _path: &Path) {}
+    /// Frees what a writer that gave up has written after the last commit. This is a hint.
+    fn free_tail(&self, _length: u64) {}
     /// Copies bytes of another file to an offset inside the kernel. Returns the number of bytes
     /// copied.
     ///

@@ -1,14 +1,11 @@
 //! `Writer::commit`: makes records durable. See docs/format.md, section 7.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::file::lock;
 use crate::format::chunk::Chunk;
 use crate::format::layout::{Footer, PAGE, Slot, slot_offset};
 use crate::limits::check_metadata;
-use crate::sys;
 use crate::write::column::MergeRule;
 use crate::write::field::FieldWriter;
 use crate::write::writer::Writer;
@@ -35,8 +32,8 @@ impl Writer {
 
     /// Checks that the path still names the file that was written.
     fn check_name(&self) -> Result<()> {
-        let path = self.temporary.as_ref().map_or(self.path(), PathBuf::as_path);
-        self.identity.map_or(Ok(()), |identity| lock::check_name(path, identity, self.fd, self.records))
+        let path = self.replacing.as_ref().map_or(self.path(), |replacing| &replacing.temporary);
+        self.output.storage()?.check_name(path, self.records)
     }
 
     fn write_commit(&mut self, last: bool) -> Result<u64> {
@@ -81,8 +78,8 @@ impl Writer {
         self.under_way = true;
         self.output.write_at(&footer.encode(&self.id), footer.offset)?;
         self.output.sync()?;
-        if self.footer.is_none() && self.temporary.is_none() && self.fd.is_some() {
-            let synced = sys::sync_parent(self.path()).map_err(|e| self.output.error(e));
+        if self.footer.is_none() && self.replacing.is_none() {
+            let synced = self.output.storage()?.sync_name(self.path()).map_err(|e| self.output.error(e));
             // The folder may also be gone.
             synced.or_else(|error| self.check_name().and(Err(error)))?;
         }

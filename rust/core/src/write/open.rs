@@ -3,8 +3,6 @@
 
 use crate::sys::files;
 use std::io;
-use std::mem;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
@@ -12,18 +10,17 @@ use serde_json::{Map, Value as Json};
 use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
-use crate::file::lock;
+use crate::file::lock::{self, LockedFile};
 use crate::file::replace::{create_temporary, remove_stale_temporaries, temporary_name};
 use crate::file::storage::Storage;
 use crate::format::directory::decode_directory;
 use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
 use crate::format::metadata::Document;
 use crate::format::schema::Schema;
-use crate::sys;
 use crate::write::compress::FieldEncoder;
 use crate::write::field::FieldWriter;
 use crate::write::output::Output;
-use crate::write::writer::{LOG, Mode, Writer, WriterOptions};
+use crate::write::writer::{LOG, Mode, Replacing, State, Writer, WriterOptions};
 
 impl Writer {
     /// Opens a file for writing and takes its lock.
@@ -45,7 +42,7 @@ impl Writer {
         let new_schema = || schema.clone().ok_or_else(|| Error::Schema("a new file needs a schema".to_owned()));
         let resolved = if options.mode == Mode::Overwrite { files::resolve_link(path)? } else { None };
         let path = resolved.as_deref().unwrap_or(path);
-        let (mut temporary, mut replaced) = (None, None);
+        let mut replacing = None;
         let file = match options.mode {
             Mode::Append => lock::open_locked(path)?,
             Mode::Create => {
@@ -56,11 +53,10 @@ impl Writer {
                 new_schema()?;
                 let file = loop {
                     if let Some(old) = lock::lock_replaced(path)? {
-                        let name = temporary.insert(temporary_name(path)?);
-                        let file = create_temporary(name, &old).map_err(io)?;
-                        lock::lock(path, &file)?;
-                        replaced = Some(old);
-                        break file;
+                        let temporary = temporary_name(path)?;
+                        let file = create_temporary(&temporary, &old).map_err(io)?;
+                        replacing = Some(Replacing { temporary, old });
+                        break LockedFile::new(path, file)?;
                     }
                     // With nothing to replace, the file has its name from the start, and its lock
                     // keeps other writers out.
@@ -73,9 +69,6 @@ impl Writer {
                 file
             }
         };
-        let fd = file.as_raw_fd();
-        let identity = files::identity(&file).map_err(io)?;
-        sys::close_in_children(fd);
         let opened = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
             Mode::Create | Mode::Overwrite => new_schema().and_then(|schema| {
@@ -86,17 +79,14 @@ impl Writer {
         let mut writer = match opened {
             Ok(writer) => writer,
             Err(error) => {
-                sys::forget_fd(fd);
                 if options.mode != Mode::Append {
-                    let _ = std::fs::remove_file(temporary.as_deref().unwrap_or(path));
+                    let created = replacing.as_ref().map_or(path, |replacing| &replacing.temporary);
+                    let _ = std::fs::remove_file(created);
                 }
                 return Err(error);
             }
         };
-        writer.temporary = temporary;
-        writer.replaced = replaced;
-        writer.identity = Some(identity);
-        writer.fd = Some(fd);
+        writer.replacing = replacing;
         if let Some(user) = user {
             let mut all = writer.metadata().clone();
             all.extend(user);
@@ -168,9 +158,9 @@ impl Writer {
             log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: an interrupted writer left them", footer.commit);
         }
         let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
+        writer.footer = Some(footer); // first of all: a writer without a commit removes its file
         writer.adopt_columns(chunks, footer.records);
         writer.load_dictionaries(footer.offset)?;
-        writer.footer = Some(footer);
         writer.metadata = footer.metadata;
         writer.document_changed = false;
         if let Some(complete) = options.complete {
@@ -188,12 +178,10 @@ impl Writer {
         at: u64,
     ) -> Self {
         Self {
-            temporary: None,
-            replaced: None,
-            identity: None,
+            replacing: None,
+            state: State::Open,
             output: Output::new(path, storage, at),
             process: std::process::id(),
-            fd: None,
             id,
             fields: document.schema.fields().iter().map(FieldWriter::new).collect(),
             document,
@@ -205,7 +193,6 @@ impl Writer {
             commit_start: at,
             session_start: at,
             commit_bytes: options.commit_bytes.max(1),
-            failed: None,
             under_way: false,
             scratch: Vec::new(),
         }
@@ -234,12 +221,12 @@ impl Writer {
     /// records. The rest is then committed, unless the file was to replace another. The lock is
     /// released in every case.
     pub fn close(&mut self) -> Result<()> {
-        if self.output.storage().is_err() && self.failed.is_none() {
+        if matches!(self.state, State::Closed) {
             return Ok(());
         }
         let closed = self.check_usable().and_then(|()| {
             let filled = self.end_new_fields();
-            if filled.is_err() && (self.failed.is_some() || self.temporary.is_some()) {
+            if filled.is_err() && (matches!(self.state, State::Failed { .. }) || self.replacing.is_some()) {
                 return filled;
             }
             let closed = self.commit_and_take_place();
@@ -272,15 +259,15 @@ impl Writer {
 
     fn commit_and_take_place(&mut self) -> Result<()> {
         self.commit_durably()?;
-        if let Some(temporary) = self.temporary.take() {
+        if let Some(Replacing { temporary, old }) = self.replacing.take() {
             // If this fails, the complete file stays under its temporary name, so hours of work are
             // not lost.
-            let replaced = self.replaced.as_ref().map_or(Ok(()), |old| old.still_at(self.path()));
+            let replaced = old.still_at(self.path());
             replaced.and_then(|()| std::fs::rename(&temporary, self.path())).map_err(|source| {
                 let path = self.path().to_owned();
                 Error::Replace { path, finished: temporary, source }
             })?;
-            sys::sync_parent(self.path()).map_err(|e| self.output.error(e))?;
+            self.output.storage()?.sync_name(self.path()).map_err(|e| self.output.error(e))?;
             log::info!(target: LOG, "{}: the old file was replaced", self.path().display());
         }
         Ok(())
@@ -288,16 +275,16 @@ impl Writer {
 
     /// Drops the uncommitted records and releases the lock. Removes a file without any commit.
     pub fn abort(&mut self) {
-        if self.output.storage().is_ok() && self.process == std::process::id() && self.fd.is_some() {
-            if let Some(temporary) = &self.temporary {
-                self.remove(temporary);
+        if let (Ok(storage), true) = (self.output.storage(), self.process == std::process::id()) {
+            if let Some(replacing) = &self.replacing {
+                storage.remove_name(&replacing.temporary);
             } else if let (Some(footer), false) = (self.footer, self.under_way) {
                 // The next writer would remove the tail, but until then it would keep a full disk
                 // full. Keep it if a footer was written that may not be durable: a reader may have
                 // opened it since.
-                let _ = self.output.storage().map(|storage| storage.set_len(footer.end()));
+                storage.free_tail(footer.end());
             } else if self.footer.is_none() {
-                self.remove(self.path());
+                storage.remove_name(self.path());
             }
         }
         self.release();
@@ -305,36 +292,19 @@ impl Writer {
 
     /// [`Writer::abort`] for a new file. Removes the file even if it was committed.
     pub(crate) fn discard(&mut self) {
-        let committed = self.temporary.is_none() && self.footer.is_some() && !self.under_way;
-        if committed && self.process == std::process::id() && self.fd.is_some() {
-            self.remove(self.path());
+        let committed = self.replacing.is_none() && self.footer.is_some() && !self.under_way;
+        if let (Ok(storage), true) = (self.output.storage(), committed && self.process == std::process::id()) {
+            storage.remove_name(self.path());
         }
         self.abort();
     }
 
-    /// Removes the file that this writer created, if the path still leads to it.
-    fn remove(&self, path: &Path) {
-        if self.identity.is_some_and(|identity| files::leads_to(path, identity).unwrap_or(false)) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
     fn release(&mut self) {
-        if let Some(storage) = self.output.release() {
-            if self.process == std::process::id() {
-                if let Some(fd) = self.fd.take() {
-                    sys::forget_fd(fd);
-                    // Closing alone would leave the lock with children that were just forked and
-                    // have not closed their copy yet.
-                    sys::unlock(fd);
-                }
-            } else {
-                // A forked child: the descriptor was closed at the fork, and its number may belong
-                // to another file by now.
-                mem::forget(storage);
-            }
+        self.output.release();
+        self.replacing = None;
+        if matches!(self.state, State::Open) {
+            self.state = State::Closed;
         }
-        self.replaced = None;
     }
 }
 

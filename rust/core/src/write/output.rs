@@ -220,8 +220,8 @@ impl Output {
     }
 
     /// Releases the file. Nothing can be written afterwards.
-    pub(super) fn release(&mut self) -> Option<Box<dyn Storage>> {
+    pub(super) fn release(&mut self) {
         self.free();
-        self.storage.take()
+        self.storage = None;
     }
 }

@@ -1,17 +1,15 @@
 //! `Writer`: the single writer of a file, its options, and its state after a failure. See
 //! docs/format.md, section 7.
 
-use crate::sys::files;
 use std::collections::HashMap;
 use std::mem;
-use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
 use crate::error::recovery::{Obstacle, Safe};
 use crate::error::{Error, Result};
-use crate::file::lock;
+use crate::file::lock::LockedFile;
 use crate::format::chunk::Chunk;
 use crate::format::compression::Compression;
 use crate::format::dictionary::DictionaryRange;
@@ -57,27 +55,36 @@ impl Default for WriterOptions {
     }
 }
 
-/// Why a writer cannot continue.
+/// Whether a writer can continue.
 #[derive(Debug)]
-pub(crate) struct Failed {
-    cause: String,
-    safe: Safe,
+pub(super) enum State {
+    Open,
+    /// A write failed: further ones would leave holes. The file is held until close or abort.
+    Failed {
+        cause: String,
+        safe: Safe,
+    },
+    /// Closed or aborted, without a failure before.
+    Closed,
+}
+
+/// The file to replace at close.
+#[derive(Debug)]
+pub(super) struct Replacing {
+    /// The name of the new file until then.
+    pub temporary: PathBuf,
+    /// The old file; its lock keeps appenders out.
+    pub old: LockedFile,
 }
 
 /// The single writer of a file. Dropping it without [`Writer::close`] is the same as
 /// [`Writer::abort`].
 #[derive(Debug)]
 pub struct Writer {
-    /// The temporary name of the file until close.
-    pub(super) temporary: Option<PathBuf>,
-    /// The file to be replaced at close; its lock keeps appenders out.
-    pub(super) replaced: Option<lock::Lock>,
-    /// The identity of the file that this writer created or opened. The path may name another file
-    /// by now.
-    pub(super) identity: Option<files::Identity>,
+    pub(super) replacing: Option<Replacing>,
+    pub(super) state: State,
     pub(super) output: Output,
     pub(super) process: u32,
-    pub(super) fd: Option<RawFd>,
     pub(super) id: FileId,
     pub(super) document: Document,
     pub(super) document_changed: bool,
@@ -91,7 +98,6 @@ pub struct Writer {
     pub(super) commit_start: u64,
     pub(super) session_start: u64,
     pub(super) commit_bytes: u64,
-    pub(super) failed: Option<Failed>,
     /// Whether a footer was written that may not be durable.
     pub(super) under_way: bool,
     /// Scratch memory for compressing.
@@ -125,8 +131,8 @@ impl Writer {
         if self.check_usable().is_err() {
             return None;
         }
-        let committed = if self.temporary.is_some() { 0 } else { self.committed() };
-        let saved = self.temporary.is_none() && !self.document_changed && self.new_fields.is_empty();
+        let committed = if self.replacing.is_some() { 0 } else { self.committed() };
+        let saved = self.replacing.is_none() && !self.document_changed && self.new_fields.is_empty();
         (!saved || self.records > committed).then_some(self.records - committed)
     }
 
@@ -239,10 +245,13 @@ impl Writer {
         if self.process != std::process::id() {
             return Err(Error::WrongProcess { path: path(), owner: self.process, here: std::process::id() });
         }
-        if let Some(Failed { cause, safe }) = &self.failed {
-            return Err(Error::WriterFailed { path: path(), cause: cause.clone(), safe: *safe });
+        match &self.state {
+            State::Open => Ok(()),
+            State::Failed { cause, safe } => {
+                Err(Error::WriterFailed { path: path(), cause: cause.clone(), safe: *safe })
+            }
+            State::Closed => Err(Error::WriterClosed { path: path() }),
         }
-        self.output.storage().map(drop)
     }
 
     /// Remembers a failed write: later writes would leave holes. The error reports what survived.
@@ -258,14 +267,16 @@ impl Writer {
                 error => (error, self.safe(Obstacle::Other)),
             };
             log::error!(target: "fastrecord_core::writer", "{}: the writer stops: {}", self.path().display(), error.coded());
-            self.failed.get_or_insert(Failed { cause, safe });
+            if matches!(self.state, State::Open) {
+                self.state = State::Failed { cause, safe };
+            }
             error
         })
     }
 
     fn safe(&self, obstacle: Obstacle) -> Safe {
         // A file without its final name is removed with its writer, whatever was committed.
-        let replaces = self.temporary.is_some();
+        let replaces = self.replacing.is_some();
         let footer = self.footer.filter(|_| !replaces);
         Safe {
             commit: footer.map_or(0, |footer| footer.commit),
