@@ -18,7 +18,7 @@ fn fields() -> String {
         json!({"name": "raw", "type": "image"}),
         json!({"name": "data", "type": "bytes"}),
         json!({"name": "key", "type": "string"}),
-        json!({"name": "doc", "type": "json", "compression": {"codec": "zstd", "level": 3, "dictionary": 1024}}),
+        json!({"name": "doc", "type": "json", "compression": {"codec": "zstd", "level": 3}}),
         json!({"name": "packed", "type": "bytes", "compression": {"codec": "lz4"}}),
         json!({"name": "small", "type": "array", "dtype": "int16", "shape": [3]}),
         json!({"name": "odd", "type": "array", "dtype": "uint8", "shape": [35]}),
@@ -182,13 +182,16 @@ pub fn make(path: &Path, seed: u64, commits: &[u64], most: u64) -> Vec<u8> {
     earlier
 }
 
-/// Fields whose chunks cover the records of earlier commits.
+/// Fields whose chunks cover the records of earlier commits; the first one has a dictionary.
 fn add_fields(writer: &mut Writer, rng: &mut Rng, most: u64) {
-    for (name, kind) in [("later", FieldType::Bytes), ("score", DType::Float32.into())] {
-        let field = Schema::new([(name, kind.clone())]).unwrap().fields()[0].clone();
+    let trained = r#"{"name": "trained", "type": "json", "compression": {"codec": "zstd", "dictionary": 1024}}"#;
+    let others = [r#"{"name": "later", "type": "bytes"}"#, r#"{"name": "score", "type": "float32"}"#];
+    for row in [trained].into_iter().chain(others) {
+        let field = Schema::from_json(&format!("[{row}]")).unwrap().fields()[0].clone();
+        let (name, kind) = (&field.name, &field.kind);
         let filling: NewField = writer.start_field(&field).unwrap();
         for record in 0..writer.len() {
-            let item = item(rng, name, &kind, record, most);
+            let item = item(rng, name, kind, record, most);
             writer.fill(filling, &[item.value()]).unwrap();
         }
         writer.commit().unwrap();
