@@ -117,7 +117,7 @@ def test_a_writer_that_is_forgotten_drops_what_is_not_committed(tmp_path: Path, 
     for _ in range(commits):
         writer.commit()
     writer.append({**GOOD, "label": 2})
-    with pytest.warns(ResourceWarning, match=f"{2 - commits} records? (is|are) not committed"):
+    with pytest.warns(ResourceWarning, match=f"{2 - commits} uncommitted records? (is|are) lost"):
         del writer
     assert (tmp_path / "a.frec").exists() == (commits == 1)
     if commits:

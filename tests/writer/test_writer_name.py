@@ -35,7 +35,7 @@ def test_a_writer_that_is_collected_unclosed_warns_with_the_number_of_lost_recor
     text = rf"a\.frec: the writer was never closed: {count} uncommitted records are lost: use a `with` block"
     with caplog.at_level(logging.WARNING, "fastrecord"), pytest.warns(ResourceWarning, match=text):
         del writer
-    assert [f": {count} records are not committed" in line for line in lost(caplog)] == [True]
+    assert [f": {count} uncommitted records are lost" in line for line in lost(caplog)] == [True]
     assert labels(path) == {"x": [4, 5], "a": [0, 1, 2, 3, 4, 5], "w": [0, 1, 2, 3]}[mode]
 
 
