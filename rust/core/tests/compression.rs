@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use common::{EXTENTS, Forge, Nth, Rng, VALUES, folder, never, options};
+use fastrecord_core::limits::MAX_METADATA_BYTES;
 use fastrecord_core::{
     Access, Codec, Copier, Damage, Datum, Depth, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer,
     WriterOptions, verify,
@@ -262,6 +263,49 @@ fn a_dictionary_is_trained_once_and_used_by_later_writers() {
         verify(&Reader::open(&path, Access::Mmap, None).unwrap(), Depth::Checksums, &|| false).unwrap().errors.len(),
         1
     );
+}
+
+#[test]
+fn a_file_that_a_writer_cannot_open_keeps_every_byte() {
+    let folder = folder();
+    let path = folder.path().join("x.frec");
+    let how = r#"{"codec": "zstd", "dictionary": 512}"#;
+    let mut writer = create(&path, schema(LZ4, how));
+    for line in lines(600) {
+        writer.append(&[Value::Bytes(b""), Value::Str(&line)]).unwrap();
+    }
+    writer.close().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let open = |mode, schema, user| Writer::open(&path, schema, user, &options(mode));
+    let kept = |bytes: &[u8]| {
+        assert!(fs::read(&path).unwrap() == bytes, "the file changed");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a file was left behind");
+    };
+
+    // Another schema, another compression, too much metadata, and a file that exists.
+    let other = Schema::new([("data", FieldType::Bytes)]).unwrap();
+    let huge = || Some([("x".to_owned(), "x".repeat(MAX_METADATA_BYTES as usize).into())].into_iter().collect());
+    for (mode, schema, user) in [
+        (Mode::Append, Some(other), None),
+        (Mode::Append, Some(schema(ZSTD, how)), None),
+        (Mode::Append, None, huge()),
+        (Mode::Overwrite, Some(schema(LZ4, how)), huge()),
+        (Mode::Create, Some(schema(LZ4, how)), None),
+    ] {
+        open(mode, schema, user).unwrap_err();
+        kept(&whole);
+    }
+
+    // Damage anywhere, of the dictionary too.
+    let mut errors = Vec::new();
+    for at in (0..whole.len()).step_by(5) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        fs::write(&path, &bytes).unwrap();
+        errors.extend(open(Mode::Append, None, None).err().map(|error| error.to_string()));
+        kept(&bytes);
+    }
+    assert!(errors.iter().any(|error| error.contains("dictionary ")), "{errors:?}");
 }
 
 #[test]
