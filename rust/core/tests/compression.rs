@@ -121,7 +121,7 @@ fn large_batches_are_decompressed_on_several_threads() {
     let reader = Reader::open(&path, Access::Mmap, None).unwrap();
     assert!(
         reader
-            .lengths(reader.nth(0), &reader.records(&(0..60).collect::<Vec<u64>>()).unwrap())
+            .lengths(reader.nth(0), &reader.records((0..60).collect::<Vec<u64>>()).unwrap())
             .unwrap()
             .iter()
             .sum::<u64>()
@@ -359,7 +359,7 @@ fn every_flipped_bit_of_a_compressed_payload_is_an_error() {
             let access = if bit % 2 == 0 { Access::Mmap } else { Access::Pread };
             let reader = Reader::open(&path, access, None).unwrap();
             let damaged = |error: Error| {
-                assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}")
+                assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}");
             };
             damaged(
                 reader

@@ -66,7 +66,7 @@ fn damage_in_side_bytes_is_damage_of_the_payload() {
     bytes[at + 49] ^= 1;
     fs::write(&path, &bytes).unwrap();
     let damaged = |error: Error| {
-        assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}")
+        assert!(matches!(error, Error::Value { record: 0, damage: Damage::Checksum { .. }, .. }), "{error}");
     };
     for access in [Access::Mmap, Access::Pread] {
         let reader = Reader::open(&path, access, None).unwrap();

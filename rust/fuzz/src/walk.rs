@@ -100,7 +100,7 @@ pub fn everything(reader: &Reader, input: &[u8]) {
         }
     }
     if share.verify {
-        let _ = black_box(verify(&reader, Depth::Checksums, &|| false));
+        let _ = black_box(verify(reader, Depth::Checksums, &|| false));
     }
     let _ = black_box(reader.refresh());
 }
