@@ -16,7 +16,7 @@ _PASSED = re.compile(r"^test result: ok\. (\d+) passed", re.MULTILINE)
 _INTERPRETED = ["image::row::", "parallel::"]
 # Tests that read mappings, call the C libraries, or fill one buffer from several threads.
 _WATCHED = ["compression", "image", "roundtrip", "side_bytes", "stacking", "types"]
-# Tests of threads that share memory, work and files; includes the library's own tests.
+# Tests of threads that share memory, work and files; the library's own (`tests::`) come with them.
 _THREADED = ["concurrent", "ingest", "loader", "stacking"]
 # Each test takes a hundred times as long under Miri.
 _FEWER = {"PROPTEST_CASES": "4", "FASTRECORD_TORTURE": "20"}
@@ -51,8 +51,8 @@ def valgrind(_count: int) -> Outcome:
     # libjpeg-turbo's vector code also processes whole vectors beyond the end of a row: memcheck
     # reports the extra values as uninitialised.
     env = {f"CARGO_TARGET_{triple.upper().replace('-', '_')}_RUNNER": checker, "JSIMD_FORCENONE": "1"}
-    tests = [argument for name in _WATCHED for argument in ("--test", name)]
-    command = ["cargo", "test", "--profile", "torture", "--no-fail-fast", "-p", "fastrecord-core", *tests]
+    command = ["cargo", "test", "--profile", "torture", "--no-fail-fast", "-p", "fastrecord-core", "--test", "all"]
+    command += ["--", *(f"{module}::" for module in _WATCHED)]
     return _run(command, env, "memcheck: no invalid access, nothing uninitialised used, nothing lost")
 
 
@@ -63,7 +63,7 @@ def tsan(_count: int) -> Outcome:
         return Outcome(
             0, ["ThreadSanitizer needs Rust's nightly: rustup toolchain install nightly --component rust-src"]
         )
-    tests = [argument for name in _THREADED for argument in ("--test", name)]
+    tests = ["--lib", "--test", "all", "--", "tests::", *(f"{module}::" for module in _THREADED)]
     command = ["cargo", "+nightly", "test", "-Zbuild-std", "--target", host, "--no-fail-fast", "-p", "fastrecord-core"]
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tsan"
     env = {
@@ -72,7 +72,7 @@ def tsan(_count: int) -> Outcome:
         # The child of a threaded process may have threads: this is the tested case.
         "TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0",
     }
-    return _run([*command, "--lib", *tests], env, "no data race")
+    return _run([*command, *tests], env, "no data race")
 
 
 MIRI = Experiment("miri", 4, "tests", "tests/torture/core/sanitizers.py", 1, 1, miri, in_tests=False)

@@ -1,13 +1,11 @@
 //! Adding a field to the records of a file either completes or changes nothing, even after a
 //! failure.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::tape::{Faults, Tape, crash, newest, recovered};
-use common::{
+use crate::common::tape::{Faults, Tape, crash, newest, recovered};
+use crate::common::{
     ALL_TYPES, Cell, Nth, Rng, Row, all_types, append, append_all, assert_holds, folder, open, options, png,
     random_row, read_by_batch, value,
 };

@@ -1,8 +1,6 @@
 //! Flips bits and swaps pages: each change causes an error that names the place, or affects only
 //! bytes that no reader uses.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -12,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use common::damage::{self, KINDS, Sources};
-use common::places::{Place, footers, hit, is_exchanged, places};
-use common::rich::{self, Contents, contents};
-use common::{Nth, Rng, folder, never, options, torture};
+use crate::common::damage::{self, KINDS, Sources};
+use crate::common::places::{Place, footers, hit, is_exchanged, places};
+use crate::common::rich::{self, Contents, contents};
+use crate::common::{Nth, Rng, folder, never, options, torture};
 use fastrecord_core::{
     Access, DType, Datum, Depth, Error, Field, FieldIndex, FieldType, Mode, Reader, Result, Schema, Value, Verify,
     Writer, verify,

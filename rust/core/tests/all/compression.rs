@@ -1,12 +1,10 @@
 //! Compressed fields: values round-trip, damage is an error, and the memory that a file can demand
 //! has a limit.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{EXTENTS, Forge, Nth, Rng, VALUES, folder, never, options};
+use crate::common::{EXTENTS, Forge, Nth, Rng, VALUES, folder, never, options};
 use fastrecord_core::limits::MAX_METADATA_BYTES;
 use fastrecord_core::{
     Access, Codec, Copier, Damage, Datum, Depth, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer,

@@ -2,15 +2,13 @@
 //! lock and does not hang on a resource of its parent.
 #![allow(unsafe_code)] // fork
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Cell, Nth, Row, append, append_all, assert_holds, folder, never, open, options, read_by_batch};
+use crate::common::{Cell, Nth, Row, append, append_all, assert_holds, folder, never, open, options, read_by_batch};
 use fastrecord_core::{Access, DType, Depth, Error, FieldType, Mode, Reader, Schema, Value, Verify, Writer, verify};
 
 fn schema() -> Schema {

@@ -1,8 +1,6 @@
 //! Records copied between files: values stay the same wherever they are stored, copied by the
 //! kernel or through memory. A failed copy leaves nothing.
 
-mod common;
-
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{
+use crate::common::{
     ALL_TYPES, EXTENTS, Forge, Nth, Rng, Row, VALUES, all_types, append, append_with_side, assert_holds, folder, never,
     open, options, random_row, u64_at, value,
 };

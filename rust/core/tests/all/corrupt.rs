@@ -1,6 +1,5 @@
 //! Damaged and truncated files cause an error that names the place, or yield the right data. They
 //! never cause a panic, a hang or wrong data.
-mod common;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -8,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{
+use crate::common::{
     EXTENTS, Nth, Rng, Row, all_types, append_all, append_with_side, folder, never, open, options, random_row,
     read_by_batch, read_one_by_one, u32_at, u64_at, without_sizes,
 };

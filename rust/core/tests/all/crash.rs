@@ -5,14 +5,13 @@
 //! in any state that a crash may leave. Any part of the data not yet synced may be lost, torn or
 //! reordered.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::tape::{Faults, Op, Tape, crash, newest, recovered};
-use common::{Rng, Row, all_types, append, assert_holds, folder, open, options, random_row};
+use crate::common::tape::{Faults, Op, Tape, crash, newest, recovered};
+use crate::common::{Rng, Row, all_types, append, assert_holds, folder, open, options, random_row};
 use fastrecord_core::{Error, Mode, Obstacle, Result, Writer, WriterOptions};
 
 /// A session of the story, recorded by a tape.

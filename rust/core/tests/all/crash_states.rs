@@ -5,17 +5,15 @@
 //! A story depends only on the seed and its number, so failures are reproducible.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and the place of a failure
 
-mod common;
-
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 
-use common::story::{Story, recovered};
-use common::tape::Replay;
-use common::{Rng, folder, variable};
+use crate::common::story::{Story, recovered};
+use crate::common::tape::Replay;
+use crate::common::{Rng, folder, variable};
 use fastrecord_core::Access;
 use serde_json::json;
 

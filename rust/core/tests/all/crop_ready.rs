@@ -7,8 +7,7 @@ use fastrecord_core::image::{
 };
 use proptest::prelude::*;
 
-mod pictures;
-use pictures::{SUBSAMPLINGS, jpeg, parts, picture};
+use crate::pictures::{SUBSAMPLINGS, jpeg, parts, picture};
 
 fn ready(data: &[u8]) -> CropReady {
     rewrite(data, Markers::default()).unwrap().unwrap()

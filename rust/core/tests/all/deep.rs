@@ -1,11 +1,9 @@
 //! The deep check finds values that were already wrong when they were written, under right
 //! checksums.
 
-mod common;
-
 use std::fs;
 
-use common::{EXTENTS, Forge, VALUES, folder};
+use crate::common::{EXTENTS, Forge, VALUES, folder};
 use fastrecord_core::image::{JpegOptions, encode_jpeg};
 use fastrecord_core::{Access, Depth, Reader, verify};
 

@@ -5,16 +5,14 @@
 //! `FASTRECORD_TORTURE` sets the number of faults, `FASTRECORD_SEED` selects the stories.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // the report, which `python -m tests.torture` reads, and the place of a failure
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use common::faulty::{Call, Fault, Plan};
-use common::story::{Failure, Story, TAPE, recovered};
-use common::tape::{Replay, newest};
-use common::{Rng, folder, variable};
+use crate::common::faulty::{Call, Fault, Plan};
+use crate::common::story::{Failure, Story, TAPE, recovered};
+use crate::common::tape::{Replay, newest};
+use crate::common::{Rng, folder, variable};
 use fastrecord_core::{Access, Error, Obstacle, Safe};
 use serde_json::json;
 

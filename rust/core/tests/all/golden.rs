@@ -3,14 +3,13 @@
 //!
 //! A new version needs a new file. Pass its path to the test that writes the same records with
 //! today's writer:
-//! `FASTRECORD_WRITE_GOLDEN=rust/core/tests/golden/v2.frec cargo test -p fastrecord-core --test golden`
+//! `FASTRECORD_WRITE_GOLDEN=rust/core/tests/golden/v2.frec cargo test -p fastrecord-core --test all golden`
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
+use crate::common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
 use fastrecord_core::{
     ColumnBytes, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions, hex, verify,
 };

@@ -6,12 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 #[allow(dead_code, unreachable_pub)] // only the fuzz targets use all of it
-#[path = "../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/lib.rs"]
 mod fuzz;
 
-mod common;
-
-use common::Rng;
+use crate::common::Rng;
 
 #[global_allocator]
 static COUNTING: fuzz::guard::Counting = fuzz::guard::Counting;

@@ -9,8 +9,7 @@ use fastrecord_core::image::{
 use image::{ColorType, ImageFormat};
 use proptest::prelude::*;
 
-mod pictures;
-use pictures::{SUBSAMPLINGS, jpeg, parts, picture};
+use crate::pictures::{SUBSAMPLINGS, jpeg, parts, picture};
 
 fn decoder() -> Decoder {
     Decoder::new(DecodeOptions::default())

@@ -1,12 +1,10 @@
 //! Files that threads read in advance: they are appended in order, and an error affects only its
 //! own file.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Nth, Rng, folder, never, open, options, png};
+use crate::common::{Nth, Rng, folder, never, open, options, png};
 use fastrecord_core::{
     Control, DType, Depth, Error, FieldType, FileInput, Mode, OnError, Result, Schema, Tally, Value, Verify, Writer,
     verify,

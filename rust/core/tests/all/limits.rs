@@ -1,14 +1,12 @@
 //! Each limit of `fastrecord_core::limits` at its bound and one beyond, and the permissions of a
 //! file that replaces another.
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use common::png;
+use crate::common::png;
 use fastrecord_core::image::{DecodeError, DecodeOptions, Decoder};
 use fastrecord_core::limits::{
     MAX_FIELDS, MAX_IMAGE_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_PIXELS, MAX_SIDE_BYTES, limits,

@@ -1,14 +1,12 @@
 //! Batches of images made by threads: the result does not depend on their number, keeps the order,
 //! and may end at any moment.
 
-mod common;
-
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{folder, options};
+use crate::common::{folder, options};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Random, encode_jpeg};
 use fastrecord_core::{
     Access, BatchBuffer, BufferPool, Error, FieldType, ImagePlan, Load, LoadCounters, LoadSource, Loader, Mode, Reader,

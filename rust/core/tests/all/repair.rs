@@ -1,17 +1,15 @@
 //! Repair saves every intact record of a damaged file exactly, and lists the others.
 #![allow(clippy::single_range_in_vec_init)] // a list of ranges may hold only one
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use common::damage::{self, Sources};
-use common::places::{Place, footers, hit, is_exchanged, places};
-use common::rich::{self, contents, contents_of};
-use common::{Rng, folder, options, torture, u64_at};
+use crate::common::damage::{self, Sources};
+use crate::common::places::{Place, footers, hit, is_exchanged, places};
+use crate::common::rich::{self, contents, contents_of};
+use crate::common::{Rng, folder, options, torture, u64_at};
 use fastrecord_core::{
     Access, Copier, DType, Depth, Error, FieldType, FileId, Mode, Reader, Salvage, Schema, SnapshotId, Value, Writer,
     verify,

@@ -1,11 +1,10 @@
 //! A reader returns the written values for every split into commits, sessions, chunks and batches.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::Path;
 
-use common::{
+use crate::common::{
     Cell, Nth, Rng, Row, all_types, append, append_all, assert_holds, folder, never, open, options, png, random_row,
     read_by_batch,
 };

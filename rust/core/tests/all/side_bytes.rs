@@ -1,12 +1,12 @@
 //! Side bytes of images are stored after the value and covered by its CRC, and are never part of
 //! the value.
 
-mod common;
-
 use std::fs;
 use std::sync::Arc;
 
-use common::{Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png};
+use crate::common::{
+    Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png,
+};
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
     Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImagePlan, LoadCounters, LoadSource, Mode,

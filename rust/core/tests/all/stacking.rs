@@ -1,13 +1,11 @@
 //! Batches of arrays stacked by threads: the result does not depend on their number, and damage
 //! affects only its own record, once.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{folder, options};
+use crate::common::{folder, options};
 use fastrecord_core::{
     Access, ArrayPlan, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters,
     LoadSource, Loader, Mode, Reader, Schema, Value, Verify, Workload, Writer,

@@ -1,12 +1,11 @@
 //! Scalars, arrays, JSON and lists: values round-trip, damaged or hostile ones are errors, and a
 //! file of all types stays readable.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{EXTENTS, Forge, Rng, VALUES, extent, folder, never, open, options};
+use crate::common::{EXTENTS, Forge, Rng, VALUES, extent, folder, never, open, options};
 use fastrecord_core::{
     Access, ArrayType, Column, DType, Damage, Depth, Error, FieldType, Mode, Reader, Result, Schema, Value, Verify,
     Writer, encode_list, encode_numbers, hex, verify,
