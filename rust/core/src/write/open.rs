@@ -69,24 +69,13 @@ impl Writer {
                 file
             }
         };
-        let opened = match options.mode {
-            Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options),
-            Mode::Create | Mode::Overwrite => new_schema().and_then(|schema| {
-                let document = Document::new(schema, Map::new(), options.complete.unwrap_or(true));
-                Self::create_on(path, Box::new(file), document, options)
-            }),
-        };
-        let mut writer = match opened {
-            Ok(writer) => writer,
-            Err(error) => {
-                if options.mode != Mode::Append {
-                    let created = replacing.as_ref().map_or(path, |replacing| &replacing.temporary);
-                    let _ = std::fs::remove_file(created);
-                }
-                return Err(error);
+        let mut writer = match options.mode {
+            Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options)?,
+            Mode::Create | Mode::Overwrite => {
+                let document = Document::new(new_schema()?, Map::new(), options.complete.unwrap_or(true));
+                Self::create_on(path, Box::new(file), replacing, document, options)?
             }
         };
-        writer.replacing = replacing;
         if let Some(user) = user {
             let mut all = writer.metadata().clone();
             all.extend(user);
@@ -100,20 +89,24 @@ impl Writer {
     /// # Errors
     /// I/O errors of the storage.
     pub fn create_in(path: &Path, storage: Box<dyn Storage>, schema: Schema, options: &WriterOptions) -> Result<Self> {
-        Self::create_on(path, storage, Document::new(schema, Map::new(), options.complete.unwrap_or(true)), options)
+        let document = Document::new(schema, Map::new(), options.complete.unwrap_or(true));
+        Self::create_on(path, storage, None, document, options)
     }
 
     fn create_on(
         path: &Path,
         storage: Box<dyn Storage>,
+        replacing: Option<Replacing>,
         mut document: Document,
         options: &WriterOptions,
     ) -> Result<Self> {
         document.schema.forget_dictionaries();
-        let mut id = FileId::default();
-        getrandom::fill(&mut id).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
-        storage.write_at(&encode_superblock(&id), 0).map_err(|e| Error::io(path, e))?;
-        Ok(Self::assemble(path, storage, id, document, options, PAGE))
+        // First of all: from here on an error drops the writer, which removes the new file.
+        let mut writer = Self::assemble(path, storage, FileId::default(), document, options, PAGE);
+        writer.replacing = replacing;
+        getrandom::fill(&mut writer.id).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
+        writer.output.write_at(&encode_superblock(&writer.id), 0)?;
+        Ok(writer)
     }
 
     /// Continues after the last commit in any storage; for tests that inject write failures.
