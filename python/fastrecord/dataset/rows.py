@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord import _core
+from fastrecord._core import permute
 from fastrecord.checks import digest
 from fastrecord.dataset.columns import Columns, Condition
 from fastrecord.dataset.split import SPLIT_EPOCH, split_order
@@ -214,7 +214,7 @@ class Strata:
         # Sorted by value; equal values keep their order.
         members = np.split(np.argsort(inverse.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
         mixed = [
-            own[_core.permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))]
+            own[permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))]
             for stratum, own in enumerate(members)
         ]
         parts: list[Numbers64] = []

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord import _core
-from fastrecord._core import FastRecordError
+from fastrecord._core import ArrayPlan, FastRecordError, ImagePlan, Loading
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import pick
 from fastrecord.loader.batch_source import BatchRequest, IterableSource, SamplerSource
@@ -53,13 +52,13 @@ class BatchMaker:
         self._fields, self.outputs, self._unstacked = dataset.fields, outputs, unstacked
         self._destination, self._prefetch, self._single = destination, prefetch, single
 
-    def plan(self) -> _core.ArrayPlan | _core.ImagePlan:
+    def plan(self) -> ArrayPlan | ImagePlan:
         """Return the plan for the core's threads."""
         # The consumer's group, the previous group during its replacement, and those in progress.
         return self.outputs.plan(spares=len(self.outputs.kinds) * (self._prefetch + 2))
 
     def groups(
-        self, loading: _core.Loading, source: SamplerSource | IterableSource, clock: Clock, skips: EpochSkips
+        self, loading: Loading, source: SamplerSource | IterableSource, clock: Clock, skips: EpochSkips
     ) -> Iterator[Iterable[tuple[BatchRequest, Part, Any]]]:
         """Yield groups of batches: each has a request, its part of the rows, its value (or None).
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastrecord import _core
+from fastrecord._core import Loading
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import Failures, Fill, Outputs
@@ -26,7 +26,7 @@ class Group:
 
     def __init__(
         self,
-        loading: _core.Loading,
+        loading: Loading,
         request: BatchRequest,
         outputs: Outputs,
         destination: Destination,

@@ -14,7 +14,7 @@ from typing import Any, Never, Self, TypeVar
 
 import numpy as np
 
-from fastrecord import _core
+from fastrecord._core import ArrayPlan, ImagePlan, default_threads
 from fastrecord.checks import flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
@@ -147,11 +147,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._image, self._images, self._flip = image, images, flag("flip", flip)
         self.batch_transform = batch_transform
         self._maker = self._make()
-        self._plan: _core.ArrayPlan | _core.ImagePlan | None = self._maker.plan()
+        self._plan: ArrayPlan | ImagePlan | None = self._maker.plan()
         self._clock = Clock()
         self._warned = False
         # Iterations in progress, each with its plan; and the counts of plans that were replaced.
-        self._iterations: list[tuple[Any, _core.ArrayPlan | _core.ImagePlan]] = []
+        self._iterations: list[tuple[Any, ArrayPlan | ImagePlan]] = []
         self._counted = np.zeros(_COUNTERS, np.int64)
 
     def _make(self) -> BatchMaker:
@@ -182,7 +182,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         old, self._maker, self._plan = self._plan, maker, plan
         self._retire(old)
 
-    def _retire(self, plan: _core.ArrayPlan | _core.ImagePlan | None) -> None:
+    def _retire(self, plan: ArrayPlan | ImagePlan | None) -> None:
         """Keep a plan's counts when no iteration uses it any more."""
         if plan is not None and plan is not self._plan and all(plan is not other for _, other in self._iterations):
             self._counted = self._counted + np.array(plan.counters(), np.int64)
@@ -211,7 +211,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def _iterate(
         self,
         maker: BatchMaker,
-        plan: _core.ArrayPlan | _core.ImagePlan,
+        plan: ArrayPlan | ImagePlan,
         transform: Callable[[Any, BatchInfo], Any] | None,
     ) -> Iterator[Any]:
         process = os.getpid()
@@ -494,4 +494,4 @@ def _geometries(
 def _default_threads() -> int:
     """Return this process's CPUs divided by torchrun's number of local processes."""
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, _core.default_threads() // max(1, int(processes) if processes.isdecimal() else 1))
+    return max(1, default_threads() // max(1, int(processes) if processes.isdecimal() else 1))

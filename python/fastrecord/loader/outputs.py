@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from fastrecord import _core
+from fastrecord._core import ArrayPlan, ImagePlan, Loading
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code
@@ -47,11 +47,11 @@ class Outputs(Protocol):
         """How many batches are made together at most, and how many records."""
         ...
 
-    def plan(self, spares: int) -> _core.ArrayPlan | _core.ImagePlan:
+    def plan(self, spares: int) -> ArrayPlan | ImagePlan:
         """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
         ...
 
-    def fill(self, loading: _core.Loading, request: BatchRequest, clock: Clock) -> Fill | None:
+    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:
         """Return what makes values of failed records in another way, and returns the rest."""
         ...
 
@@ -76,13 +76,13 @@ class ImageOutputs:
         self.kinds = {name: (torch.uint8, (*geometry.output, 3)) for name, geometry in geometries.items()}
         self._foreign = Foreign(dataset, list(geometries), decoding) if decoding.decoder == "auto" else None
 
-    def plan(self, spares: int) -> _core.ImagePlan:
+    def plan(self, spares: int) -> ImagePlan:
         """See `Outputs`."""
         names = list(self.kinds)
         field = self._dataset.selection.image_field
         # The output that may show any image: the data set's image field, else the first.
         main = None if len(names) == 1 else names.index(field) if field in names else 0
-        return _core.ImagePlan(
+        return ImagePlan(
             [(reader, names) for reader in self._dataset.readers],
             [geometry.spec() for geometry in self._geometries.values()],
             flip=self._flip,
@@ -92,7 +92,7 @@ class ImageOutputs:
             **self._decoding.options(),
         )
 
-    def fill(self, loading: _core.Loading, request: BatchRequest, clock: Clock) -> Fill | None:
+    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:
         """See `Outputs`; Pillow decodes images that the core cannot decode."""
         return None if self._foreign is None else partial(self._foreign.fill, loading, request, clock=clock)
 
@@ -129,11 +129,11 @@ class ArrayOutputs:
         record = sum(kind.nbytes or 0 for kind in stacked.values())
         self.group = (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
 
-    def plan(self, spares: int) -> _core.ArrayPlan:
+    def plan(self, spares: int) -> ArrayPlan:
         """See `Outputs`."""
         files = [(reader, list(self.kinds)) for reader in self._dataset.readers]
-        return _core.ArrayPlan(files, verify=self._dataset.verify, spares=spares)
+        return ArrayPlan(files, verify=self._dataset.verify, spares=spares)
 
-    def fill(self, loading: _core.Loading, request: BatchRequest, clock: Clock) -> Fill | None:  # noqa: ARG002
+    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:  # noqa: ARG002
         """See `Outputs`; the threads can stack all arrays."""
         return None

@@ -14,7 +14,7 @@ import torch.distributed
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from fastrecord import _core
+from fastrecord._core import BlockOrder, permute
 from fastrecord.checks import MOST, WORD, choice, flag, integer
 from fastrecord.fixed import Fixed
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
@@ -274,10 +274,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             return self._draw.indices(self._seed, number, positions)
         if isinstance(self._shuffle, Blocks):
             return self._block_order(self._shuffle, number).rows(positions)
-        return _core.permute(self._n, self._seed, number, positions)
+        return permute(self._n, self._seed, number, positions)
 
-    def _block_order(self, blocks: Blocks, epoch: int) -> _core.BlockOrder:
-        return _core.BlockOrder(self._n, blocks.records or 1, blocks.window or 1, self._seed, epoch)
+    def _block_order(self, blocks: Blocks, epoch: int) -> BlockOrder:
+        return BlockOrder(self._n, blocks.records or 1, blocks.window or 1, self._seed, epoch)
 
     def check_data(self, data: Sized) -> None:
         """Refuse a data set with other records than the sampler's.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord import _core
+from fastrecord._core import draw_balanced, draw_weighted
 from fastrecord.checks import digest
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Weighted:
 
     def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices at positions, int64 (N,)."""
-        return _core.draw_weighted(self._cumulative, seed, epoch, positions)
+        return draw_weighted(self._cumulative, seed, epoch, positions)
 
     def recipe(self) -> dict[str, Any]:
         """Return the parameters that identify the rule in states."""
@@ -91,7 +91,7 @@ class Balanced:
 
     def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices at positions, int64 (N,)."""
-        return self._by_class[_core.draw_balanced(self._ends, seed, epoch, positions)]
+        return self._by_class[draw_balanced(self._ends, seed, epoch, positions)]
 
     def recipe(self) -> dict[str, Any]:
         """Return the parameters that identify the rule in states."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord import _core
+from fastrecord._core import BlockOrder
 
 
 class ReadAhead:
@@ -27,9 +27,7 @@ class ReadAhead:
         rank, world_size: This rank has every `world_size`-th position, starting at position `rank`.
     """
 
-    def __init__(
-        self, order: _core.BlockOrder, used: int, *, global_batch_size: int, rank: int, world_size: int
-    ) -> None:
+    def __init__(self, order: BlockOrder, used: int, *, global_batch_size: int, rank: int, world_size: int) -> None:
         self._order = order
         self._used = used
         self._size = global_batch_size
