@@ -127,7 +127,7 @@ def test_shards_of_two_packs_under_the_names_of_one_are_refused(tmp_path: Path, 
     with pytest.raises(fr.FastRecordError, match=r"train-0000\d.*not of the same set as \S+train-0000") as caught:
         fr.FastRecordDataset(f"{tmp_path}/*.frec")
     assert caught.value.code == "FR209"
-    with pytest.raises(fr.FastRecordError, match=r"not of the same set.*begin anew with `--overwrite`"):
+    with pytest.raises(fr.FastRecordError, match=r"not of the same set.*begin again with `--overwrite`"):
         pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, resume=True)
     pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, overwrite=True)
     assert len(fr.FastRecordDataset(tmp_path)) == 12

@@ -348,7 +348,7 @@ def test_only_like_goes_with_like(data: fr.FastRecordDataset, numbered: Path, tm
     plain = tmp_path / "plain.frec"
     with fr.Writer(plain, fr.Schema({"image": fr.image()})) as writer:
         writer.append({"image": encode(0)})
-    with pytest.raises(fr.SchemaError, match=r"other\.frec do not"):
+    with pytest.raises(fr.SchemaError, match=r"none in .*other\.frec"):
         fr.concat(data, fr.FastRecordDataset(other, decode=None))
     with pytest.raises(ValueError, match="differ in label_field: 'label' and None"):
         fr.concat(data, fr.FastRecordDataset(plain, decode=None))

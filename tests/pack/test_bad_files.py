@@ -1,6 +1,7 @@
 """Damaged files: the binding passes on each error of the core, with its class, file and place.
 
-rust/core/tests/all/corrupt.rs flips every bit and cuts at every length; tests/reader/test_verify.py has all ways to read.
+rust/core/tests/all/safety/corrupt.rs flips every bit and cuts at every length;
+tests/reader/test_verify.py has all ways to read.
 """
 
 from __future__ import annotations

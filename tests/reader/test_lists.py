@@ -120,7 +120,7 @@ def test_a_list_of_lists_is_refused() -> None:
         fr.list_(fr.list_(fr.int8()))
     with pytest.raises(TypeError, match="compress the list, not its items"):
         fr.list_(fr.string(compression="zstd"))
-    with pytest.raises(TypeError, match=r"of fastrecord\.int64\(\) or another type, not 'int8'"):
+    with pytest.raises(TypeError, match=r"item is fastrecord\.int64\(\) or another type, not 'int8'"):
         fr.list_("int8")  # type: ignore[arg-type]
 
 

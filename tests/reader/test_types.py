@@ -57,7 +57,7 @@ def test_a_dtype_that_is_no_number_is_refused(dtype: Any) -> None:
 
 def test_a_shape_is_a_sequence_of_dimensions() -> None:
     for shape in (3, "33", {3}):
-        with pytest.raises(TypeError, match="a shape is a sequence"):
+        with pytest.raises(TypeError, match="shape is a sequence of integers"):
             fr.array("int8", shape)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="integer"):
         fr.array("int8", (1.5,))  # type: ignore[arg-type]

@@ -285,4 +285,4 @@ def test_an_interrupt_of_the_process_group_ends_the_ladder_with_130(colours: Pat
         status, output = read_rest(process)
     assert status == 130
     assert "Traceback" not in output
-    assert "stopped by SIGINT: the ladder is not whole" in output
+    assert "stopped by SIGINT: the ladder is not complete" in output

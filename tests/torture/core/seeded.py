@@ -1,4 +1,4 @@
-"""Tests of rust/core/tests/all with more cases than `cargo test` runs, and a fresh seed each time."""
+"""Tests of rust/core/tests/all/safety with more cases than `cargo test` runs, and a fresh seed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from tests.torture.experiment import Experiment, Outcome, cargo_test
 
 
 def seeded(name: str, promise: int, what: str, short: int, long: int, module: str, test: str) -> Experiment:
-    """Return the experiment that runs a test of rust/core/tests/all/`module`.rs."""
+    """Return the experiment that runs a test of rust/core/tests/all/safety/`module`.rs."""
 
     def run(count: int) -> Outcome:
-        return cargo_test("all", f"{module}::{test}", count, env={"FASTRECORD_SEED": str(secrets.randbelow(1 << 32))})
+        seed = secrets.randbelow(1 << 32)
+        return cargo_test("all", f"safety::{module}::{test}", count, env={"FASTRECORD_SEED": str(seed)})
 
-    where = f"rust/core/tests/all/{module}.rs"
+    where = f"rust/core/tests/all/safety/{module}.rs"
     return Experiment(name, promise, what, where, short, long, run, in_tests=False)
 
 

@@ -102,7 +102,7 @@ fn readers_beside_a_writer_see_whole_commits_only() {
     thread::scope(|scope| {
         let (path, done) = (&path, &done);
         let readers = [Access::Mmap, Access::Pread].map(|access| scope.spawn(move || read_along(path, access, done)));
-        let name = "concurrent::readers_beside_a_writer_see_whole_commits_only";
+        let name = "safety::concurrent::readers_beside_a_writer_see_whole_commits_only";
         let child = Command::new(std::env::current_exe().unwrap()).args(["--exact", name]).env(CHILD, path).output();
         done.store(true, Ordering::Relaxed);
         let output = child.unwrap();

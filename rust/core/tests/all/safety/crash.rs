@@ -221,7 +221,7 @@ fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
     // The limit applies to a whole process, so this test runs itself in a process of its own.
     const CHILD: &str = "FASTRECORD_TEST_FILE_SIZE_LIMIT";
     if std::env::var_os(CHILD).is_none() {
-        let name = "crash::a_full_disk_while_a_real_file_grows_leaves_its_last_commit";
+        let name = "safety::crash::a_full_disk_while_a_real_file_grows_leaves_its_last_commit";
         let child = Command::new(std::env::current_exe().unwrap()).args(["--exact", name]).env(CHILD, "1").output();
         let output = child.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

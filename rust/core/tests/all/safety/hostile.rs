@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 #[allow(dead_code, unreachable_pub)] // only the fuzz targets use all of it
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../../fuzz/src/lib.rs"]
 mod fuzz;
 
 use crate::common::Rng;
