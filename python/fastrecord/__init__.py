@@ -23,7 +23,6 @@ from fastrecord._core import (
     __version__ as __version__,
     decode_image as decode_image,
 )
-from fastrecord.dataset.decoding import Decoding as Decoding
 from fastrecord.operations.add_field import add_field as add_field
 from fastrecord.operations.add_field import drop_field as drop_field
 from fastrecord.schema import (
@@ -61,6 +60,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.collate import collate as collate
     from fastrecord.dataset.dataset import FastRecordDataset as FastRecordDataset
     from fastrecord.dataset.dataset import concat as concat
+    from fastrecord.dataset.decoding import Decoding as Decoding
     from fastrecord.diagnose.bench import bench_file as bench_file
     from fastrecord.diagnose.doctor import examine as examine
     from fastrecord.loader.delivery import Delivery as Delivery
@@ -90,6 +90,7 @@ _LAZY = {
     "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
     "Blocks": "sampler.blocks",
     "Dataset": "dataset.dataset:FastRecordDataset",
+    "Decoding": "dataset.decoding",
     "Delivery": "loader.delivery",
     "FastRecordBatchSampler": "sampler.batch_sampler",
     "FastRecordDataset": "dataset.dataset",

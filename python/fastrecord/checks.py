@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WORD = 1 << 64
-
-
 MOST = 1 << 63
 
 
 def digest(array: NDArray[Any]) -> str:
     """Return a short digest of an array's values."""
+    import hashlib  # slow to import, and rarely needed
+
     return hashlib.sha256(array.tobytes()).hexdigest()[:32]
 
 
