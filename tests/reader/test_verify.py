@@ -202,3 +202,22 @@ def test_a_forked_child_reads_on(path: Path) -> None:
     if child == 0:
         os._exit(0 if reader[3]["data"] == record_of(3)["data"] and reader[4]["data"] == record_of(4)["data"] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("width", [8, 24], ids=["in a block", "across two blocks"])
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_each_block_of_a_column_is_checked_before_its_first_value(tmp_path: Path, width: int, access: str) -> None:
+    """With 24 bytes a value, record 170 begins in the first block of 4 KiB and ends in the second."""
+    path = tmp_path / "a.frec"
+    values = np.random.default_rng(0).integers(0, 256, (3000, width), np.uint8)
+    with fr.Writer(path, fr.Schema({"x": fr.array("uint8", (width,))})) as writer:
+        for value in values:
+            writer.append({"x": value})
+    hit = 170 if width == 24 else 2000
+    content = bytearray(path.read_bytes())
+    content[content.index(values[hit].tobytes()) + width - 1] ^= 1
+    path.write_bytes(content)
+    with fr.Reader(path, access=access) as reader:
+        assert np.array_equal(reader[0]["x"], values[0])
+        with pytest.raises(fr.CorruptFileError, match="values of field x, records"):
+            reader[hit]

@@ -100,3 +100,27 @@ pub(crate) fn check_list(kind: &FieldType, bytes: &[u8]) -> std::result::Result<
         kind => list_items(kind, bytes).map(drop),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two strings, `ab` and `c`, that end at these offsets.
+    fn list(first: u64, second: u64) -> Vec<u8> {
+        let words = [2, first, second].map(u64::to_le_bytes).concat();
+        [&words[..], b"ab\0\0\0\0\0\0c"].concat()
+    }
+
+    #[test]
+    fn items_end_in_order_and_the_last_one_ends_the_list() {
+        let items = |bytes: &[u8]| list_items(&FieldType::String, bytes);
+        let good = list(26, 33);
+        assert_eq!(
+            items(&good).unwrap().iter().map(|item| &good[item.range.clone()]).collect::<Vec<_>>(),
+            [&b"ab"[..], b"c"]
+        );
+        assert!(items(&[&good[..], b"d"].concat()).is_err(), "a byte after the last item");
+        assert!(items(&list(26, 31)).is_err(), "an item that ends before it begins");
+        assert!(items(&list(26, 34)).is_err(), "an item beyond the end");
+    }
+}
