@@ -121,9 +121,9 @@ class SampleReader:
         readers = self._shards.readers
         parts = list(self._shards.split(rows))
         places: list[tuple[Reader, int]] = [(readers[0], 0)] * len(rows)
-        if len(rows) > 1:
-            self.prefetch(rows, field)
         for shard, slots, records in parts:
+            if len(rows) > 1:
+                readers[shard].prefetch(records, field)
             for slot, record in zip(slots.tolist(), records.tolist(), strict=True):
                 places[slot] = readers[shard], record
         if self._native is None:
