@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.torture.experiment import ROOT, Outcome
@@ -131,7 +132,7 @@ class Pace:
 
 
 def apart(module: str, count: int) -> Outcome:
-    """Run `python -m tests.torture.<module> COUNT`; it prints JSON and logs to stderr."""
+    """Run `python -m tests.torture.<module> COUNT`, which calls `print_outcome`."""
     command = [sys.executable, "-m", f"tests.torture.{module}", str(count)]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(), preexec_fn=end_with_parent
@@ -139,6 +140,11 @@ def apart(module: str, count: int) -> Outcome:
     if done.returncode != 0:
         return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}"])
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def print_outcome(run: Callable[[int], Outcome]) -> None:
+    """Run an experiment with the count of the command line; print its outcome for `apart`."""
+    sys.stdout.write(json.dumps(asdict(run(int(sys.argv[1])))) + "\n")
 
 
 _LIBC = ctypes.CDLL(None)

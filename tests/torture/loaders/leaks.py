@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -20,7 +19,7 @@ from random import Random
 from tqdm import tqdm
 
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import Use, apart, descendants, use
+from tests.torture.processes import Use, apart, descendants, print_outcome, use
 
 # Tolerated bytes per loader: memory is counted in pages, and lasting allocations come in steps.
 _LEAST_LEAK = 512
@@ -173,4 +172,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")
+    print_outcome(run_here)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -23,7 +23,16 @@ from tqdm import tqdm
 import fastrecord as fr
 from tests.torture import known
 from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import Process, apart, command_line, descendants, environment, still_there, use
+from tests.torture.processes import (
+    Process,
+    apart,
+    command_line,
+    descendants,
+    environment,
+    print_outcome,
+    still_there,
+    use,
+)
 from tests.torture.readers.appending import Appender, committed
 from tests.torture.readers.reading import KINDS
 
@@ -255,4 +264,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")
+    print_outcome(run_here)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -20,7 +18,7 @@ from tqdm import tqdm
 import fastrecord as fr
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.loaders.leaks import shared_memory
-from tests.torture.processes import apart, children, command_line, descendants, identity, still_there
+from tests.torture.processes import apart, children, command_line, descendants, identity, print_outcome, still_there
 from tests.torture.training.jobs import appender, said, signal_all, start_job, steps_of, write_data
 
 _PATIENCE = 600
@@ -173,4 +171,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(run_here(int(sys.argv[1])))) + "\n")
+    print_outcome(run_here)
