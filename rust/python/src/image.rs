@@ -32,7 +32,7 @@ fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 /// Decode an image to RGB, uint8 (H, W, 3), without the GIL.
 ///
 /// Supports JPEG, PNG, WebP, GIF (first frame), BMP, TIFF and PNM, detected from the bytes. The
-/// pixels equal those of Pillow's `convert("RGB")`. Grey is repeated, alpha is dropped, CMYK is
+/// pixels are the same as with Pillow's `convert("RGB")`. Grey is repeated, alpha is dropped, CMYK is
 /// treated as Adobe's inverted kind, and 16-bit colours lose their lower half. Rare kinds of TIFF
 /// are not supported: palettes, CIELab, 32-bit and float samples, zstd.
 ///

@@ -14,7 +14,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 
 /// Continues `crc`: returns the CRC of its bytes followed by `bytes`.
 pub(crate) fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    // If either part is empty, there is no state to continue from.
+    // If either part is empty, no state exists to continue from.
     if crc == 0 {
         return crc32c(bytes);
     }

@@ -1,4 +1,4 @@
-//! Decoding of formats other than JPEG, with the crate `image`. The pixels equal those of Pillow's
+//! Decoding of formats other than JPEG, with the crate `image`. The pixels are the same as with Pillow's
 //! `convert("RGB")`: alpha is dropped and not blended, and 16-bit colours lose their lower half.
 //! 16-bit grey is an error unless the options allow it.
 

@@ -41,7 +41,7 @@ impl ArrayPlan {
     /// files consecutively.
     ///
     /// # Errors
-    /// There is no file, the files differ in their number of fields, or the values of a field
+    /// No file is given, the files differ in their number of fields, or the values of a field
     /// differ in size.
     pub fn new(mut sources: Vec<LoadSource>, verify: Verify) -> Result<Self> {
         let Some(first) = sources.first() else { return Err(Error::Plan("a plan needs a file".to_owned())) };

@@ -47,7 +47,7 @@ impl ImagePlan {
     /// consecutively.
     ///
     /// # Errors
-    /// There is no file or output, a file lacks a field for an output, a field holds neither images
+    /// No file or output is given, a file lacks a field for an output, a field holds neither images
     /// nor bytes, or a geometry is invalid.
     pub fn new(
         sources: Vec<LoadSource>,

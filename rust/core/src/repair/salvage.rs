@@ -62,7 +62,7 @@ impl Salvage {
     /// Does not read payloads: [`Salvage::check`] does.
     ///
     /// # Errors
-    /// [`Error::NothingLeft`]: there is no such commit. Also: the file cannot be opened or read, is
+    /// [`Error::NothingLeft`]: the file has no such commit. Also: the file cannot be opened or read, is
     /// not a .frec file, or has a newer version.
     pub fn open(path: &Path, threads: Option<usize>, control: &dyn Control) -> Result<Self> {
         let file = open_regular(path)?;

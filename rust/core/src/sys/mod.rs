@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
-/// Opens a file with a descriptor above those of the standard streams. In a process that closed
-/// them, a new file gets one of their numbers. Output printed by any library would then be written
+/// Opens a file with a descriptor above 2. In a process that closed the standard streams, a new
+/// file gets one of their numbers. Output printed by any library would then be written
 /// into the file.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
