@@ -143,13 +143,15 @@ impl Writer {
             document.schema.take_compression(given);
         }
         let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
-        let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
-        writer.footer = Some(footer); // first of all: a writer without a commit removes its file
         if file_length > footer.end() {
-            writer.output.cut(footer.end())?;
+            // The truncation must be durable before anything is written there: after a crash no old
+            // tail may follow a new one.
+            storage.set_len(footer.end()).and_then(|()| storage.sync()).map_err(|e| Error::io(path, e))?;
             let (path, tail) = (path.display(), file_length - footer.end());
             log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: an interrupted writer left them", footer.commit);
         }
+        let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
+        writer.footer = Some(footer); // first of all: a writer without a commit removes its file
         writer.adopt_columns(chunks, footer.records);
         writer.load_dictionaries(footer.offset)?;
         writer.metadata = footer.metadata;
