@@ -1,4 +1,5 @@
-//! Tells the crate which libjpeg-turbo it is built with: the library itself cannot be asked.
+//! Builds the C code over libjpeg-turbo, and tells the crate which libjpeg-turbo it is built with:
+//! the library itself cannot be asked.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -9,4 +10,7 @@ fn main() {
     let header = fs::read_to_string(include.join("jconfig.h")).unwrap_or_default();
     let version = header.lines().find_map(|line| line.strip_prefix("#define LIBJPEG_TURBO_VERSION "));
     println!("cargo:rustc-env=LIBJPEG_TURBO_VERSION={}", version.unwrap_or("unknown").trim());
+
+    println!("cargo:rerun-if-changed=src/image/rows.c");
+    cc::Build::new().file("src/image/rows.c").include(&include).compile("fastrecord_rows");
 }

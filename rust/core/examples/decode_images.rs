@@ -42,7 +42,12 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let center = Geometry::CenterCrop { size: SIZE, resize: Some(256) };
     let plain = DecodeOptions { min_reduced: f64::INFINITY, ..DecodeOptions::default() };
     let sharp = DecodeOptions { min_reduced: 1.0, ..plain };
+    let stock = DecodeOptions { stock_jpeg: true, ..DecodeOptions::default() };
+    let stock_plain = DecodeOptions { stock_jpeg: true, ..plain };
     let ways = [
+        ("libjpeg-turbo: full decode", stock_plain, Work::Decode),
+        ("libjpeg-turbo: full decode, then RandomResizedCrop 224 + flip", stock_plain, Work::Whole(random)),
+        ("libjpeg-turbo: RandomResizedCrop 224 + flip", stock, Work::Region(random)),
         ("full decode", plain, Work::Decode),
         ("full decode, then RandomResizedCrop 224 + flip", plain, Work::Whole(random)),
         ("RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Region(random)),

@@ -62,6 +62,7 @@ pub fn options(bits: u8) -> DecodeOptions {
         max_pixels: PIXELS,
         filter: [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos, Filter::Box][usize::from(bits >> 2 & 3)],
         min_reduced: if bits & 16 == 0 { 1.0 } else { 2.5 },
+        stock_jpeg: false,
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use fast_image_resize::Resizer;
 
+use super::entropy::Entropy;
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Source, resize};
 use super::row::copy_row;
-use super::segments::Rows;
+use super::rows::RowDecoder;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
 /// Buffers up to this size are kept for the next image. Larger ones are freed after their image.
@@ -42,14 +43,24 @@ pub struct Decoder {
     resizer: Resizer,
     pub(super) pixels: Vec<u8>,
     pub(super) scratch: Vec<u8>,
-    /// A JPEG built from a part of another.
-    pub(super) cut: Vec<u8>,
+    /// A JPEG's header for a part of it.
+    pub(super) header: Vec<u8>,
+    pub(super) rows: Option<RowDecoder>,
+    pub(super) entropy: Entropy,
 }
 
 impl Decoder {
     /// Creates a decoder. Memory for images is allocated later.
     pub fn new(options: DecodeOptions) -> Self {
-        Self { options, resizer: Resizer::new(), pixels: Vec::new(), scratch: Vec::new(), cut: Vec::new() }
+        Self {
+            options,
+            resizer: Resizer::new(),
+            pixels: Vec::new(),
+            scratch: Vec::new(),
+            header: Vec::new(),
+            rows: None,
+            entropy: Entropy::new(),
+        }
     }
 
     /// Returns width and height in pixels after decoding, from the headers alone.
@@ -93,7 +104,7 @@ impl Decoder {
         let (width, height, orientation) = match probe::sniff(data)? {
             Format::Jpeg => {
                 let info = self.jpeg_header(data)?;
-                self.decode_jpeg(data, &info, 1, Rect::whole(info.width, info.height))?;
+                self.decode_jpeg(data, &[], &info, 1, Rect::whole(info.width, info.height))?;
                 (info.width, info.height, self.orientation(&info))
             }
             other => formats::decode(other, data, &self.options, &mut self.pixels, &mut self.scratch)?,
@@ -183,9 +194,7 @@ impl Decoder {
         let (region, need, part) = if let Some(info) = info {
             let reduction = self.reduction(&info, &crop);
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let rows = Rows::find(data, side_bytes, &info);
-            let cut = rows.and_then(|rows| self.decode_cut(&rows, &info, reduction, need));
-            let region = cut.map_or_else(|| self.decode_jpeg(data, &info, reduction, need), Ok)?;
+            let region = self.decode_jpeg(data, side_bytes, &info, reduction, need)?;
             (region, need, part)
         } else {
             let (need, part) = needed(&crop, 1, self.options.filter.support());
@@ -238,7 +247,7 @@ impl Decoder {
     }
 
     fn trim(&mut self) {
-        for buffer in [&mut self.pixels, &mut self.scratch, &mut self.cut] {
+        for buffer in [&mut self.pixels, &mut self.scratch, &mut self.header] {
             if buffer.capacity() > KEEP {
                 *buffer = Vec::new();
             }

@@ -1,9 +1,11 @@
 //! JPEG decoding for `Decoder`: the choice of the region and of the reduction.
 
-use super::ffi::{self, Outcome};
+use super::entropy::{Mcus, Source};
+use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
+use super::rows::RowDecoder;
 use super::scans::{has_several, scans};
-use super::segments::Rows;
+use super::segments::{Rows, header, mcus, scan_data};
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
@@ -64,14 +66,25 @@ impl Decoder {
     }
 
     /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`;
-    /// returns the decoded area.
+    /// returns the decoded area. Side bytes tell where parts of the image are.
     pub(super) fn decode_jpeg(
         &mut self,
         data: &[u8],
+        side: &[u8],
         info: &JpegInfo,
         reduction: u32,
         need: Rect,
     ) -> Result<Rect, DecodeError> {
+        if !self.options.stock_jpeg {
+            let own = self.decode_window(data, side, info, reduction, need);
+            let own = own.or_else(|| match side {
+                [] => None,
+                _ => self.decode_window(data, &[], info, reduction, need),
+            });
+            if let Some(region) = own {
+                return Ok(region);
+            }
+        }
         // Without an end marker, only decoding the whole image shows whether its data are complete.
         let ended = self.lacks_end(data, info).then(|| [data, &END].concat());
         let mut jpeg = open(ended.as_deref().unwrap_or(data), info)?;
@@ -93,20 +106,54 @@ impl Decoder {
         }
     }
 
-    /// As [`Decoder::decode_jpeg`], for the needed pieces of a crop-ready JPEG. Returns `None` if
-    /// it must be decoded whole.
-    pub(super) fn decode_cut(&mut self, rows: &Rows<'_>, info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
-        let region = jpeg_region(info, reduction, need, reduced(info, reduction));
-        let margin = if info.mcu().1 > 8 { SMOOTHED } else { 0 };
-        let mut bytes = std::mem::take(&mut self.cut);
-        let decoded = rows.cut(region, margin, reduction, &mut bytes).and_then(|((x, y), part)| {
-            let mut jpeg = open(&bytes, &part).ok().filter(|jpeg| jpeg.regions)?;
-            let moved = Rect { x: region.x - x, y: region.y - y, ..region };
-            let outcome = self.decode_region(&mut jpeg, &part, reduction, moved).ok()?;
-            (outcome == Outcome::Clean).then_some(region)
-        });
-        self.cut = bytes;
-        decoded
+    /// As [`Decoder::decode_jpeg`], by our own Huffman decoder. Returns `None` for other kinds of
+    /// JPEGs, and if anything is irregular.
+    fn decode_window(
+        &mut self,
+        data: &[u8],
+        side: &[u8],
+        info: &JpegInfo,
+        reduction: u32,
+        need: Rect,
+    ) -> Option<Rect> {
+        if info.progressive || info.arithmetic || info.lossless || has_several(data, info) {
+            return None;
+        }
+        let window = mcu_window(info, reduction, need);
+        let (mcu_width, mcu_height) = info.mcu();
+        let (x, y) = (window.x * mcu_width, window.y * mcu_height);
+        let width = (window.columns * mcu_width).min(info.width - x);
+        let height = (window.rows * mcu_height).min(info.height - y);
+        let size = (width.div_ceil(reduction), height.div_ceil(reduction));
+        let (x, y) = (x / reduction, y / reduction);
+
+        let coded = data.get(scan_data(data, info)?..)?;
+        let rows = Rows::find(data, side, info);
+        let source = rows.map_or(Source::Scan(coded), Source::Rows);
+        header(data, info, width, height, &mut self.header)?;
+        let format = if info.components == 4 { Format::Cmyk } else { Format::Rgb };
+        if self.rows.is_none() {
+            self.rows = RowDecoder::new();
+        }
+        let (mut scan, mut layout, found) = self.rows.as_mut()?.start(&self.header, reduction, format)?;
+        if found != size || layout.mcus != (window.columns, window.rows) {
+            return None;
+        }
+        layout.mcus = mcus(info);
+        layout.restart_interval = info.restart_interval.into();
+        let mut mcus = self.entropy.window(&layout, window, source)?;
+        let region = Rect { x, y, width: size.0, height: need.y + need.height - y };
+        let count = region.width as usize * region.height as usize;
+        let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };
+        let pixels = reserve(pixels, format.channels() * count).ok()?;
+        scan.read(pixels, &mut mcus)?;
+        if !mcus.ends() {
+            return None;
+        }
+        if format == Format::Cmyk {
+            self.cmyk_to_rgb(count).ok()?;
+        }
+        Some(region)
     }
 
     /// Decodes only the region of the reduced image to the start of `pixels`.
@@ -119,17 +166,23 @@ impl Decoder {
     ) -> Result<Outcome, DecodeError> {
         let count = region.width as usize * region.height as usize;
         let (format, target) = if info.components == 4 {
-            (ffi::Format::Cmyk, reserve(&mut self.scratch, 4 * count)?)
+            (Format::Cmyk, reserve(&mut self.scratch, 4 * count)?)
         } else {
-            (ffi::Format::Rgb, reserve(&mut self.pixels, 3 * count)?)
+            (Format::Rgb, reserve(&mut self.pixels, 3 * count)?)
         };
         let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
-        if format == ffi::Format::Cmyk {
-            let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
-            let rgb = reserve(&mut self.pixels, 3 * count)?.chunks_exact_mut(3);
-            rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
+        if format == Format::Cmyk {
+            self.cmyk_to_rgb(count)?;
         }
         Ok(outcome)
+    }
+
+    /// Converts pixels at the start of `scratch` to the start of `pixels`.
+    fn cmyk_to_rgb(&mut self, count: usize) -> Result<(), DecodeError> {
+        let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
+        let rgb = reserve(&mut self.pixels, 3 * count)?.chunks_exact_mut(3);
+        rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
+        Ok(())
     }
 }
 
@@ -160,6 +213,29 @@ fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect
     // With less than 3 samples in a row, libjpeg chooses another interpolation.
     let end = (need.x + need.width + margin).max(x + 4 * mcu / 8).min(whole.width);
     Rect { x, y: need.y, width: end - x, height: need.height }
+}
+
+/// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.
+fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
+    let (columns, rows) = mcus(info);
+    if !info.usual_sampling() {
+        return Mcus { x: 0, y: 0, columns, rows };
+    }
+    let (width, height) = info.mcu();
+    let region = jpeg_region(info, reduction, need, reduced(info, reduction));
+    let margin = if height > 8 { SMOOTHED } else { 0 };
+    let axis = |from: u32, to: u32, mcu: u32, count: u32| {
+        let first = from * reduction / mcu;
+        (first, (to * reduction).div_ceil(mcu).min(count) - first)
+    };
+    let (mut x, mut columns) = axis(region.x, region.x + region.width, width, columns);
+    // The last MCU may show less than 3 samples in a row, as above.
+    let shown = |x: u32, columns: u32| ((x + columns) * width).min(info.width) - x * width;
+    while x > 0 && shown(x, columns).div_ceil(reduction) < 3 * width / 8 {
+        (x, columns) = (x - 1, columns + 1);
+    }
+    let (y, rows) = axis(region.y.saturating_sub(margin), region.y + region.height + margin, height, rows);
+    Mcus { x, y, columns, rows }
 }
 
 /// Converts as Pillow does: all JPEGs with four components are treated as inverted, as Adobe writes

@@ -8,6 +8,7 @@
 mod crop;
 mod crop_ready;
 mod decode;
+mod entropy;
 mod ffi;
 mod foreign;
 mod formats;
@@ -17,6 +18,7 @@ mod probe;
 mod raw;
 mod resize;
 mod row;
+mod rows;
 mod scans;
 mod segments;
 pub(crate) mod size;
@@ -81,6 +83,8 @@ pub struct DecodeOptions {
     /// At 2.5 the result differs from Pillow's by less than 1.0 of 255 on average over each image.
     /// At 1.0 it differs by up to 2.6, because it lacks some of the filter's smoothing.
     pub min_reduced: f64,
+    /// Decode JPEGs by libjpeg-turbo alone. The result is the same; tests compare both.
+    pub stock_jpeg: bool,
 }
 
 impl Default for DecodeOptions {
@@ -92,6 +96,7 @@ impl Default for DecodeOptions {
             max_pixels: MAX_PIXELS,
             filter: Filter::Bilinear,
             min_reduced: 2.5,
+            stock_jpeg: false,
         }
     }
 }

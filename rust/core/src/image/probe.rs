@@ -113,6 +113,19 @@ impl JpegInfo {
         (8 * u32::from(horizontal), 8 * u32::from(vertical))
     }
 
+    /// Reports whether libjpeg's filters for subsampled chroma are known to look no further than
+    /// their neighbours.
+    pub(super) fn usual_sampling(&self) -> bool {
+        let factors = |at: usize| (self.sampling[at].horizontal, self.sampling[at].vertical);
+        let luma = matches!(factors(0), (1 | 2 | 4, 1) | (1, 2 | 4) | (2, 2));
+        match self.components {
+            1 => factors(0) == (1, 1),
+            3 => luma && factors(1) == (1, 1) && factors(2) == (1, 1),
+            4 => luma && factors(1) == (1, 1) && factors(2) == (1, 1) && factors(3) == factors(0),
+            _ => false,
+        }
+    }
+
     /// Returns the largest sampling factors, across and down.
     fn largest(&self) -> (u8, u8) {
         let used = &self.sampling[..usize::from(self.components).min(4)];

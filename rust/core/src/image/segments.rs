@@ -1,20 +1,15 @@
-//! `Rows`: builds a small JPEG of a part of a crop-ready one. The coded data between two restart
-//! markers are self-contained. The pieces that the part touches are appended to the original's
-//! tables, row by row.
+//! `Rows`: the rows of MCUs in a crop-ready JPEG. `header`: the header for a part of a JPEG.
 
 use std::ops::Range;
 
-use super::Rect;
 use super::crop_ready::KIND;
+use super::entropy::RESTART;
 use super::probe::JpegInfo;
 
 /// Length of the side bytes before the table of rows.
 const HEAD: usize = 8;
 
 const END: [u8; 2] = [0xFF, 0xD9];
-
-/// The first of the eight restart markers.
-const RESTART: u8 = 0xD0;
 
 /// Returns the MCUs per row, and the rows of MCUs.
 pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
@@ -26,19 +21,16 @@ pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     data: &'a [u8],
-    info: &'a JpegInfo,
     starts: &'a [u8],
     /// Pieces of coded data per row, each with the same number of MCUs.
     pieces: u32,
-    /// Width of a piece, and height of a row, in pixels.
-    piece: (u32, u32),
     /// Position of the first row.
     scan_data: usize,
 }
 
 impl<'a> Rows<'a> {
     /// Returns `None` if the side bytes do not belong to this JPEG.
-    pub(super) fn find(data: &'a [u8], side: &'a [u8], info: &'a JpegInfo) -> Option<Self> {
+    pub(super) fn find(data: &'a [u8], side: &'a [u8], info: &JpegInfo) -> Option<Self> {
         let (head, starts) = side.split_at_checked(HEAD)?;
         let (columns, rows) = mcus(info);
         let interval = u32::from(info.restart_interval);
@@ -46,102 +38,19 @@ impl<'a> Rows<'a> {
             && head[2..4] == info.restart_interval.to_le_bytes()
             && head[4..] == rows.to_le_bytes()
             && starts.len() == 4 * rows as usize;
-        // A piece of one MCU may show so few pixels that libjpeg would choose another
-        // interpolation.
-        let cut = columns.is_multiple_of(interval.max(1)) && (interval > 1 || interval == columns);
+        let cut = interval > 0 && columns.is_multiple_of(interval);
         let sequential = !info.progressive && !info.arithmetic && !info.lossless && info.precision == 8;
         if !fits || !cut || !sequential || !data.ends_with(&END) {
             return None;
         }
         let scan_data = scan_data(data, info)?;
-        let (width, height) = info.mcu();
-        let (pieces, piece) = (columns / interval, (interval * width, height));
-        Some(Self { data, info, starts, pieces, piece, scan_data })
+        Some(Self { data, starts, pieces: columns / interval, scan_data })
     }
 
-    /// Writes a JPEG to `out` that contains at least the columns of `region`, and its rows with
-    /// `margin` more above and below. Returns its position in the image, and its header. All
-    /// numbers are pixels of the image reduced by `reduction`, including the position.
-    ///
-    /// Returns `None` if that would be the whole image, or if the data do not match the table.
-    pub(super) fn cut(
-        &self,
-        region: Rect,
-        margin: u32,
-        reduction: u32,
-        out: &mut Vec<u8>,
-    ) -> Option<((u32, u32), JpegInfo)> {
-        let info = self.info;
-        let end = |at: u32, side: u32| at.saturating_mul(reduction).min(side);
-        let columns =
-            region.x * reduction / self.piece.0..end(region.x + region.width, info.width).div_ceil(self.piece.0);
-        let rows = region.y.saturating_sub(margin) * reduction / self.piece.1
-            ..end(region.y + region.height + margin, info.height).div_ceil(self.piece.1);
-        let all_rows = u32::try_from(self.starts.len() / 4).ok()?;
-        if columns == (0..self.pieces) && rows == (0..all_rows) {
-            return None;
-        }
-        let (x, y) = (columns.start * self.piece.0, rows.start * self.piece.1);
-        let width = (columns.end * self.piece.0).min(info.width) - x;
-        let height = (rows.end * self.piece.1).min(info.height) - y;
-        out.clear();
-        self.header(width, height, out)?;
-        let mut number = 0;
-        for row in rows {
-            self.row(row, &columns, &mut number, out)?;
-        }
-        // The last piece is followed by the end marker, not by a restart.
-        out.truncate(out.len() - 2);
-        out.extend(END);
-        Some(((x / reduction, y / reduction), JpegInfo { width, height, ..*info }))
-    }
-
-    /// Writes the original's header with another size, without the segments that do not affect the
-    /// pixels.
-    fn header(&self, width: u32, height: u32, out: &mut Vec<u8>) -> Option<()> {
-        let (width, height) = (u16::try_from(width).ok()?, u16::try_from(height).ok()?);
-        out.extend([0xFF, 0xD8]);
-        for segment in segments(self.data, self.info.scan_start) {
-            let (marker, range) = segment?;
-            if matches!(marker, 0xE1..=0xED | 0xEF | 0xFE) {
-                continue;
-            }
-            let at = out.len();
-            out.extend_from_slice(&self.data[range.clone()]);
-            if range.start == self.info.frame_start {
-                out[at + 5..at + 7].copy_from_slice(&height.to_be_bytes());
-                out[at + 7..at + 9].copy_from_slice(&width.to_be_bytes());
-            }
-        }
-        out.extend_from_slice(&self.data[self.info.scan_start..self.scan_data]);
-        Some(())
-    }
-
-    /// Writes one row's pieces, with a restart marker after each.
-    fn row(&self, row: u32, columns: &Range<u32>, number: &mut u8, out: &mut Vec<u8>) -> Option<()> {
-        let (start, end) = (self.start(row)?, self.end(row)?);
-        let coded = self.data.get(start..end)?;
-        let first = row.wrapping_mul(self.pieces);
-        let (mut piece, mut from) = (0, 0);
-        let mut put = |piece: u32, range: Range<usize>| {
-            if columns.contains(&piece) {
-                out.extend_from_slice(&coded[range]);
-                out.extend([0xFF, RESTART + *number % 8]);
-                *number = number.wrapping_add(1);
-            }
-        };
-        for at in memchr::memchr_iter(0xFF, coded) {
-            match coded.get(at + 1) {
-                Some(0) => {}
-                Some(&marker) if marker == restart(first + piece) && piece + 1 < self.pieces => {
-                    put(piece, from..at);
-                    (piece, from) = (piece + 1, at + 2);
-                }
-                _ => return None,
-            }
-        }
-        put(piece, from..coded.len());
-        (piece + 1 == self.pieces).then_some(())
+    /// Returns the coded data of a row of MCUs, and the number of the first restart marker in them.
+    pub(super) fn row(&self, row: u32) -> Option<(&'a [u8], u8)> {
+        let coded = self.data.get(self.start(row)?..self.end(row)?)?;
+        Some((coded, (row.wrapping_mul(self.pieces) % 8) as u8))
     }
 
     /// Returns the start of a row's coded data, if the expected bytes precede it.
@@ -167,6 +76,28 @@ impl<'a> Rows<'a> {
 /// Returns the restart marker after a piece, counted over the image.
 fn restart(piece: u32) -> u8 {
     RESTART + (piece % 8) as u8
+}
+
+/// Writes a JPEG's header with another size, up to the end of the scan's, without the segments that
+/// do not affect the pixels. Returns `None` if there are bytes between segments.
+pub(super) fn header(data: &[u8], info: &JpegInfo, width: u32, height: u32, out: &mut Vec<u8>) -> Option<()> {
+    let (width, height) = (u16::try_from(width).ok()?, u16::try_from(height).ok()?);
+    out.clear();
+    out.extend([0xFF, 0xD8]);
+    for segment in segments(data, info.scan_start) {
+        let (marker, range) = segment?;
+        if matches!(marker, 0xE1..=0xED | 0xEF | 0xFE) {
+            continue;
+        }
+        let at = out.len();
+        out.extend_from_slice(&data[range.clone()]);
+        if range.start == info.frame_start {
+            out[at + 5..at + 7].copy_from_slice(&height.to_be_bytes());
+            out[at + 7..at + 9].copy_from_slice(&width.to_be_bytes());
+        }
+    }
+    out.extend_from_slice(&data[info.scan_start..scan_data(data, info)?]);
+    Some(())
 }
 
 /// Returns the start of the first scan's coded data, if it lies within the data.

@@ -10,6 +10,7 @@ mod add_field;
 mod compression;
 mod copy;
 mod crop_ready;
+mod decoders;
 mod golden;
 mod image;
 mod ingest;

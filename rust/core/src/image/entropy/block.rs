@@ -1,0 +1,121 @@
+//! Decoding of one block of 8 x 8 coefficients (ITU-T T.81, F.2.2).
+
+use super::bits::Bits;
+use super::tables::{AcTable, DcTable, END, LAST, SkipTable, value};
+
+/// The places of the coefficients in a block, in coded order. The ends of blocks lead to places
+/// behind the last one.
+const PLACES: [u8; 256] = {
+    let zigzag: [u8; 64] = [
+        0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14,
+        21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60,
+        61, 54, 47, 55, 62, 63,
+    ];
+    let mut places = [63; 256];
+    let mut k = 0;
+    while k < 64 {
+        places[k] = zigzag[k];
+        k += 1;
+    }
+    places
+};
+static PLACE: [u8; 256] = PLACES;
+
+#[inline(always)]
+fn put(block: &mut [i16; 64], k: u32, value: i16) {
+    block[usize::from(PLACE[k as u8 as usize] & 63)] = value;
+}
+
+/// Decodes the difference of the first coefficient from the previous block's.
+#[inline(always)]
+pub(super) fn difference(bits: &mut Bits<'_>, table: &DcTable) -> Option<i32> {
+    bits.fill()?;
+    let (length, size, below_zero) = table.get(bits.peek())?;
+    bits.drop(length);
+    let difference = value(bits.peek(), size, below_zero);
+    bits.drop(size);
+    Some(difference.into())
+}
+
+/// Decodes all coefficients but the first into a block of zeros. Returns `None` if a code is
+/// unknown, if the block is too long, or at the end of the bytes.
+#[inline(always)]
+pub(super) fn coefficients(bits: &mut Bits<'_>, table: &AcTable, block: &mut [i16; 64]) -> Option<()> {
+    // The last coefficient that is decoded.
+    let mut k = 0;
+    loop {
+        // Two entries have less bits than are there: 2 * (10 + 15), or once 16 + 15 for a long code.
+        bits.fill()?;
+        for _ in 0..2 {
+            let symbols = table.get(bits.peek());
+            if symbols.is_long() {
+                let (length, advance, size) = table.find(bits.peek())?;
+                bits.drop(length);
+                if advance == END {
+                    return Some(());
+                }
+                k += advance;
+                if k > LAST {
+                    return None;
+                }
+                let below_zero = (1 - (1 << size)) as u16;
+                put(block, k, value(bits.peek(), size, below_zero));
+                bits.drop(size);
+                if k == LAST {
+                    return Some(());
+                }
+                break;
+            }
+            let (advance, advance2) = symbols.advances();
+            let first = k + advance;
+            let last = first + advance2;
+            let (before, size) = (symbols.before_last(), symbols.last_size());
+            let value = value(bits.peek() << before, size, symbols.last_below_zero());
+            // Of a single symbol both places are the same, and the second value is right.
+            put(block, first, symbols.first_value());
+            put(block, last, value);
+            if last >= LAST {
+                if first == LAST && last != LAST {
+                    // The block ends with the first symbol: the second one belongs to the next.
+                    block[63] = symbols.first_value();
+                    bits.drop(symbols.first_bits());
+                    return Some(());
+                }
+                bits.drop(before + size);
+                let ended = last >= END && !(LAST..END).contains(&first);
+                return (last == LAST || ended).then_some(());
+            }
+            bits.drop(before + size);
+            k = last;
+        }
+    }
+}
+
+/// Moves over all coefficients but the first. Returns `None` as [`coefficients`] does.
+#[inline(always)]
+pub(super) fn skip(bits: &mut Bits<'_>, skip: &SkipTable, table: &AcTable) -> Option<()> {
+    let mut k = 0;
+    loop {
+        bits.fill()?;
+        for _ in 0..2 {
+            let (length, advance, ends) = skip.get(bits.peek());
+            let moved = k + advance;
+            if ends || moved >= LAST || length == 0 {
+                if length == 0 || moved > LAST || ends && moved == LAST {
+                    // A code is long, or the block ends somewhere among these symbols.
+                    let (length, advance, size) = table.find(bits.peek())?;
+                    bits.drop(length + size);
+                    k += advance;
+                    if k >= LAST {
+                        return (k == LAST || advance == END).then_some(());
+                    }
+                    break;
+                }
+                bits.drop(length);
+                return Some(());
+            }
+            bits.drop(length);
+            k = moved;
+        }
+    }
+}

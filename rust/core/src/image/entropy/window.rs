@@ -1,0 +1,258 @@
+//! `Window`: the MCUs of a rectangle, row by row.
+
+use super::bits::{Ahead, Bits};
+use super::block::{coefficients, difference, skip};
+use super::coded::Coded;
+use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
+use crate::image::segments::Rows;
+
+const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
+
+/// The most blocks of an MCU (ITU-T T.81, B.2.3).
+const MOST_BLOCKS: usize = 10;
+const MOST_COMPONENTS: usize = 4;
+
+/// How the MCUs of a scan are coded.
+#[derive(Debug)]
+pub(in crate::image) struct Layout {
+    /// The blocks of an MCU: the component of each, and its tables.
+    pub(in crate::image) blocks: Vec<(usize, Huffman, Huffman)>,
+    /// MCUs in a row of the image, and rows of MCUs.
+    pub(in crate::image) mcus: (u32, u32),
+    /// MCUs between restart markers; 0 without markers.
+    pub(in crate::image) restart_interval: u32,
+}
+
+/// MCUs of an image: the columns and rows of a rectangle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::image) struct Mcus {
+    pub(in crate::image) x: u32,
+    pub(in crate::image) y: u32,
+    pub(in crate::image) columns: u32,
+    pub(in crate::image) rows: u32,
+}
+
+/// Where the coded data of a row begin.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::image) enum Source<'a> {
+    /// One after the other, from the start of the scan on.
+    Scan(&'a [u8]),
+    /// As the side bytes of a crop-ready JPEG tell.
+    Rows(Rows<'a>),
+}
+
+/// A block of an MCU: its component, and the places of its tables.
+#[derive(Debug, Clone, Copy, Default)]
+struct Block {
+    component: usize,
+    dc: usize,
+    ac: usize,
+    skip: usize,
+}
+
+/// The memory of a decoder that is used again for the next image.
+#[derive(Debug)]
+pub(in crate::image) struct Entropy {
+    coded: Coded,
+    dc: Recent<DcTable>,
+    ac: Recent<AcTable>,
+    skip: Recent<SkipTable>,
+}
+
+impl Entropy {
+    pub(in crate::image) fn new() -> Self {
+        Self { coded: Coded::default(), dc: Recent::new(), ac: Recent::new(), skip: Recent::new() }
+    }
+
+    /// Begins to decode the MCUs of a rectangle. Returns `None` if the layout is unusual.
+    pub(in crate::image) fn window<'a>(
+        &'a mut self,
+        layout: &Layout,
+        area: Mcus,
+        source: Source<'a>,
+    ) -> Option<Window<'a>> {
+        let skips = (area.columns, area.rows) != layout.mcus;
+        let mut blocks = [Block::default(); MOST_BLOCKS];
+        for (block, (component, dc, ac)) in blocks.iter_mut().zip(&layout.blocks) {
+            if *component >= MOST_COMPONENTS {
+                return None;
+            }
+            *block = Block {
+                component: *component,
+                dc: self.dc.place(dc),
+                ac: self.ac.place(ac),
+                skip: if skips { self.skip.place(ac) } else { 0 },
+            };
+        }
+        let within = area.x + area.columns <= layout.mcus.0 && area.y + area.rows <= layout.mcus.1;
+        if layout.blocks.len() > MOST_BLOCKS || !within {
+            return None;
+        }
+        Some(Window {
+            entropy: self,
+            source,
+            blocks,
+            count: layout.blocks.len(),
+            mcus: layout.mcus,
+            area,
+            interval: layout.restart_interval,
+            row: 0,
+            column: area.columns,
+            ahead: Ahead::default(),
+            predictions: [0; MOST_COMPONENTS],
+            left: 0,
+            restarts: 0,
+            jumped: false,
+        })
+    }
+}
+
+/// Decodes the MCUs of a rectangle, row by row.
+pub(in crate::image) struct Window<'a> {
+    entropy: &'a mut Entropy,
+    source: Source<'a>,
+    blocks: [Block; MOST_BLOCKS],
+    count: usize,
+    mcus: (u32, u32),
+    area: Mcus,
+    interval: u32,
+    /// The next row of the rectangle to begin.
+    row: u32,
+    /// The next column of the rectangle.
+    column: u32,
+    ahead: Ahead,
+    /// The last first coefficient of each component.
+    predictions: [i32; MOST_COMPONENTS],
+    /// MCUs before the next restart marker.
+    left: u32,
+    /// Restart markers that were passed.
+    restarts: usize,
+    /// Whether MCUs before the next restart marker were left out.
+    jumped: bool,
+}
+
+impl Window<'_> {
+    /// Decodes the next MCU into blocks of zeros. Returns `None` if the coded data are irregular.
+    pub(in crate::image) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
+        if self.column == self.area.columns {
+            self.begin_row()?;
+        }
+        self.column += 1;
+        self.count_down()?;
+        let Entropy { coded, dc, ac, .. } = &*self.entropy;
+        let mut bits = Bits::resume(coded.bytes(), self.ahead);
+        for (block, kind) in blocks.iter_mut().zip(&self.blocks[..self.count]) {
+            let prediction = &mut self.predictions[kind.component & (MOST_COMPONENTS - 1)];
+            *prediction = prediction.wrapping_add(difference(&mut bits, dc.at(kind.dc))?);
+            block[0] = *prediction as i16;
+            coefficients(&mut bits, ac.at(kind.ac), block)?;
+        }
+        self.ahead = bits.ahead();
+        self.within()
+    }
+
+    /// Returns `None` behind the next restart marker: libjpeg reads zeros there.
+    fn within(&self) -> Option<()> {
+        (self.ahead.position() <= 8 * self.entropy.coded.end(self.restarts)).then_some(())
+    }
+
+    /// Whether nothing is left over, in case that the last MCU of the image was decoded.
+    pub(in crate::image) fn ends(&self) -> bool {
+        let Mcus { x, y, columns, rows } = self.area;
+        let coded = &self.entropy.coded;
+        let last = (x + columns, y + rows) == self.mcus && (self.column, self.row) == (columns, rows);
+        !last
+            || self.restarts == coded.restarts() && self.ahead.position().div_ceil(8) == coded.end(self.restarts)
+    }
+
+    fn begin_row(&mut self) -> Option<()> {
+        let Mcus { x, y, columns, .. } = self.area;
+        let skipped = match self.source {
+            Source::Scan(raw) if self.row == 0 => {
+                self.read(raw, 0)?;
+                // Where data are missing, libjpeg-turbo decides.
+                if !raw[self.entropy.coded.stop()..].starts_with(&END_OF_IMAGE) {
+                    return None;
+                }
+                u64::from(y) * u64::from(self.mcus.0) + u64::from(x)
+            }
+            Source::Scan(_) => u64::from(self.mcus.0 - columns),
+            Source::Rows(rows) => {
+                let (raw, restart) = rows.row(y + self.row)?;
+                self.read(raw, restart)?;
+                x.into()
+            }
+        };
+        self.row += 1;
+        self.column = 0;
+        self.skip(skipped)
+    }
+
+    /// Begins after a restart marker, or at the start of a scan.
+    fn read(&mut self, raw: &[u8], restart: u8) -> Option<()> {
+        let coded = &mut self.entropy.coded;
+        coded.read(raw, (self.interval > 0).then_some(restart)).ok()?;
+        self.ahead = Bits::start(coded.bytes(), 0)?.ahead();
+        self.predictions = [0; MOST_COMPONENTS];
+        (self.left, self.restarts, self.jumped) = (self.interval, 0, false);
+        Some(())
+    }
+
+    /// Prepares for an MCU: passes a restart marker if there must be one.
+    fn count_down(&mut self) -> Option<()> {
+        if self.interval > 0 {
+            if self.left == 0 {
+                self.restart()?;
+            }
+            self.left -= 1;
+        }
+        Some(())
+    }
+
+    fn restart(&mut self) -> Option<()> {
+        let coded = &self.entropy.coded;
+        let end = coded.end(self.restarts);
+        let regular = self.jumped || self.ahead.position().div_ceil(8) == end;
+        if !regular || self.restarts == coded.restarts() {
+            return None;
+        }
+        self.ahead = Bits::start(coded.bytes(), 8 * end)?.ahead();
+        self.predictions = [0; MOST_COMPONENTS];
+        (self.left, self.jumped) = (self.interval, false);
+        self.restarts += 1;
+        Some(())
+    }
+
+    /// Moves over MCUs. To the next restart marker it jumps.
+    fn skip(&mut self, mut mcus: u64) -> Option<()> {
+        while mcus > 0 {
+            if self.interval > 0 && self.left == 0 {
+                self.restart()?;
+            }
+            let part = if self.interval > 0 { mcus.min(self.left.into()) } else { mcus };
+            mcus -= part;
+            if self.interval > 0 {
+                self.left -= part as u32;
+                self.jumped = self.left == 0;
+            }
+            if !self.jumped {
+                self.decode_over(part)?;
+            }
+        }
+        Some(())
+    }
+
+    fn decode_over(&mut self, mcus: u64) -> Option<()> {
+        let Entropy { coded, dc, ac, skip: table } = &*self.entropy;
+        let mut bits = Bits::resume(coded.bytes(), self.ahead);
+        for _ in 0..mcus {
+            for kind in &self.blocks[..self.count] {
+                let prediction = &mut self.predictions[kind.component & (MOST_COMPONENTS - 1)];
+                *prediction = prediction.wrapping_add(difference(&mut bits, dc.at(kind.dc))?);
+                skip(&mut bits, table.at(kind.skip), ac.at(kind.ac))?;
+            }
+        }
+        self.ahead = bits.ahead();
+        self.within()
+    }
+}

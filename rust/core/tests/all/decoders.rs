@@ -1,0 +1,159 @@
+//! Our own Huffman decoder against libjpeg-turbo's: the same pixels, or the same error.
+//!
+//! `FASTRECORD_CASES=10` makes ten times as many images.
+
+use fastrecord_core::image::{
+    Crop, DecodeError, DecodeOptions, Decoder, JpegOptions, Markers, Random, Rect, Subsampling, Truncated, encode_jpeg,
+    rewrite,
+};
+
+use crate::pictures::{SUBSAMPLINGS, picture};
+
+fn cases(usual: u32) -> u32 {
+    usual * std::env::var("FASTRECORD_CASES").map_or(1, |text| text.parse::<u32>().unwrap())
+}
+
+type Pixels = Result<(u32, u32, Vec<u8>), DecodeError>;
+
+/// One decoder of each kind, which keep what they keep from image to image.
+struct Both(Decoder, Decoder);
+
+impl Both {
+    fn new(options: DecodeOptions) -> Self {
+        Self(Decoder::new(options), Decoder::new(DecodeOptions { stock_jpeg: true, ..options }))
+    }
+
+    fn whole(&mut self, data: &[u8]) -> [Pixels; 2] {
+        let one = |decoder: &mut Decoder| decoder.decode(data).map(|i| (i.width, i.height, i.pixels.to_vec()));
+        [one(&mut self.0), one(&mut self.1)]
+    }
+
+    /// The crop's pixels: by our decoder with the side bytes, and by libjpeg-turbo.
+    fn part(&mut self, data: &[u8], side: &[u8], part: Rect, size: (u32, u32)) -> [Pixels; 2] {
+        let one = |decoder: &mut Decoder, side: &[u8]| {
+            let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
+            let crop = Crop::exact(part, size);
+            decoder.crop_resize_side(data, side, size, &mut out, |_, _| (crop, false)).map(|_| (size.0, size.1, out))
+        };
+        [one(&mut self.0, side), one(&mut self.1, &[])]
+    }
+}
+
+fn any_part(random: &mut Random, width: u32, height: u32) -> Rect {
+    let (x, y) = (random.below(width), random.below(height));
+    Rect { x, y, width: 1 + random.below(width - x), height: 1 + random.below(height - y) }
+}
+
+/// A JPEG of any size, kind and quality. Some have tables of their own.
+fn any_jpeg(random: &mut Random, most: u32) -> (Vec<u8>, Vec<u8>, u32, u32) {
+    let (width, height) = (1 + random.below(most), 1 + random.below(most));
+    let cmyk = random.below(8) == 0;
+    let mut pixels = picture(width, height, if cmyk { 4 } else { 3 });
+    let noise = random.below(3);
+    for value in &mut pixels {
+        if random.below(4) < noise {
+            *value = random.bits() as u8;
+        }
+    }
+    let options = JpegOptions {
+        quality: 1 + random.below(100) as u8,
+        subsampling: SUBSAMPLINGS[random.below(SUBSAMPLINGS.len() as u32) as usize],
+        progressive: random.below(8) == 0,
+        restart_every: if random.coin() { random.below(9) as u16 } else { 0 },
+    };
+    let subsampling = if cmyk && options.subsampling == Subsampling::Grey { Subsampling::S444 } else { options.subsampling };
+    let data = encode_jpeg(&pixels, width, height, &JpegOptions { subsampling, ..options }).unwrap();
+    match rewrite(&data, Markers::ALL).unwrap() {
+        Some(ready) if random.coin() => (ready.bytes, ready.side, width, height),
+        _ => (data, Vec::new(), width, height),
+    }
+}
+
+#[test]
+fn any_jpeg_has_the_same_pixels() {
+    let mut both = Both::new(DecodeOptions::default());
+    let mut reduced = Both::new(DecodeOptions { min_reduced: 1.0, ..DecodeOptions::default() });
+    let mut random = Random::new(1, 1, 1);
+    for case in 0..cases(600) {
+        let most = if case % 4 == 0 { 300 } else { 70 };
+        let (data, side, width, height) = any_jpeg(&mut random, most);
+        let [own, stock] = both.whole(&data);
+        assert!(own == stock && own.is_ok(), "case {case}");
+        for _ in 0..4 {
+            let part = any_part(&mut random, width, height);
+            let [own, stock] = both.part(&data, &side, part, (part.width, part.height));
+            assert!(own == stock && own.is_ok(), "case {case}: {part:?}");
+            let size = (1 + random.below(40), 1 + random.below(40));
+            let [own, stock] = reduced.part(&data, &side, part, size);
+            assert!(own == stock && own.is_ok(), "case {case}: {part:?}, reduced");
+        }
+    }
+}
+
+/// Damages the bytes in one of many ways, mostly behind the headers.
+fn damage(data: &mut Vec<u8>, random: &mut Random) {
+    let len = data.len() as u32;
+    let scan = data.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap_or(0) as u32;
+    let place = |random: &mut Random| match random.below(8) {
+        0 => random.below(len) as usize,
+        _ => (scan + random.below(len - scan)) as usize,
+    };
+    let special = [0xFF, 0x00, 0xD0, 0xD7, 0xD9, 0xD8, 0xDA, 0xC4, 0x01, 0x7F];
+    for _ in 0..=random.below(3) {
+        let at = place(random).min(data.len() - 1);
+        let byte = if random.coin() { special[random.below(10) as usize] } else { random.bits() as u8 };
+        match random.below(9) {
+            0 | 1 => data[at] = byte,
+            2 => data[at] ^= 1 << random.below(8),
+            3 => data.insert(at, byte),
+            4 => drop(data.remove(at)),
+            5 => data.truncate(at.max(1)),
+            6 => {
+                let end = (at + random.below(40) as usize).min(data.len());
+                data[at..end].fill(byte);
+            }
+            7 => {
+                // Half of the rest is bytes of ones and zeros.
+                for value in &mut data[at..] {
+                    if random.coin() {
+                        *value = if random.coin() { 0xFF } else { 0 };
+                    }
+                }
+            }
+            _ => {
+                let marker = [0xFF, 0xD0 + random.below(10) as u8];
+                data.splice(at..at, marker);
+            }
+        }
+        if data.len() < 4 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn damaged_jpegs_have_the_same_pixels_or_the_same_error() {
+    let mut both = [Truncated::Reject, Truncated::Accept]
+        .map(|truncated| Both::new(DecodeOptions { truncated, max_pixels: 1 << 20, ..DecodeOptions::default() }));
+    let mut random = Random::new(2, 2, 2);
+    let mut decoded = 0;
+    for case in 0..cases(400) {
+        let (data, side, width, height) = any_jpeg(&mut random, 150);
+        for _ in 0..10 {
+            let mut bad = data.clone();
+            damage(&mut bad, &mut random);
+            let part = any_part(&mut random, width, height);
+            for both in &mut both {
+                let [own, stock] = both.whole(&bad);
+                assert!(own == stock, "case {case}: {:?}, {:?}", own.map(drop), stock.map(drop));
+                decoded += u32::from(own.is_ok());
+                let [own, stock] = both.part(&bad, &[], part, (part.width, part.height));
+                assert!(own == stock, "case {case}: {part:?}: {:?}, {:?}", own.map(drop), stock.map(drop));
+                // With side bytes, damage to other parts goes unnoticed.
+                let [own, stock] = both.part(&bad, &side, part, (part.width, part.height));
+                assert!(own.is_ok() || own == stock, "case {case}: {part:?}: {:?}", own.map(drop));
+            }
+        }
+    }
+    assert!(decoded > cases(400), "most damaged JPEGs still have pixels");
+}
