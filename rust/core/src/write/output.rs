@@ -12,10 +12,12 @@ use crate::format::crc::crc32c;
 use crate::format::layout::{CheckedRange, PAGE, align};
 use crate::memory;
 
-/// Bytes gathered before one write.
-const BUFFER: usize = 1 << 20;
-/// Bytes of at least this size are written directly: gathering them would copy them once more.
-const DIRECT: usize = 64 << 10;
+/// Bytes gathered before one write. Writes end at multiples of it, so no two share a page. Much
+/// smaller ones take the kernel longer. Much larger ones make it look for large pieces of memory,
+/// which takes some virtual machines several times as long as the write.
+const BUFFER: usize = 32 << 10;
+/// Gathering at least this many bytes takes as long as a small write.
+const LONG: usize = 64 << 10;
 /// Bytes written before the kernel is asked to write them to the disk.
 const WRITEBACK: u64 = 16 << 20;
 /// Bytes of strings gathered before they are written together.
@@ -68,7 +70,12 @@ impl Output {
 
     /// Whether `put` of so many bytes writes to the file.
     pub(super) fn may_write(&self, bytes: usize) -> bool {
-        bytes >= DIRECT || self.buffer.len() + bytes > BUFFER || self.strings.len() + bytes >= STRINGS
+        bytes >= LONG || bytes >= self.room() || self.strings.len() + bytes >= STRINGS
+    }
+
+    /// Bytes until the next write.
+    fn room(&self) -> usize {
+        BUFFER - (self.position() % BUFFER as u64) as usize
     }
 
     /// Appends zeros up to a multiple of `to`.
@@ -90,17 +97,18 @@ impl Output {
     }
 
     /// Appends bytes.
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() >= DIRECT {
-            self.flush()?;
-            self.write_at(bytes, self.buffer_at)?;
-            self.buffer_at += bytes.len() as u64;
-        } else {
-            if self.buffer.len() + bytes.len() > BUFFER {
+    pub(crate) fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while let Some((now, rest)) = bytes.split_at_checked(self.room()) {
+            if self.buffer.is_empty() {
+                self.write_at(now, self.buffer_at)?;
+                self.wrote(now.len())?;
+            } else {
+                self.buffer.extend_from_slice(now);
                 self.flush()?;
             }
-            self.buffer.extend_from_slice(bytes);
+            bytes = rest;
         }
+        self.buffer.extend_from_slice(bytes);
         Ok(())
     }
 
@@ -139,14 +147,17 @@ impl Output {
 
     /// Writes the buffer to the file.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        if !self.buffer.is_empty() {
-            let buffer = mem::take(&mut self.buffer);
-            let written = self.write_at(&buffer, self.buffer_at);
-            self.buffer_at += buffer.len() as u64;
-            self.buffer = buffer;
+        let bytes = self.buffer.len();
+        if bytes > 0 {
+            self.write_at(&self.buffer, self.buffer_at)?;
             self.buffer.clear();
-            written?;
         }
+        self.wrote(bytes)
+    }
+
+    /// Moves on after a write, and asks the kernel to write what has gathered there to the disk.
+    fn wrote(&mut self, bytes: usize) -> Result<()> {
+        self.buffer_at += bytes as u64;
         let unasked = self.buffer_at - self.writeback_at;
         if unasked >= WRITEBACK {
             self.storage()?.start_writeback(self.writeback_at, unasked);

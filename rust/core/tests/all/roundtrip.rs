@@ -4,6 +4,7 @@ use crate::common;
 use std::fs;
 use std::path::Path;
 
+use crate::common::tape::{Op, Tape};
 use crate::common::{
     Cell, Nth, Rng, Row, all_types, append, append_all, assert_holds, folder, never, open, options, png, random_row,
     read_by_batch,
@@ -243,6 +244,29 @@ fn a_small_append_to_a_large_column_does_not_copy_it() {
     assert!(grown <= 2 * 4096, "{grown} bytes for one record of 8 bytes");
     let (_, bytes) = common::column_bytes(&open(&path), "label").unwrap();
     assert_eq!(bytes, (0..=100_000_i64).flat_map(i64::to_le_bytes).collect::<Vec<u8>>());
+}
+
+#[test]
+fn large_and_small_payloads_are_written_together_in_whole_pages() {
+    let tape = Tape::default();
+    let (path, storage) = (Path::new("tape.frec"), Box::new(tape.clone()));
+    let mut writer = Writer::create_in(path, storage, two_fields(), &WriterOptions::default()).unwrap();
+    let mut rng = Rng(7);
+    for size in [1, 200_000, 110_003, 0, 40_000, 32_768, 3 << 20, 5, 65_537] {
+        let payload = rng.bytes(size);
+        writer.append(&[Value::Bytes(&payload), Value::Int(0)]).unwrap();
+    }
+    let ops = tape.ops().into_iter().filter_map(|op| match op {
+        Op::Write(at, bytes) => Some(at..at + bytes.len()),
+        _ => None,
+    });
+    // The first one is the superblock.
+    let blocks: Vec<_> = ops.skip(1).collect();
+    assert!(blocks.windows(2).all(|pair| pair[0].end == pair[1].start));
+    assert!(blocks.iter().all(|range| range.end.is_multiple_of(4096)), "{blocks:?}");
+    let bytes = blocks.last().unwrap().end - blocks[0].start;
+    assert!(bytes > 3 << 20 && blocks.len() <= bytes / (32 << 10) + 1, "{} writes for {bytes} bytes", blocks.len());
+    writer.close().unwrap();
 }
 
 #[test]
