@@ -14,7 +14,7 @@ pub(crate) struct OrderedQueue<T> {
     count: usize,
     ahead: usize,
     ahead_bytes: usize,
-    /// The taker wakes the makers once per this many values.
+    /// A maker claims up to this many values together.
     at_once: usize,
     state: Mutex<State<T>>,
     /// The next value was put.
@@ -30,6 +30,8 @@ struct State<T> {
     bytes: usize,
     next_claimed: usize,
     next_taken: usize,
+    /// Makers may be waiting for room.
+    full: bool,
     closed: bool,
 }
 
@@ -37,7 +39,8 @@ impl<T> OrderedQueue<T> {
     /// Creates a queue of `count` values. At most `ahead` values, and about `ahead_bytes` bytes,
     /// wait to be taken. A maker claims up to `at_once` values together.
     pub(crate) fn new(count: usize, ahead: usize, ahead_bytes: usize, at_once: usize) -> Self {
-        let state = State { waiting: VecDeque::new(), bytes: 0, next_claimed: 0, next_taken: 0, closed: false };
+        let state =
+            State { waiting: VecDeque::new(), bytes: 0, next_claimed: 0, next_taken: 0, full: false, closed: false };
         let (ready, room) = (Condvar::new(), Condvar::new());
         Self { count, ahead, ahead_bytes, at_once, state: Mutex::new(state), ready, room }
     }
@@ -57,6 +60,7 @@ impl<T> OrderedQueue<T> {
                 state.next_claimed = self.count.min(first + self.at_once);
                 return Some(first..state.next_claimed);
             }
+            state.full = true;
             state = wait(&self.room, state);
         }
     }
@@ -66,6 +70,7 @@ impl<T> OrderedQueue<T> {
     pub(crate) fn wait_for_room(&self, number: usize) {
         let mut state = lock(&self.state);
         while !state.closed && number != state.next_taken && state.bytes >= self.ahead_bytes {
+            state.full = true;
             state = wait(&self.room, state);
         }
     }
@@ -95,8 +100,11 @@ impl<T> OrderedQueue<T> {
                 state.waiting.pop_front();
                 state.bytes -= bytes;
                 state.next_taken += 1;
-                // Several at once: waking makers for each value costs as much as a small file.
-                if state.next_taken.is_multiple_of(self.at_once) {
+                // Waking makers for each value costs as much as a small file. So wake them when half
+                // of what may wait has been taken.
+                let ahead = state.next_claimed - state.next_taken;
+                if state.full && ahead <= self.ahead / 2 && state.bytes <= self.ahead_bytes / 2 {
+                    state.full = false;
                     self.room.notify_all();
                 }
                 return Ok(value);
