@@ -1,13 +1,13 @@
 //! `FileInput`: files to append. Several threads read ahead, check and recode files, while the calling
 //! thread appends them in order.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ use crate::format::field_type::FieldType;
 use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
+use crate::memory;
 use crate::pack::recode::{Recode, Recoded};
 use crate::pack::tally::Tally;
 use crate::parallel::ordered::OrderedQueue;
@@ -30,8 +31,10 @@ const AHEAD: usize = 256;
 const AHEAD_BYTES: usize = 32 << 20;
 /// Files that a reader claims together, so that small files cost fewer lock operations.
 const AT_ONCE: usize = 8;
-/// Larger buffers are not kept for reuse.
-const SPARE_BYTES: usize = 1 << 20;
+/// Buffers are multiples of this, so that one fits most of the files of a folder.
+const STEP: usize = 64 << 10;
+/// A buffer this many times as large as a file is left for a smaller one.
+const WASTE: usize = 16;
 /// Reading waits for disks and file systems more than for CPUs, so there are more readers than
 /// CPUs.
 const MIN_READERS: usize = 4;
@@ -46,7 +49,9 @@ pub enum OnError {
 }
 
 struct Loaded {
-    data: Vec<u8>,
+    buffer: Vec<u8>,
+    /// The bytes of the file, at the start of the buffer.
+    length: usize,
     size: (u32, u32),
     /// The bytes to store instead of the data.
     recoded: Option<Recoded>,
@@ -56,8 +61,12 @@ struct Loaded {
 }
 
 impl Loaded {
+    fn data(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
     fn held(&self) -> usize {
-        self.data.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.len() + r.side.len())
+        self.buffer.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.len() + r.side.len())
     }
 }
 
@@ -102,8 +111,8 @@ impl Drop for Returned<'_> {
     }
 }
 
-/// Buffers for reading: allocating fresh memory costs as much as reading.
-#[derive(Default)]
+/// Buffers for reading. The last one to be returned is the first to be used again: its pages exist,
+/// and some of it is still in a cache.
 struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
@@ -111,11 +120,15 @@ impl Buffers {
         lock(&self.0).pop().unwrap_or_default()
     }
 
-    fn give_back(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= SPARE_BYTES {
-            buffer.clear();
-            lock(&self.0).push(buffer);
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut spare = lock(&self.0);
+        if spare.iter().map(Vec::len).sum::<usize>() + buffer.len() <= AHEAD_BYTES {
+            spare.push(buffer);
         }
+    }
+
+    fn into_spare(self) -> Vec<Vec<u8>> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,7 +183,10 @@ impl FileInput<'_> {
         let change = recode.map(|recode| Decoders::new(recode, cpus.min(paths.len())));
         // Recoding an image takes long, so hand out images one by one.
         let at_once = if recode.is_some() { 1 } else { AT_ONCE };
-        let (queue, buffers) = (OrderedQueue::new(paths.len(), AHEAD, AHEAD_BYTES, at_once), Buffers::default());
+        let (queue, buffers) = (
+            OrderedQueue::new(paths.len(), AHEAD, AHEAD_BYTES, at_once),
+            Buffers(Mutex::new(mem::take(&mut writer.spare))),
+        );
         let serve = || {
             while let Some(files) = queue.claim() {
                 for file in files {
@@ -186,7 +202,7 @@ impl FileInput<'_> {
             }
         };
         let readers = if recode.is_some() { cpus + MIN_READERS } else { cpus.max(MIN_READERS) }.min(paths.len());
-        thread::scope(|scope| {
+        let skipped = thread::scope(|scope| {
             let close = CloseOnDrop(&queue);
             for number in 0..readers {
                 let builder = thread::Builder::new().name(format!("fastrecord-read-{number}"));
@@ -206,15 +222,15 @@ impl FileInput<'_> {
                     let crc = loaded.crc;
                     let value = match &loaded.recoded {
                         Some(Recoded { bytes, side, size, .. }) => Value::Image { data: bytes, side, size: *size, crc },
-                        None => Value::Image { data: &loaded.data, side: &[], size: loaded.size, crc },
+                        None => Value::Image { data: loaded.data(), side: &[], size: loaded.size, crc },
                     };
                     record.insert(field, value);
                     let appended = writer.append(&record);
                     drop(record);
                     if is_image && appended.is_ok() {
-                        tally.count(loaded.data.len(), loaded.recoded.as_ref(), loaded.foreign);
+                        tally.count(loaded.length, loaded.recoded.as_ref(), loaded.foreign);
                     }
-                    buffers.give_back(loaded.data);
+                    buffers.give_back(loaded.buffer);
                     appended
                 });
                 match appended {
@@ -233,7 +249,9 @@ impl FileInput<'_> {
             }
             drop(close);
             Ok(skipped)
-        })
+        });
+        writer.spare = buffers.into_spare();
+        skipped
     }
 }
 
@@ -257,7 +275,7 @@ fn not_an_image(path: &Path, detail: String) -> Error {
     Error::NotAnImage { input: path.to_owned(), detail }
 }
 
-fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&Decoders<'_>>) -> Result<Loaded> {
+fn load(path: &Path, mut buffer: Vec<u8>, is_image: bool, change: Option<&Decoders<'_>>) -> Result<Loaded> {
     let io = |e| Error::io(path, e);
     // Non-blocking, because opening a pipe would wait for its other end. It has no effect on
     // regular files.
@@ -272,21 +290,45 @@ fn load(path: &Path, mut data: Vec<u8>, is_image: bool, change: Option<&Decoders
     if is_image {
         check_image(meta.len()).map_err(|detail| not_an_image(path, detail))?;
     }
-    // Allow one extra byte, so that the read that finds the end does not grow the buffer.
-    let size = meta.len() as usize + 1;
-    data.try_reserve_exact(size).map_err(|e| io(io::Error::other(e.to_string())))?;
-    file.read_to_end(&mut data).map_err(io)?;
-    let size = if is_image { image_size(&data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
+    let length = read_to_end(&mut file, meta.len(), &mut buffer).map_err(io)?;
+    let data = &buffer[..length];
+    let size = if is_image { image_size(data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
     let recoded = match change {
         Some(decoders) => decoders
-            .with(|decoder| decoders.recode.apply(decoder, &data, size))
+            .with(|decoder| decoders.recode.apply(decoder, data, size))
             .map_err(|error| not_an_image(path, error.to_string()))?,
         None => None,
     };
     let crc = match &recoded {
         Some(recoded) => crate::format::crc::crc32c_append(crate::format::crc::crc32c(&recoded.bytes), &recoded.side),
-        None => crate::format::crc::crc32c(&data),
+        None => crate::format::crc::crc32c(data),
     };
-    let foreign = if is_image && recoded.is_none() { foreign_kind(&data) } else { None };
-    Ok(Loaded { data, size, recoded, foreign, crc })
+    let foreign = if is_image && recoded.is_none() { foreign_kind(data) } else { None };
+    Ok(Loaded { buffer, length, size, recoded, foreign, crc })
+}
+
+/// Reads a file to its end. Returns the number of bytes, which are at the start of the buffer.
+fn read_to_end(file: &mut File, expected: u64, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    // One byte more than the file has: a read that does not fill the buffer has found the end.
+    let wanted = (expected as usize + 1).next_multiple_of(STEP);
+    if buffer.len() < wanted || buffer.len() / WASTE > wanted {
+        *buffer = Vec::new(); // growing it would copy its old bytes
+        *buffer = memory::zeros(wanted).map_err(|e| io::Error::other(e.to_string()))?;
+    }
+    let mut length = 0;
+    loop {
+        let read = match file.read(&mut buffer[length..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        length += read;
+        if read == 0 || length as u64 == expected {
+            return Ok(length);
+        }
+        // The file grows, or its size is unknown.
+        if length == buffer.len() {
+            memory::reserve(buffer, length).map_err(|e| io::Error::other(e.to_string()))?;
+            buffer.resize(2 * length, 0);
+        }
+    }
 }

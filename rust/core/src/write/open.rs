@@ -188,6 +188,7 @@ impl Writer {
             commit_bytes: options.commit_bytes.max(1),
             under_way: false,
             scratch: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -294,6 +295,7 @@ impl Writer {
 
     fn release(&mut self) {
         self.output.release();
+        self.spare = Vec::new();
         self.replacing = None;
         if matches!(self.state, State::Open) {
             self.state = State::Closed;

@@ -102,6 +102,9 @@ pub struct Writer {
     pub(super) under_way: bool,
     /// Scratch memory for compressing.
     pub(super) scratch: Vec<u8>,
+    /// Buffers for reading files to append. They are kept, because fresh memory costs as much as
+    /// reading.
+    pub(crate) spare: Vec<Vec<u8>>,
 }
 
 impl Writer {

@@ -24,6 +24,10 @@ fn write_files(folder: &Path, count: u64) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
+fn bytes_and_label() -> Schema {
+    Schema::new([("data", FieldType::Bytes), ("label", FieldType::Scalar(DType::Int64))]).unwrap()
+}
+
 fn writer(path: &Path) -> Writer {
     let schema = Schema::new([("image", FieldType::Image), ("label", FieldType::Scalar(DType::Int64))]).unwrap();
     Writer::open(path, Some(schema), None, &options(Mode::Create)).unwrap()
@@ -111,4 +115,37 @@ fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
     assert_eq!(more.unwrap(), []);
     writer.close().unwrap();
     assert_holds(&out, &files.iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_whose_size_the_system_does_not_know_is_read_to_its_end() {
+    let folder = folder();
+    let source = PathBuf::from("/proc/self/mountinfo");
+    let bytes = fs::read(&source).unwrap();
+    assert!(fs::metadata(&source).unwrap().len() == 0 && !bytes.is_empty());
+    let out = folder.path().join("x.frec");
+    let mut writer = Writer::open(&out, Some(bytes_and_label()), None, &options(Mode::Create)).unwrap();
+    let input = FileInput { field: 0, paths: &[source], on_error: OnError::Raise, recode: None };
+    input.append_to(&mut writer, &mut Tally::default(), label, &never).unwrap();
+    writer.close().unwrap();
+    assert_holds(&out, &[(0, &bytes)]);
+}
+
+#[test]
+fn later_calls_read_larger_and_smaller_files_into_the_same_buffers() {
+    let folder = folder();
+    let mut rng = Rng(3);
+    let files: Vec<Vec<u8>> = [200_000, 10, 65_535, 65_536, 0, 1 << 20].map(|length| rng.bytes(length)).into();
+    let paths: Vec<PathBuf> = (0..files.len()).map(|number| folder.path().join(number.to_string())).collect();
+    paths.iter().zip(&files).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    let out = folder.path().join("x.frec");
+    let mut writer = Writer::open(&out, Some(bytes_and_label()), None, &options(Mode::Create)).unwrap();
+    for number in 0..files.len() {
+        let paths = &paths[number..=number];
+        let input = FileInput { field: 0, paths, on_error: OnError::Raise, recode: None };
+        input.append_to(&mut writer, &mut Tally::default(), |_| label(number), &never).unwrap();
+    }
+    writer.close().unwrap();
+    assert_holds(&out, &files.iter().map(|bytes| &bytes[..]).enumerate().collect::<Vec<_>>());
 }
