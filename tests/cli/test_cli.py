@@ -75,6 +75,20 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
     assert child.stdout.splitlines()[-1] == "set()"
 
 
+def test_packing_a_folder_loads_neither_torch_nor_numpy(tmp_path: Path) -> None:
+    (tmp_path / "in" / "class").mkdir(parents=True)
+    (tmp_path / "in" / "class" / "a.jpg").write_bytes(encode(1))
+    code = (
+        "import sys, fastrecord.cli as c\n"
+        "try: c.main()\n"
+        "except SystemExit as e: assert not e.code\n"
+        "print({'torch', 'numpy'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, "pack", str(tmp_path / "in"), str(tmp_path / "a.frec")]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert child.stdout.splitlines()[-1] == "set()"
+
+
 def test_the_version_is_the_packages() -> None:
     assert good("--version") == f"fastrecord {fr.__version__}\n"
 

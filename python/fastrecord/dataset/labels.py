@@ -6,7 +6,7 @@ Reads labels only. It knows neither the records of a view nor the shape of a sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from fastrecord._core import Reader
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
 from fastrecord.errors import Code
-from fastrecord.schema.classes import Table, class_names, map_labels, merge_classes
+from fastrecord.schema.classes import class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
+
+if TYPE_CHECKING:
+    from fastrecord.schema.classes import Table
 
 # Strings become Python objects for the lookup; process this many at a time.
 _CHUNK = 1 << 16

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
@@ -149,9 +148,9 @@ class _ImagePacker(Packer):
         readable: Sequence[int] = positions
         if listing.bad:
             readable = [i for i in positions if listing.keys[i] not in listing.bad]
-        values: dict[str, Sequence[Any] | NDArray[Any]] = {"key": [listing.keys[i] for i in readable]}
+        values: dict[str, Sequence[Any]] = {"key": [listing.keys[i] for i in readable]}
         if target.labels is not None:
-            values["label"] = target.labels[np.asarray(readable, np.int64)]
+            values["label"] = array("q", [target.labels[i] for i in readable])
         # Append also when the first bad file ends the pack: this finds its position in the list,
         # and the abort drops what was appended after it.
         paths = [listing.path(i) for i in readable]
@@ -202,8 +201,7 @@ def _reason(listing: Listing, position: int, message: str) -> str:
 def _empty_classes(listing: Listing, skipped: set[str]) -> list[str]:
     if listing.classes is None or listing.labels is None:
         return []
-    counts = np.bincount(np.asarray(listing.labels), minlength=len(listing.classes))
+    counts = Counter(listing.labels)
     if skipped:
-        gone = [label for key, label in zip(listing.keys, listing.labels, strict=True) if key in skipped]
-        counts -= np.bincount(gone, minlength=len(listing.classes))
-    return [listing.classes[label] for label in np.flatnonzero(counts == 0)]
+        counts -= Counter(label for key, label in zip(listing.keys, listing.labels, strict=True) if key in skipped)
+    return [name for label, name in enumerate(listing.classes) if not counts[label]]

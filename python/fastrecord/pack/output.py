@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeAlias
 
 from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
 from fastrecord.errors import Code
@@ -21,7 +19,7 @@ from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 
-Labels = NDArray[np.int64]
+Labels: TypeAlias = "array[int]"
 Settings = Recode | Pairing
 
 # A pack commits between its chunks, when the list of skipped files is complete; the writer must not
@@ -107,13 +105,12 @@ def number_labels(
                 f"{listing.list_path}: the list has no labels, and {where} names classes: add a column `class`"
             )
         return None, None
-    labels: Labels = np.asarray(listing.labels)
+    labels = listing.labels
     if known is None:
         return labels, listing.classes
     if listing.classes is None:
-        outside = np.flatnonzero((labels < 0) | (labels >= len(known)))
-        if len(outside):
-            at = int(outside[0])
+        at = next((i for i, label in enumerate(labels) if not 0 <= label < len(known)), None)
+        if at is not None:
             raise Code.UNKNOWN_LABEL.error(
                 f"{listing.describe(at)}: no class has the label {labels[at]}: {where} names {len(known):,} classes"
             )
@@ -127,8 +124,8 @@ def number_labels(
         )
     for name in unknown:
         numbers[name] = len(numbers)
-    table = np.array([numbers[name] for name in listing.classes], np.int64)
-    return table[labels], list(numbers)
+    table = [numbers[name] for name in listing.classes]
+    return array("q", [table[label] for label in labels]), list(numbers)
 
 
 def open_target(
@@ -232,7 +229,12 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
 
 
 def _resume(
-    part: Part, listing: Listing, schema: Schema, labels: Labels | None, classes: list[str] | None, settings: Settings
+    part: Part,
+    listing: Listing,
+    schema: Schema,
+    labels: Labels | None,
+    classes: list[str] | None,
+    settings: Settings,
 ) -> Target:
     with Reader(part.path) as reader:
         _check_schema(reader, schema)

@@ -10,17 +10,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import image_size
 from fastrecord.errors import Code
 from fastrecord.names import as_name, name_some
 from fastrecord.pack.listing import UNREADABLE, Listing, files_below
 
-Sizes = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Sizes = NDArray[np.int64]
 
 # Suffixes that super-resolution data sets add to the smaller images: 0001x4.png beside 0001.png.
 _SCALE_SUFFIX = re.compile(r"[_-]?x[2348]$", re.IGNORECASE)
@@ -92,7 +93,7 @@ class PairListing(Listing):
     lr_names: list[str] = field(default_factory=list)
     hr_names: list[str] = field(default_factory=list)
     unmatched: dict[str, str] = field(default_factory=dict)
-    sizes: Sizes = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    sizes: Sizes = field(default_factory=lambda: _no_sizes(0))
     decode: bool = False
 
     def paths(self, position: int) -> tuple[str, str]:
@@ -121,7 +122,15 @@ class PairListing(Listing):
 
     def good(self) -> NDArray[np.bool_]:
         """Return which pairs are not known to be bad, bool (N,)."""
+        import numpy as np
+
         return np.fromiter((key not in self.bad for key in self.keys), np.bool_, len(self.keys))
+
+
+def _no_sizes(pairs: int) -> Sizes:
+    import numpy as np
+
+    return np.zeros((pairs, 4), np.int64)
 
 
 def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
@@ -175,7 +184,7 @@ def list_pairs(lr: str, hr: str, *, decode: bool = False) -> PairListing:
         lr_names=[low for low, _ in names],
         hr_names=[high for _, high in names],
         unmatched=unmatched,
-        sizes=np.zeros((len(keys), 4), np.int64),
+        sizes=_no_sizes(len(keys)),
         decode=decode,
     )
 
@@ -254,6 +263,8 @@ def common_scale(listing: PairListing) -> tuple[int | None, NDArray[np.int64]]:
         The scale of most pairs, None if in most pairs the larger size is not a multiple of the
         smaller; the positions of the other pairs, int64 (M,).
     """
+    import numpy as np
+
     good = np.flatnonzero(listing.good())
     small, large = listing.sizes[good, :2], listing.sizes[good, 2:]
     scales = np.where((large % small == 0).all(1), large[:, 0] // small[:, 0], 0)

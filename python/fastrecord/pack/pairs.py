@@ -8,10 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
 from fastrecord.errors import Code, plain
@@ -22,6 +19,10 @@ from fastrecord.pack.output import Target, open_target
 from fastrecord.pack.packer import BadFiles, Packer, PackProgress, PackSummary, check_options
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.schema import FieldType, Schema, array, image, string
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Pair = tuple[Any, Any]
 
@@ -240,6 +241,8 @@ class _PairPacker(Packer):
 def _schema(listing: PairListing, pairing: Pairing) -> Schema:
     if not pairing.decode:
         return Schema({"lr": image(), "hr": image(), "key": string()})
+    import numpy as np
+
     sizes = listing.sizes[listing.good()]
     fields: dict[str, FieldType] = {}
     for name, columns in (("lr", slice(0, 2)), ("hr", slice(2, 4))):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fastrecord._core import Reader
 from fastrecord.errors import Code
 
-Table = NDArray[np.int64]
+if TYPE_CHECKING:  # importing numpy takes longer than most commands
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Table = NDArray[np.int64]
 
 
 def class_names(reader: Reader) -> list[str] | None:
@@ -78,6 +80,8 @@ def merge_classes(
             f"labels cannot be matched: {known}, but none in {_some(without)}: pack again with "
             "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
         )
+    import numpy as np
+
     numbers = {name: number for number, name in enumerate(classes or ())}
     tables: list[Table] = []
     for reader, names in named:
@@ -108,6 +112,8 @@ def map_labels(labels: Table, table: Table | None, path: str) -> Table:
     """
     if table is None:
         return labels
+    import numpy as np
+
     beyond = labels >= len(table)
     if beyond.any():
         raise Code.UNKNOWN_LABEL.error(

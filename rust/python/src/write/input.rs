@@ -226,6 +226,13 @@ impl FileColumn {
             }
             Ok(array)
         };
+        // This does not need numpy, which takes longer to import than a small pack.
+        if *kind == FieldType::Scalar(DType::Int64)
+            && let Ok(numbers) = PyBuffer::<i64>::get(values)
+            && numbers.dimensions() == 1
+        {
+            return numbers.to_vec(py).map(Self::Ints);
+        }
         match kind {
             // Use Python integers: numpy would wrap values outside int64.
             FieldType::Scalar(DType::Int64) => array("int64", "iub")?.call_method0("tolist")?.extract().map(Self::Ints),
