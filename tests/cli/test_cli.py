@@ -75,18 +75,20 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
     assert child.stdout.splitlines()[-1] == "set()"
 
 
-def test_packing_a_folder_loads_neither_torch_nor_numpy(tmp_path: Path) -> None:
+def test_packing_a_folder_and_merging_load_neither_torch_nor_numpy(tmp_path: Path) -> None:
     (tmp_path / "in" / "class").mkdir(parents=True)
     (tmp_path / "in" / "class" / "a.jpg").write_bytes(encode(1))
     code = (
         "import sys, fastrecord.cli as c\n"
-        "try: c.main()\n"
-        "except SystemExit as e: assert not e.code\n"
-        "print({'torch', 'numpy'} & set(sys.modules))"
+        "for command in (['pack', 'in', 'a.frec'], ['merge', 'a.frec', 'a.frec', '-o', 'b.frec']):\n"
+        "    sys.argv[1:] = command\n"
+        "    try: c.main()\n"
+        "    except SystemExit as e: assert not e.code\n"
+        "    print({'torch', 'numpy'} & set(sys.modules))"
     )
-    command = [sys.executable, "-c", code, "pack", str(tmp_path / "in"), str(tmp_path / "a.frec")]
-    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert child.stdout.splitlines()[-1] == "set()"
+    command = [sys.executable, "-c", code]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    assert child.stdout.splitlines()[1::2] == ["set()", "set()"], child.stdout
 
 
 def test_the_version_is_the_packages() -> None:

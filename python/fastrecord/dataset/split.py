@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import permute
 from fastrecord.checks import WORD, integer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # No run reaches this epoch, so a split is unrelated to the order of any training epoch.
 SPLIT_EPOCH = WORD - 1

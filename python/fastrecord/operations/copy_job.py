@@ -9,16 +9,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import Copier, Reader
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.schema.shard_sets import made_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Progress = Callable[[int, int], None]
 PathLike = str | os.PathLike[str]
@@ -156,5 +157,7 @@ def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
 
 def steps(n: int) -> Iterable[NDArray[np.int64]]:
     """Yield all positions in [0, n), in chunks."""
+    import numpy as np
+
     for start in range(0, n, ROWS):
         yield np.arange(start, min(start + ROWS, n), dtype=np.int64)

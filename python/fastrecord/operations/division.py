@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import Reader, stored_bytes
 from fastrecord.dataset.split import part_sizes, split_order
 from fastrecord.operations.copy_job import PathLike, steps
 from fastrecord.operations.shard_names import Part, refuse_strays
 from fastrecord.schema.shard_sets import shard_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Size of a file besides its records: pages for its start and end, and padding.
 _FILE_BYTES = 64 << 10
@@ -45,6 +45,8 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
 
 def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
     """Return the number of each record's file; omitted records get the number of files."""
+    import numpy as np
+
     chosen = np.empty(n, np.min_scalar_type(len(ends)))
     for positions in steps(n):
         chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")

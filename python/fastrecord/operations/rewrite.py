@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import Reader, permute
 from fastrecord.checks import WORD, integer
@@ -25,6 +23,10 @@ from fastrecord.operations.shard_names import as_set
 from fastrecord.schema.classes import class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 from fastrecord.schema.shard_sets import COMMANDS, check_together, without_origin
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _LABEL = "label"
 
@@ -157,7 +159,7 @@ def split(
         if not allow_incomplete:
             check_together([reader], option=COMMANDS)
         if fractions is not None:
-            ends = np.cumsum(sizes_of(len(reader), fractions)).tolist()
+            ends = list(accumulate(sizes_of(len(reader), fractions)))
         elif shards is not None:
             if shards > len(reader):
                 raise Code.TOO_MANY_SHARDS.error(
@@ -178,7 +180,7 @@ def split(
                     copier.copy_run(reader, part.start, part.stop - part.start, progress=job.report)
                 else:
                     for start in range(0, len(reader), ROWS):
-                        rows = np.flatnonzero(chosen[start : start + ROWS] == number) + start
+                        rows = (chosen[start : start + ROWS] == number).nonzero()[0] + start
                         copier.copy_rows(reader, rows, progress=job.report)
                 copier.settle()
             metadata = without_origin(reader.metadata)
@@ -318,6 +320,8 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
         return classes, none
     if schema[_LABEL].name == "int64":
         return classes, tables
+    import numpy as np
+
     for reader, table in zip(readers, tables, strict=True):
         if table is None:
             continue

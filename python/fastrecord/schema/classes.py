@@ -80,16 +80,21 @@ def merge_classes(
             f"labels cannot be matched: {known}, but none in {_some(without)}: pack again with "
             "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
         )
-    import numpy as np
-
     numbers = {name: number for number, name in enumerate(classes or ())}
-    tables: list[Table] = []
+    tables: list[list[int]] = []
     for reader, names in named:
         if classes is not None:
             _require_known(names or [], numbers, reader.path)
-        tables.append(np.array([numbers.setdefault(name, len(numbers)) for name in names or ()], np.int64))
+        tables.append([numbers.setdefault(name, len(numbers)) for name in names or ()])
     # A file that lacks some classes also gets a table: it refuses numbers without a name.
-    return list(numbers), [None if np.array_equal(table, np.arange(len(numbers))) else table for table in tables]
+    same = list(range(len(numbers)))
+    return list(numbers), [None if table == same else _as_table(table) for table in tables]
+
+
+def _as_table(numbers: Sequence[int]) -> Table:
+    import numpy as np
+
+    return np.array(numbers, np.int64)
 
 
 def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) -> None:
