@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::io;
 
-use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Random};
+use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Markers, Random, crop_index, rewrite};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +31,10 @@ enum Work {
     Whole(Geometry),
     /// Decodes only the part that the crop needs.
     Region(Geometry),
+    /// As `Region`, with the image's crop index.
+    Indexed(Geometry),
+    /// As `Region`, of the image rewritten as crop-ready.
+    CropReady(Geometry),
 }
 
 /// Alternates between the methods over all images, so that other load on the machine affects each
@@ -51,11 +55,32 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         ("full decode", plain, Work::Decode),
         ("full decode, then RandomResizedCrop 224 + flip", plain, Work::Whole(random)),
         ("RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Region(random)),
+        ("crop index: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Indexed(random)),
+        ("crop-ready: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::CropReady(random)),
         ("RandomResizedCrop 224 + flip, reduced from 2 on", sharp, Work::Region(random)),
         ("full decode, then CenterCrop 224 of 256", plain, Work::Whole(center)),
         ("CenterCrop 224 of 256", DecodeOptions::default(), Work::Region(center)),
+        ("crop index: CenterCrop 224 of 256", DecodeOptions::default(), Work::Indexed(center)),
         ("CenterCrop 224 of 256, reduced from 2 on", sharp, Work::Region(center)),
     ];
+    let plain_image = |data: &Vec<u8>| (data.clone(), Vec::new());
+    let indexed: Vec<_> = images.iter().map(|data| (data.clone(), crop_index(data).unwrap_or_default())).collect();
+    let rewritten = |data: &Vec<u8>| match rewrite(data, Markers::ALL) {
+        Ok(Some(ready)) => (ready.bytes, ready.side),
+        _ => plain_image(data),
+    };
+    let crop_ready: Vec<_> = images.iter().map(rewritten).collect();
+    for (name, images) in [("crop index", &indexed), ("crop-ready", &crop_ready)] {
+        let sides = images.iter().filter(|(_, side)| !side.is_empty()).count();
+        let bytes = |of: fn(&(Vec<u8>, Vec<u8>)) -> usize| images.iter().map(of).sum::<usize>();
+        println!(
+            "{name}: {sides} of {} images, {} bytes and {} more",
+            images.len(),
+            bytes(|i| i.0.len()),
+            bytes(|i| i.1.len())
+        );
+    }
+    let images: Vec<_> = images.iter().map(plain_image).collect();
     let mut seconds = vec![Vec::new(); ways.len()];
     let mut decoders = ways.map(|(_, options, _)| [Decoder::new(options), Decoder::new(options)]);
     let mut out = vec![0; 3 * 224 * 224];
@@ -63,7 +88,12 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         for (n, (_, _, work)) in ways.iter().enumerate() {
             let [decoder, cropper] = &mut decoders[n];
             let start = cpu();
-            for (at, data) in images.iter().enumerate() {
+            let images = match work {
+                Work::Indexed(_) => &indexed,
+                Work::CropReady(_) => &crop_ready,
+                _ => &images,
+            };
+            for (at, (data, side)) in images.iter().enumerate() {
                 let draw = |geometry: &Geometry, w, h| {
                     geometry.draw(
                         w,
@@ -79,8 +109,8 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                         let (crop, flip) = draw(geometry, image.width, image.height);
                         cropper.crop_resize_pixels(image, &crop, flip, SIZE, &mut out).map_err(io::Error::other)?;
                     }
-                    Work::Region(geometry) => {
-                        let done = decoder.crop_resize_with(data, SIZE, &mut out, |w, h| draw(geometry, w, h));
+                    Work::Region(geometry) | Work::Indexed(geometry) | Work::CropReady(geometry) => {
+                        let done = decoder.crop_resize_side(data, side, SIZE, &mut out, |w, h| draw(geometry, w, h));
                         done.map_err(io::Error::other)?;
                     }
                 }

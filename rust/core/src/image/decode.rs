@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fast_image_resize::Resizer;
 
-use super::entropy::Entropy;
+use super::entropy::{Entropy, Index};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Source, resize};
 use super::row::copy_row;
@@ -47,6 +47,7 @@ pub struct Decoder {
     pub(super) header: Vec<u8>,
     pub(super) rows: Option<RowDecoder>,
     pub(super) entropy: Entropy,
+    pub(super) index: Index,
 }
 
 impl Decoder {
@@ -60,6 +61,7 @@ impl Decoder {
             header: Vec::new(),
             rows: None,
             entropy: Entropy::new(),
+            index: Index::default(),
         }
     }
 
@@ -369,12 +371,17 @@ pub(crate) fn with_decoded<T>(
     options: DecodeOptions,
     take: impl FnOnce(Image<'_>) -> T,
 ) -> std::result::Result<T, DecodeError> {
+    with_decoder(options, |decoder| decoder.decode(data).map(take))
+}
+
+/// Passes this thread's decoder to `work`.
+pub(super) fn with_decoder<T>(options: DecodeOptions, work: impl FnOnce(&mut Decoder) -> T) -> T {
     DECODER.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|(before, _)| *before != options) {
             *kept = None;
         }
         let (_, decoder) = kept.get_or_insert_with(|| (options, Decoder::new(options)));
-        decoder.decode(data).map(take)
+        work(decoder)
     })
 }
 

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use turbojpeg_sys as tj;
 
 use super::Rect;
+use super::probe::JpegInfo;
 use crate::limits::MAX_JPEG_SCANS;
 
 /// libjpeg's messages about images that it still decodes. Any other message is an error that
@@ -35,6 +36,10 @@ pub(super) enum Format {
 }
 
 impl Format {
+    pub(super) const fn of(info: &JpegInfo) -> Self {
+        if info.components == 4 { Self::Cmyk } else { Self::Rgb }
+    }
+
     pub(super) const fn channels(self) -> usize {
         match self {
             Self::Rgb => 3,

@@ -108,14 +108,7 @@ impl Decoder {
 
     /// As [`Decoder::decode_jpeg`], by our own Huffman decoder. Returns `None` for other kinds of
     /// JPEGs, and if anything is irregular.
-    fn decode_window(
-        &mut self,
-        data: &[u8],
-        side: &[u8],
-        info: &JpegInfo,
-        reduction: u32,
-        need: Rect,
-    ) -> Option<Rect> {
+    fn decode_window(&mut self, data: &[u8], side: &[u8], info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
         if info.progressive || info.arithmetic || info.lossless || has_several(data, info) {
             return None;
         }
@@ -128,10 +121,20 @@ impl Decoder {
         let (x, y) = (x / reduction, y / reduction);
 
         let coded = data.get(scan_data(data, info)?..)?;
-        let rows = Rows::find(data, side, info);
-        let source = rows.map_or(Source::Scan(coded), Source::Rows);
+        let components = usize::from(info.components);
+        let part = (window.columns, window.rows) != mcus(info);
+        let source = if let Some(rows) = Rows::find(data, side, info) {
+            Source::Rows(rows)
+        } else if part && self.index.read(side, mcus(info), components).is_some() {
+            if !coded.get(self.index.end()..)?.starts_with(&END) {
+                return None;
+            }
+            Source::Index(coded, &self.index)
+        } else {
+            Source::Scan(coded)
+        };
         header(data, info, width, height, &mut self.header)?;
-        let format = if info.components == 4 { Format::Cmyk } else { Format::Rgb };
+        let format = Format::of(info);
         if self.rows.is_none() {
             self.rows = RowDecoder::new();
         }
@@ -141,7 +144,7 @@ impl Decoder {
         }
         layout.mcus = mcus(info);
         layout.restart_interval = info.restart_interval.into();
-        let mut mcus = self.entropy.window(&layout, window, source)?;
+        let mut mcus = self.entropy.window(&layout, window, source, part)?;
         let region = Rect { x, y, width: size.0, height: need.y + need.height - y };
         let count = region.width as usize * region.height as usize;
         let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };

@@ -6,6 +6,7 @@
 //! still as large as the output.
 
 mod crop;
+mod crop_index;
 mod crop_ready;
 mod decode;
 mod entropy;
@@ -27,6 +28,7 @@ mod tiff;
 pub use crate::error::decode::DecodeError;
 pub use crate::order::random::{Random, uniform};
 pub use crop::{Crop, Geometry, Rect, resized};
+pub use crop_index::{check_crop_index, crop_index};
 pub use crop_ready::{CropReady, Markers, rewrite};
 pub(crate) use decode::with_decoded;
 pub use decode::{Decoder, Image, Pixels, Timings, decode_image};

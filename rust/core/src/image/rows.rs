@@ -118,7 +118,8 @@ impl RowDecoder {
         let mcus = (number(layout.columns)?, number(layout.rows)?);
         let size = (number(layout.width)?, number(layout.height)?);
         let scan = Scan { decoder: self, pitch: size.0 as usize * format.channels(), left: size.1 };
-        Some((scan, Layout { blocks, mcus, restart_interval: 0 }, size))
+        let components = usize::try_from(layout.components).ok()?;
+        Some((scan, Layout { components, blocks, mcus, restart_interval: 0 }, size))
     }
 }
 

@@ -3,8 +3,8 @@
 //! `FASTRECORD_CASES=10` makes ten times as many images.
 
 use fastrecord_core::image::{
-    Crop, DecodeError, DecodeOptions, Decoder, JpegOptions, Markers, Random, Rect, Subsampling, Truncated, encode_jpeg,
-    rewrite,
+    Crop, DecodeError, DecodeOptions, Decoder, JpegOptions, Markers, Random, Rect, Subsampling, Truncated,
+    check_crop_index, crop_index, encode_jpeg, rewrite,
 };
 
 use crate::pictures::{SUBSAMPLINGS, picture};
@@ -61,11 +61,16 @@ fn any_jpeg(random: &mut Random, most: u32) -> (Vec<u8>, Vec<u8>, u32, u32) {
         progressive: random.below(8) == 0,
         restart_every: if random.coin() { random.below(9) as u16 } else { 0 },
     };
-    let subsampling = if cmyk && options.subsampling == Subsampling::Grey { Subsampling::S444 } else { options.subsampling };
+    let subsampling =
+        if cmyk && options.subsampling == Subsampling::Grey { Subsampling::S444 } else { options.subsampling };
     let data = encode_jpeg(&pixels, width, height, &JpegOptions { subsampling, ..options }).unwrap();
     match rewrite(&data, Markers::ALL).unwrap() {
         Some(ready) if random.coin() => (ready.bytes, ready.side, width, height),
-        _ => (data, Vec::new(), width, height),
+        _ => {
+            let side = crop_index(&data).unwrap_or_default();
+            assert!(side.is_empty() || check_crop_index(&data, &side).is_ok());
+            (data, side, width, height)
+        }
     }
 }
 
@@ -156,4 +161,46 @@ fn damaged_jpegs_have_the_same_pixels_or_the_same_error() {
         }
     }
     assert!(decoded > cases(400), "most damaged JPEGs still have pixels");
+}
+
+#[test]
+fn an_index_is_small_and_a_wrong_one_never_gives_wrong_pixels() {
+    let mut both = Both::new(DecodeOptions::default());
+    let mut random = Random::new(3, 3, 3);
+    let (mut indexed, mut refused) = (0, 0);
+    for case in 0..cases(150) {
+        let (width, height) = (97 + random.below(200), 97 + random.below(200));
+        let mut pixels = picture(width, height, 3);
+        for value in &mut pixels {
+            *value = value.wrapping_add(random.below(64) as u8);
+        }
+        let options = JpegOptions {
+            quality: 60 + random.below(41) as u8,
+            subsampling: SUBSAMPLINGS[random.below(SUBSAMPLINGS.len() as u32) as usize],
+            restart_every: if random.coin() { 1 + random.below(30) as u16 } else { 0 },
+            ..JpegOptions::default()
+        };
+        let data = encode_jpeg(&pixels, width, height, &options).unwrap();
+        let Some(side) = crop_index(&data) else { continue };
+        assert!(side.len() <= data.len() / 64);
+        indexed += 1;
+        for _ in 0..5 {
+            let part = any_part(&mut random, width, height);
+            let [own, stock] = both.part(&data, &side, part, (part.width, part.height));
+            assert!(own == stock && own.is_ok(), "case {case}: {part:?}");
+
+            let mut wrong = side.clone();
+            let at = random.below(side.len() as u32) as usize;
+            match random.below(3) {
+                0 => wrong[at] ^= 1 << random.below(8),
+                1 => wrong[at] = random.bits() as u8,
+                _ => wrong.swap(at, side.len() - 1 - at),
+            }
+            refused += u32::from(check_crop_index(&data, &wrong).is_err());
+            assert_eq!(check_crop_index(&data, &wrong).is_ok(), wrong == side);
+            let [own, stock] = both.part(&data, &wrong, part, (part.width, part.height));
+            assert!(own == stock && own.is_ok(), "case {case}: {part:?}, byte {at}");
+        }
+    }
+    assert!(indexed > cases(75) && refused > cases(300), "{indexed}, {refused}");
 }

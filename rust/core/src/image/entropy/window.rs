@@ -3,6 +3,7 @@
 use super::bits::{Ahead, Bits};
 use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
+use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
 use crate::image::segments::Rows;
 
@@ -10,11 +11,14 @@ const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
 
 /// The most blocks of an MCU (ITU-T T.81, B.2.3).
 const MOST_BLOCKS: usize = 10;
-const MOST_COMPONENTS: usize = 4;
+/// The most components of a scan.
+pub(super) const MOST_COMPONENTS: usize = 4;
 
 /// How the MCUs of a scan are coded.
 #[derive(Debug)]
 pub(in crate::image) struct Layout {
+    /// Components of the scan.
+    pub(in crate::image) components: usize,
     /// The blocks of an MCU: the component of each, and its tables.
     pub(in crate::image) blocks: Vec<(usize, Huffman, Huffman)>,
     /// MCUs in a row of the image, and rows of MCUs.
@@ -37,8 +41,10 @@ pub(in crate::image) struct Mcus {
 pub(in crate::image) enum Source<'a> {
     /// One after the other, from the start of the scan on.
     Scan(&'a [u8]),
-    /// As the side bytes of a crop-ready JPEG tell.
+    /// Where the side bytes of a crop-ready JPEG say.
     Rows(Rows<'a>),
+    /// Where an index of the coded data says.
+    Index(&'a [u8], &'a Index),
 }
 
 /// A block of an MCU: its component, and the places of its tables.
@@ -70,8 +76,8 @@ impl Entropy {
         layout: &Layout,
         area: Mcus,
         source: Source<'a>,
+        skips: bool,
     ) -> Option<Window<'a>> {
-        let skips = (area.columns, area.rows) != layout.mcus;
         let mut blocks = [Block::default(); MOST_BLOCKS];
         for (block, (component, dc, ac)) in blocks.iter_mut().zip(&layout.blocks) {
             if *component >= MOST_COMPONENTS {
@@ -103,7 +109,32 @@ impl Entropy {
             left: 0,
             restarts: 0,
             jumped: false,
+            begun: 0,
+            checked: false,
         })
+    }
+
+    /// Makes an index of an image with an entry every `interval` MCUs of a row. Returns `None` if
+    /// the coded data are irregular.
+    pub(in crate::image) fn index(&mut self, layout: &Layout, coded: &[u8], interval: u32) -> Option<Index> {
+        let (columns, rows) = layout.mcus;
+        let area = Mcus { x: 0, y: 0, columns, rows };
+        let mut index = Index::new(interval, columns, layout.components);
+        let mut window = self.window(layout, area, Source::Scan(coded), true)?;
+        window.read(coded, 0, 0)?;
+        for _ in 0..rows {
+            for column in (0..columns).step_by(interval as usize) {
+                index.push(window.entry()?);
+                window.walk(interval.min(columns - column))?;
+            }
+        }
+        (window.row, window.column) = (rows, columns);
+        let stop = window.entropy.coded.stop();
+        if !window.ends() || !coded[stop..].starts_with(&END_OF_IMAGE) {
+            return None;
+        }
+        index.set_end(stop);
+        Some(index)
     }
 }
 
@@ -129,6 +160,10 @@ pub(in crate::image) struct Window<'a> {
     restarts: usize,
     /// Whether MCUs before the next restart marker were left out.
     jumped: bool,
+    /// Where the data that were read last begin, in the coded data.
+    begun: usize,
+    /// Whether an entry of the index was compared in this row.
+    checked: bool,
 }
 
 impl Window<'_> {
@@ -148,7 +183,8 @@ impl Window<'_> {
             coefficients(&mut bits, ac.at(kind.ac), block)?;
         }
         self.ahead = bits.ahead();
-        self.within()
+        self.within()?;
+        if self.column == self.area.columns { self.check_row() } else { self.check() }
     }
 
     /// Returns `None` behind the next restart marker: libjpeg reads zeros there.
@@ -161,15 +197,14 @@ impl Window<'_> {
         let Mcus { x, y, columns, rows } = self.area;
         let coded = &self.entropy.coded;
         let last = (x + columns, y + rows) == self.mcus && (self.column, self.row) == (columns, rows);
-        !last
-            || self.restarts == coded.restarts() && self.ahead.position().div_ceil(8) == coded.end(self.restarts)
+        !last || self.restarts == coded.restarts() && self.ahead.position().div_ceil(8) == coded.end(self.restarts)
     }
 
     fn begin_row(&mut self) -> Option<()> {
         let Mcus { x, y, columns, .. } = self.area;
         let skipped = match self.source {
             Source::Scan(raw) if self.row == 0 => {
-                self.read(raw, 0)?;
+                self.read(raw, 0, 0)?;
                 // Where data are missing, libjpeg-turbo decides.
                 if !raw[self.entropy.coded.stop()..].starts_with(&END_OF_IMAGE) {
                     return None;
@@ -179,22 +214,100 @@ impl Window<'_> {
             Source::Scan(_) => u64::from(self.mcus.0 - columns),
             Source::Rows(rows) => {
                 let (raw, restart) = rows.row(y + self.row)?;
-                self.read(raw, restart)?;
+                self.read(raw, restart, 0)?;
                 x.into()
             }
+            Source::Index(raw, index) => self.seek(raw, index)?,
         };
         self.row += 1;
         self.column = 0;
         self.skip(skipped)
     }
 
-    /// Begins after a restart marker, or at the start of a scan.
-    fn read(&mut self, raw: &[u8], restart: u8) -> Option<()> {
+    /// Begins after a restart marker, or at the start of a scan; or, except for the predictions, at
+    /// another bit.
+    fn read(&mut self, raw: &[u8], restart: u8, bit: usize) -> Option<()> {
         let coded = &mut self.entropy.coded;
         coded.read(raw, (self.interval > 0).then_some(restart)).ok()?;
-        self.ahead = Bits::start(coded.bytes(), 0)?.ahead();
+        self.ahead = Bits::start(coded.bytes(), bit)?.ahead();
         self.predictions = [0; MOST_COMPONENTS];
         (self.left, self.restarts, self.jumped) = (self.interval, 0, false);
+        Some(())
+    }
+
+    /// Begins at the last entry before the next row of the rectangle. Returns the MCUs between
+    /// them.
+    fn seek(&mut self, raw: &[u8], index: &Index) -> Option<u64> {
+        let (row, interval) = (self.area.y + self.row, index.interval());
+        let (first, after) =
+            (self.area.x / interval, (self.area.x + self.area.columns).min(self.mcus.0).div_ceil(interval));
+        let from = index.entry(row, first)?;
+        let to = index.entry(row, after).map_or(index.end(), |entry| entry.bit.div_ceil(8));
+        // A byte of ones comes with the zero that is stuffed after it.
+        let to = to + usize::from(to > 0 && raw.get(to - 1) == Some(&0xFF));
+        let mcu = row * self.mcus.0 + first * interval;
+        let restart = if self.interval > 0 { mcu / self.interval % 8 } else { 0 };
+        self.begun = from.bit / 8;
+        self.read(raw.get(self.begun..to)?, restart as u8, from.bit % 8)?;
+        self.predictions = from.predictions;
+        if self.interval > 0 {
+            self.left = self.interval - mcu % self.interval;
+        }
+        self.checked = false;
+        Some((self.area.x - first * interval).into())
+    }
+
+    /// Returns the entry of an index for the next MCU.
+    fn entry(&self) -> Option<Entry> {
+        let coded = &self.entropy.coded;
+        let position = self.ahead.position();
+        // Behind the last MCU of all, there is no restart marker to pass.
+        if self.interval > 0 && self.left == 0 && self.restarts < coded.restarts() {
+            let end = coded.end(self.restarts);
+            let bit = 8 * (self.begun + coded.original(end));
+            return (position.div_ceil(8) == end).then_some(Entry { bit, ..Entry::default() });
+        }
+        let bit = 8 * (self.begun + coded.original(position / 8)) + position % 8;
+        Some(Entry { bit, predictions: self.predictions })
+    }
+
+    /// At an entry of the index, checks that it is reached as it says: one that is wrong must not
+    /// give wrong pixels.
+    fn check(&mut self) -> Option<()> {
+        let Source::Index(_, index) = self.source else { return Some(()) };
+        let column = self.area.x + self.column;
+        if !column.is_multiple_of(index.interval()) && column != self.mcus.0 {
+            return Some(());
+        }
+        self.checked = true;
+        let row = self.area.y + self.row - 1;
+        match index.entry(row, column.div_ceil(index.interval())) {
+            Some(expected) => (self.entry()? == expected).then_some(()),
+            None => (self.begun + self.entropy.coded.original(self.ahead.position().div_ceil(8)) == index.end())
+                .then_some(()),
+        }
+    }
+
+    /// Checks the last entry of a row, or the next one if there was none.
+    fn check_row(&mut self) -> Option<()> {
+        let Source::Index(_, index) = self.source else { return Some(()) };
+        let end = self.area.x + self.column;
+        let next = end.next_multiple_of(index.interval()).min(self.mcus.0);
+        if !self.checked {
+            self.walk(next - end)?;
+            self.column += next - end;
+        }
+        self.check()?;
+        self.column = self.area.columns;
+        Some(())
+    }
+
+    /// Moves over MCUs as if each were needed.
+    fn walk(&mut self, mcus: u32) -> Option<()> {
+        for _ in 0..mcus {
+            self.count_down()?;
+            self.decode_over(1)?;
+        }
         Some(())
     }
 
