@@ -117,7 +117,7 @@ impl Decoder {
         let (x, y) = (window.x * mcu_width, window.y * mcu_height);
         let width = (window.columns * mcu_width).min(info.width - x);
         let height = (window.rows * mcu_height).min(info.height - y);
-        let size = (width.div_ceil(reduction), height.div_ceil(reduction));
+        let shown = (width.div_ceil(reduction), height.div_ceil(reduction));
         let (x, y) = (x / reduction, y / reduction);
 
         let coded = data.get(scan_data(data, info)?..)?;
@@ -139,13 +139,13 @@ impl Decoder {
             self.rows = RowDecoder::new();
         }
         let (mut scan, mut layout, found) = self.rows.as_mut()?.start(&self.header, reduction, format)?;
-        if found != size || layout.mcus != (window.columns, window.rows) {
+        if found != shown || layout.mcus != (window.columns, window.rows) {
             return None;
         }
         layout.mcus = mcus(info);
         layout.restart_interval = info.restart_interval.into();
         let mut mcus = self.entropy.window(&layout, window, source, part)?;
-        let region = Rect { x, y, width: size.0, height: need.y + need.height - y };
+        let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
         let count = region.width as usize * region.height as usize;
         let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };
         let pixels = reserve(pixels, format.channels() * count).ok()?;

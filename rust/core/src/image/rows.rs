@@ -169,6 +169,7 @@ unsafe extern "C" fn next(window: *mut c_void, blocks: *mut i16, count: c_int) -
     let window = unsafe { &mut *window.cast::<Window<'_>>() };
     // SAFETY: libjpeg's blocks of an MCU lie one after the other, and are its own until `next`
     // returns.
-    let blocks = unsafe { std::slice::from_raw_parts_mut(blocks.cast::<[i16; 64]>(), count.max(0) as usize) };
+    let blocks =
+        unsafe { std::slice::from_raw_parts_mut(blocks.cast::<[i16; 64]>(), usize::try_from(count).unwrap_or(0)) };
     catch_unwind(AssertUnwindSafe(|| window.next(blocks))).ok().flatten().is_some().into()
 }

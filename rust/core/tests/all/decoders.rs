@@ -29,11 +29,11 @@ impl Both {
     }
 
     /// The crop's pixels: by our decoder with the side bytes, and by libjpeg-turbo.
-    fn part(&mut self, data: &[u8], side: &[u8], part: Rect, size: (u32, u32)) -> [Pixels; 2] {
+    fn part(&mut self, data: &[u8], side: &[u8], part: Rect, (width, height): (u32, u32)) -> [Pixels; 2] {
         let one = |decoder: &mut Decoder, side: &[u8]| {
-            let mut out = vec![0; 3 * size.0 as usize * size.1 as usize];
-            let crop = Crop::exact(part, size);
-            decoder.crop_resize_side(data, side, size, &mut out, |_, _| (crop, false)).map(|_| (size.0, size.1, out))
+            let mut out = vec![0; 3 * width as usize * height as usize];
+            let plan = |_, _| (Crop::exact(part, (width, height)), false);
+            decoder.crop_resize_side(data, side, (width, height), &mut out, plan).map(|_| (width, height, out))
         };
         [one(&mut self.0, side), one(&mut self.1, &[])]
     }
@@ -88,8 +88,8 @@ fn any_jpeg_has_the_same_pixels() {
             let part = any_part(&mut random, width, height);
             let [own, stock] = both.part(&data, &side, part, (part.width, part.height));
             assert!(own == stock && own.is_ok(), "case {case}: {part:?}");
-            let size = (1 + random.below(40), 1 + random.below(40));
-            let [own, stock] = reduced.part(&data, &side, part, size);
+            let small = (1 + random.below(40), 1 + random.below(40));
+            let [own, stock] = reduced.part(&data, &side, part, small);
             assert!(own == stock && own.is_ok(), "case {case}: {part:?}, reduced");
         }
     }

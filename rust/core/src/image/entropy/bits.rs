@@ -50,7 +50,7 @@ impl<'a> Bits<'a> {
         let next = u64::from_be_bytes(*self.bytes.get(*at..)?.first_chunk()?);
         *buffer |= next >> *count;
         *at += ((63 - *count) >> 3) as usize;
-        *count |= 56;
+        *count |= 0x38; // plus eight times as many as there was room for
         Some(())
     }
 

@@ -246,7 +246,7 @@ impl Window<'_> {
         // A byte of ones comes with the zero that is stuffed after it.
         let to = to + usize::from(to > 0 && raw.get(to - 1) == Some(&0xFF));
         let mcu = row * self.mcus.0 + first * interval;
-        let restart = if self.interval > 0 { mcu / self.interval % 8 } else { 0 };
+        let restart = mcu.checked_div(self.interval).unwrap_or(0) % 8;
         self.begun = from.bit / 8;
         self.read(raw.get(self.begun..to)?, restart as u8, from.bit % 8)?;
         self.predictions = from.predictions;
