@@ -1,9 +1,12 @@
-//! Rewrites arbitrary bytes as crop-ready JPEGs, and decodes JPEGs with arbitrary side bytes.
+//! Rewrites arbitrary bytes as crop-ready JPEGs, indexes them, and decodes JPEGs with arbitrary side
+//! bytes.
 
 use std::hint::black_box;
 
 use fastrecord_core::decode_image;
-use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Markers, Random, rewrite};
+use fastrecord_core::image::{
+    DecodeOptions, Decoder, Geometry, Markers, Random, check_crop_index, crop_index, rewrite,
+};
 
 use super::bytes::Input;
 use super::decode::{any_crop, bound, options};
@@ -17,11 +20,16 @@ pub fn run(data: &[u8]) {
     let (side, image) = (input.take(length.into()), input.0);
     guard::within(bound(data.len()), || {
         cropped(image, side, options, crop);
+        let _ = black_box(check_crop_index(image, side));
         // Rewriting decodes an image of any size, so this target only rewrites small ones.
         if how & 1 == 0 && Decoder::new(options).size(image).is_ok() {
             let keep = Markers { exif: how & 2 == 0, icc: how & 4 == 0, other: how & 8 == 0 };
             if let Ok(Some(made)) = rewrite(image, keep) {
                 rewritten(image, &made.bytes, &made.side, options, crop);
+            }
+            if let Some(index) = crop_index(image) {
+                check_crop_index(image, &index).expect("an index that was just made");
+                assert_eq!(cropped(image, &index, options, crop), cropped(image, &[], options, crop), "with an index");
             }
         }
     });

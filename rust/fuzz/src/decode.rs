@@ -35,14 +35,18 @@ pub fn run(data: &[u8]) {
         let mut decoder = Decoder::new(options);
         let size = decoder.size(image);
         let whole = decode_image(image, options);
+        assert_eq!(whole, decode_image(image, other_decoder(options)), "our Huffman decoder and libjpeg-turbo's");
         if let (Ok(size), Ok(whole)) = (&size, &whole) {
             assert_eq!(*size, (whole.width, whole.height));
             assert_eq!(whole.pixels.len() as u64, 3 * u64::from(whole.width) * u64::from(whole.height));
         }
         let mut out = vec![0; 3 * 24 * 16];
-        let _ = black_box(decoder.crop_resize_with(image, (24, 16), &mut out, |width, height| {
-            (any_crop(crop, width, height), seed & 1 == 1)
-        }));
+        let plan = |width, height| (any_crop(crop, width, height), seed & 1 == 1);
+        let done = decoder.crop_resize_with(image, (24, 16), &mut out, plan).map(drop);
+        let mut other = vec![0; out.len()];
+        let again = Decoder::new(other_decoder(options)).crop_resize_with(image, (24, 16), &mut other, plan).map(drop);
+        assert_eq!(done, again, "our Huffman decoder and libjpeg-turbo's, of a part");
+        assert!(done.is_err() || out == other, "our Huffman decoder and libjpeg-turbo's, of a part");
         let geometry = geometry(seed >> 1);
         let random = Random::new(seed.into(), 0, 0);
         let (width, height) = geometry.size();
@@ -62,8 +66,13 @@ pub fn options(bits: u8) -> DecodeOptions {
         max_pixels: PIXELS,
         filter: [Filter::Bilinear, Filter::Bicubic, Filter::Lanczos, Filter::Box][usize::from(bits >> 2 & 3)],
         min_reduced: if bits & 16 == 0 { 1.0 } else { 2.5 },
-        stock_jpeg: false,
+        stock_jpeg: bits & 32 != 0,
     }
+}
+
+/// The same options, with the other decoder for JPEGs.
+pub fn other_decoder(options: DecodeOptions) -> DecodeOptions {
+    DecodeOptions { stock_jpeg: !options.stock_jpeg, ..options }
 }
 
 /// A region of the image, or occasionally one that does not fit.
