@@ -40,6 +40,10 @@ pub struct Copier {
     span: Span,
     /// The offset at which the copy begins.
     start: u64,
+    /// The payloads of a window, and the entries of each of its columns. Memory is kept from one
+    /// window to the next, because fresh memory costs as much as copying.
+    pieces: Vec<Piece>,
+    entries: Vec<Vec<u8>>,
 }
 
 /// New numbers for the values of an int64 field: the value v becomes `numbers[v]`. Negative values
@@ -83,7 +87,8 @@ impl Copier {
     fn with(mut writer: Writer, records: u64, verify: bool) -> Self {
         let columns = CopyColumn::for_schema(writer.schema(), records);
         let start = writer.output().position();
-        Self { start, writer, columns, records: 0, verify, span: Span::default() }
+        let (pieces, entries) = (Vec::new(), vec![Vec::new(); columns.len()]);
+        Self { start, writer, columns, records: 0, verify, span: Span::default(), pieces, entries }
     }
 
     /// The file that is being written.
@@ -218,14 +223,14 @@ impl Copier {
         control: &dyn Control,
     ) -> Result<()> {
         source.check_file()?;
-        let (mut pieces, mut gathered) = (Vec::new(), Vec::new());
+        let (pieces, gathered) = (&mut self.pieces, &mut self.entries);
+        pieces.clear();
         for (number, column) in self.columns.iter_mut().enumerate() {
             let field = fields[column.field];
             if column.key.encoding == Encoding::Extents {
-                gathered.push(gather_extents(source, field, column.key.part, number, rows, &mut pieces)?);
+                gather_extents(source, field, column.key.part, number, rows, pieces, &mut gathered[number])?;
                 continue;
             }
-            gathered.push(Vec::new());
             let name = source.name_of(field);
             let numbers = renumber.iter().find(|r| r.field == name && column.key.part == Part::MAIN);
             copy_values(source, field, rows, numbers.map(|r| &r.numbers[..]), self.writer.output(), column)?;
@@ -247,8 +252,8 @@ impl Copier {
             verify: if self.verify { Some(&named) } else { None },
             control,
         }
-        .copy(&pieces, rows.ascending(), &mut gathered)?;
-        for (column, entries) in self.columns.iter_mut().zip(&gathered) {
+        .copy(pieces, rows.ascending(), gathered)?;
+        for (column, entries) in self.columns.iter_mut().zip(gathered) {
             if column.key.encoding == Encoding::Values {
                 continue;
             }
@@ -276,7 +281,8 @@ impl Copier {
         let settled = settled.and_then(|()| self.writer.output().flush_and_free());
         self.writer.guard(settled)?;
         self.writer.adopt_columns(self.columns.iter_mut().flat_map(CopyColumn::take_chunks), self.records);
-        self.span = Span::default();
+        (self.span, self.pieces) = (Span::default(), Vec::new());
+        self.entries.fill(Vec::new());
         Ok(())
     }
 

@@ -63,7 +63,8 @@ pub(crate) fn extents_in(entries: &[u8]) -> impl Iterator<Item = &[u8; EXTENT_LE
     entries.as_chunks().0.iter()
 }
 
-/// The stored extents of a window. Adds the locations of their payloads to `pieces`.
+/// Fills `entries` with the stored extents of a window. Adds the locations of their payloads to
+/// `pieces`.
 pub(crate) fn gather_extents(
     source: &Reader,
     field: FieldIndex,
@@ -71,10 +72,12 @@ pub(crate) fn gather_extents(
     number: usize,
     rows: &Rows<'_>,
     pieces: &mut Vec<Piece>,
-) -> Result<Vec<u8>> {
+    entries: &mut Vec<u8>,
+) -> Result<()> {
     let column = source.index().column(field, part).ok_or_else(|| no_column(source, field))?;
     let limit = source.data_end();
-    let mut entries = Vec::with_capacity(rows.len() as usize * EXTENT_LEN);
+    entries.clear();
+    entries.reserve(rows.len() as usize * EXTENT_LEN);
     rows.for_each_run(|run| {
         column.for_each_stretch(source.path(), run, |count, bytes| {
             let Some(bytes) = bytes else {
@@ -82,8 +85,7 @@ pub(crate) fn gather_extents(
                 (0..count).for_each(|_| entries.extend_from_slice(&missing));
                 return Ok(());
             };
-            for entry in extents_in(bytes) {
-                let at = entries.len() / EXTENT_LEN;
+            for (at, entry) in (entries.len() / EXTENT_LEN..).zip(extents_in(bytes)) {
                 let extent = match Extent::decode(entry, limit) {
                     Some(extent) => extent,
                     None => Extent::explain(entry, limit)
@@ -93,12 +95,11 @@ pub(crate) fn gather_extents(
                     let (column, entry) = (number as u32, at as u32);
                     pieces.push(Piece { offset: extent.offset, stored: extent.stored, column, entry });
                 }
-                entries.extend_from_slice(entry);
             }
+            entries.extend_from_slice(bytes);
             Ok(())
         })
-    })?;
-    Ok(entries)
+    })
 }
 
 /// Copies the entries of a column of values. `numbers` renumbers the values of an int64 field.
@@ -176,8 +177,8 @@ pub fn stored_bytes(source: &Reader, run: Range<u64>) -> Result<Vec<u64>> {
                 *record += u64::from(width) + 1;
             }
             if encoding == Encoding::Extents {
-                let mut pieces = Vec::new();
-                gather_extents(source, field, part, 0, &rows, &mut pieces)?;
+                let (mut pieces, mut entries) = (Vec::new(), Vec::new());
+                gather_extents(source, field, part, 0, &rows, &mut pieces, &mut entries)?;
                 for piece in pieces {
                     bytes[piece.entry as usize] += piece.stored.next_multiple_of(kind.alignment());
                 }
