@@ -1,8 +1,7 @@
 //! Build facts for diagnostics: versions of libraries, and CPU instructions in use.
 
-use fast_image_resize::Resizer;
-
 use crate::format::crc;
+use crate::image;
 
 /// Returns the built-in libraries and their versions.
 pub fn libraries() -> [(&'static str, String); 3] {
@@ -19,7 +18,7 @@ pub fn libraries() -> [(&'static str, String); 3] {
 pub fn instructions() -> [(&'static str, String); 3] {
     [
         ("jpeg", jpeg_instructions().to_owned()),
-        ("resize", format!("{:?}", Resizer::new().cpu_extensions()).to_lowercase()),
+        ("resize", image::resize_instructions().to_owned()),
         ("crc", crc::instructions()),
     ]
 }

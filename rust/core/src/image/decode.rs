@@ -4,11 +4,9 @@ use crate::memory;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use fast_image_resize::Resizer;
-
 use super::entropy::{Entropy, Index};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
-use super::resize::{Source, resize};
+use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
 use super::rows::RowDecoder;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
@@ -307,17 +305,11 @@ fn render(
     if target != Rect::whole(width, height) {
         unturned.fill(0);
     }
+    let mirror = in_place && turned.mirror_x;
     if let Some(part) = source.unscaled(target) {
-        copy_pixels(source, part, unturned, width, target, in_place && turned.mirror_x);
+        copy_pixels(source, part, unturned, width, target, mirror);
     } else {
-        resize(resizer, filter, source, unturned, width, target)?;
-        if in_place && turned.mirror_x {
-            let copy = reserve(scratch, 3 * width as usize)?;
-            for row in out.chunks_exact_mut(3 * width as usize) {
-                copy.copy_from_slice(row);
-                copy_row(copy, row, true);
-            }
-        }
+        resize(resizer, filter, source, Target { pixels: unturned, width, area: target, mirror })?;
     }
     if !in_place {
         turned.apply(&scratch[..out.len()], width as usize, out);

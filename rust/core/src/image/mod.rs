@@ -39,6 +39,7 @@ pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
 pub use raw::{raw_header, raw_pixels};
 pub use resize::Filter;
+pub(crate) use resize::instructions as resize_instructions;
 
 use crate::limits::MAX_PIXELS;
 use crate::memory;
