@@ -1,4 +1,7 @@
 //! The two passes over one output row, with AVX2.
+//!
+//! The functions with instructions contain no closures: the compiler does not inline a closure into
+//! a function of the standard library that may not use these instructions.
 #![allow(unsafe_code)] // one call
 
 use std::arch::x86_64::{
@@ -192,14 +195,17 @@ fn make_row(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn blend<const PAIRS: usize>(weights: [[i16; 2]; PAIRS], stacks: &[RowPair], precision: u32, line: &mut [[u8; BLOCK]]) {
-    let weights = weights.map(|weights| _mm256_set1_epi32(must_cast(weights)));
+    let mut factors = [_mm256_setzero_si256(); PAIRS];
+    for (factor, weights) in factors.iter_mut().zip(weights) {
+        *factor = _mm256_set1_epi32(must_cast(weights));
+    }
     let (start, shift) = (_mm256_set1_epi32(half(precision)), _mm256_set1_epi32(precision.cast_signed()));
     for (stack, out) in stacks.as_chunks::<PAIRS>().0.iter().zip(line) {
         let mut sums = [[start; 4]; 2];
-        for (pair, &weights) in stack.iter().zip(&weights) {
-            add_rows(&mut sums, pair, weights);
+        for (pair, &factor) in stack.iter().zip(&factors) {
+            add_rows(&mut sums, pair, factor);
         }
-        *out = must_cast(sums.map(|sums| narrow(sums, shift)));
+        *out = must_cast([narrow(sums[0], shift), narrow(sums[1], shift)]);
     }
 }
 
@@ -213,7 +219,7 @@ fn blend_many(weights: &[[i16; 2]], stacks: &[RowPair], precision: u32, line: &m
         for (pair, &weights) in stack.iter().zip(weights) {
             add_rows(&mut sums, pair, _mm256_set1_epi32(must_cast(weights)));
         }
-        *out = must_cast(sums.map(|sums| narrow(sums, shift)));
+        *out = must_cast([narrow(sums[0], shift), narrow(sums[1], shift)]);
     }
 }
 
@@ -225,20 +231,28 @@ fn add_rows(sums: &mut [[__m256i; 4]; 2], pair: &RowPair, weights: __m256i) {
     for (n, sums) in sums.iter_mut().enumerate() {
         let low = _mm256_unpacklo_epi8(pair[0][n], pair[1][n]);
         let high = _mm256_unpackhi_epi8(pair[0][n], pair[1][n]);
-        let add = |sum, values| _mm256_add_epi32(sum, _mm256_madd_epi16(values, weights));
-        sums[0] = add(sums[0], _mm256_unpacklo_epi8(low, zero));
-        sums[1] = add(sums[1], _mm256_unpackhi_epi8(low, zero));
-        sums[2] = add(sums[2], _mm256_unpacklo_epi8(high, zero));
-        sums[3] = add(sums[3], _mm256_unpackhi_epi8(high, zero));
+        sums[0] = add_products(sums[0], _mm256_unpacklo_epi8(low, zero), weights);
+        sums[1] = add_products(sums[1], _mm256_unpackhi_epi8(low, zero), weights);
+        sums[2] = add_products(sums[2], _mm256_unpacklo_epi8(high, zero), weights);
+        sums[3] = add_products(sums[3], _mm256_unpackhi_epi8(high, zero), weights);
     }
+}
+
+/// Adds the sum of two products to each sum.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_products(sum: __m256i, values: __m256i, weights: __m256i) -> __m256i {
+    _mm256_add_epi32(sum, _mm256_madd_epi16(values, weights))
 }
 
 /// Removes the fraction from sums, and limits them to 8 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn narrow(sums: [__m256i; 4], shift: __m256i) -> __m256i {
-    let [a, b, c, d] = sums.map(|sum| _mm256_srav_epi32(sum, shift));
-    _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d))
+    let [a, b, c, d] = sums;
+    let low = _mm256_packs_epi32(_mm256_srav_epi32(a, shift), _mm256_srav_epi32(b, shift));
+    let high = _mm256_packs_epi32(_mm256_srav_epi32(c, shift), _mm256_srav_epi32(d, shift));
+    _mm256_packus_epi16(low, high)
 }
 
 #[inline]
@@ -250,12 +264,12 @@ fn stretch<Offset: Copy + Into<usize>, const WINDOW: usize, const PAIRS: usize>(
     out: &mut [u8],
 ) {
     // From five pixels, pairs of values of one colour as 16-bit numbers: pixels 0 and 1, 2 and 3, 4.
-    let pairs = [
-        [0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1],
-        [6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1],
-        [12, -1, -1, -1, 13, -1, -1, -1, 14, -1, -1, -1, -1, -1, -1, -1],
+    const PLACES: [[[i8; 16]; 2]; 3] = [
+        [[0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1]; 2],
+        [[6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1]; 2],
+        [[12, -1, -1, -1, 13, -1, -1, -1, 14, -1, -1, -1, -1, -1, -1, -1]; 2],
     ];
-    let pairs = pairs.map(|bytes: [i8; 16]| -> __m256i { must_cast([bytes; 2]) });
+    let pairs: [__m256i; 3] = must_cast(PLACES);
     let colours: __m256i = must_cast([[0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1_i8, -1, -1, -1]; 2]);
     let joined = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7);
     let start = _mm256_set1_epi32(half(table.precision));
@@ -270,22 +284,27 @@ fn stretch<Offset: Copy + Into<usize>, const WINDOW: usize, const PAIRS: usize>(
             let (these, others) = steps.split_at(table.count);
             steps = others;
             for weights in these {
-                let Some(window) = line.get(first..).and_then(|line| line.first_chunk::<WINDOW>()) else { return };
+                let Some(window) = window::<WINDOW>(line, first) else { return };
                 for (n, (sum, weights)) in sums.iter_mut().zip(weights).enumerate() {
                     add_pixels(sum, load(window, &group.offsets, n), weights, &pairs);
                 }
                 first += 3 * STEP;
             }
         }
-        let Some(window) = line.get(first..).and_then(|line| line.first_chunk::<WINDOW>()) else { return };
+        let Some(window) = window::<WINDOW>(line, first) else { return };
         for (n, (sum, weights)) in sums.iter_mut().zip(rest).enumerate() {
             add_pixels(sum, load(window, &group.offsets, n), weights, &pairs);
         }
         let pixels = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(narrow(sums, shift), colours), joined);
         let bytes: [u8; 32] = must_cast(pixels);
-        let Some(out) = out.get_mut(group.out..).and_then(|out| out.first_chunk_mut::<{ 3 * GROUP }>()) else { return };
+        let Some(out) = out.get_mut(group.out..group.out + 3 * GROUP) else { return };
         out.copy_from_slice(&bytes[..3 * GROUP]);
     }
+}
+
+#[inline]
+fn window<const WINDOW: usize>(line: &[u8], first: usize) -> Option<&[u8; WINDOW]> {
+    line.get(first..)?.first_chunk()
 }
 
 #[inline]
@@ -293,7 +312,7 @@ fn stretch<Offset: Copy + Into<usize>, const WINDOW: usize, const PAIRS: usize>(
 fn add_pixels(sum: &mut __m256i, values: __m256i, weights: &[Weights], pairs: &[__m256i; 3]) {
     for (&weights, &pair) in weights.iter().zip(pairs) {
         let pair = _mm256_shuffle_epi8(values, pair);
-        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pair, must_cast(weights)));
+        *sum = add_products(*sum, pair, must_cast(weights));
     }
 }
 
@@ -306,9 +325,10 @@ fn load<Offset: Copy + Into<usize>, const WINDOW: usize>(
     n: usize,
 ) -> __m256i {
     // The types show the compiler that no load exceeds the window.
-    let [a, b] = [0, 1].map(|half| -> __m128i {
-        let at = offsets[2 * n + half].into();
-        must_cast::<[u8; LOAD], _>(window[at..at + LOAD].try_into().unwrap())
-    });
-    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b)
+    let (a, b): (usize, usize) = (offsets[2 * n].into(), offsets[2 * n + 1].into());
+    let (Some(low), Some(high)) = (window[a..].first_chunk::<LOAD>(), window[b..].first_chunk::<LOAD>()) else {
+        return _mm256_setzero_si256();
+    };
+    let (low, high): (__m128i, __m128i) = (must_cast(*low), must_cast(*high));
+    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
 }
