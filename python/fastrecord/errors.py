@@ -149,6 +149,9 @@ class Code(StrEnum):
     NOTHING_LEFT = ("FR310", CorruptFileError,
         "`fastrecord repair` finds nothing to save",
         "restore a good copy")
+    BAD_SIDE = ("FR311", CorruptFileError,
+        "the crop index of an image is damaged, or is of another image (`verify --deep`)",
+        "`fastrecord index --rebuild`; the image itself is not affected")
 
     # 4: fields, values and classes
     SCHEMA = ("FR401", SchemaError,

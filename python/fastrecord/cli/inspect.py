@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fastrecord._core import Batch, FastRecordError, Reader
+from fastrecord._core import Batch, FastRecordError, Reader, side_kinds
 from fastrecord.cli import describe
 from fastrecord.cli.options import output, path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
@@ -23,6 +23,9 @@ _BATCH = 4096
 # For values of these types the listing shows the size, not the value.
 _LARGE = ("image", "bytes", "array", "list")
 _NAMED = 5
+# Images of a field that `info` looks at, and the kinds of side bytes that it counts.
+_SAMPLE = 64
+_KINDS = {"crop_ready": 1, "crop_index": 2}
 
 
 @click.command()
@@ -31,11 +34,14 @@ _NAMED = 5
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object per file and line: records, bytes, fields, commits, classes, version, complete, ...",
+    help="Print one JSON object per file and line: records, bytes, fields, crops, commits, classes, version, ...",
 )
 @click.pass_context
 def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
-    """Show what each FILE holds. Reads the newest commit, and the index of compressed fields; changes nothing."""
+    """Show what each FILE holds.
+
+    Reads the newest commit, the index of compressed fields, and a byte of some images; changes nothing.
+    """
     failed = False
     for file in files:
         try:
@@ -58,6 +64,7 @@ def _about(file: str) -> dict[str, Any]:
             "bytes": reader.nbytes,
             "fields": {name: str(kind) for name, kind in reader.schema.items()},
             "compression": reader.compression(),
+            "crops": {name: _crops(reader, name) for name, kind in reader.schema.items() if kind.name == "image"},
             "commits": reader.commit,
             "classes": metadata.get("classes"),
             "version": reader.version,
@@ -66,6 +73,13 @@ def _about(file: str) -> dict[str, Any]:
             "tail_bytes": reader.tail_bytes,
             "metadata": {key: value for key, value in metadata.items() if key != "classes"},
         }
+
+
+def _crops(reader: Reader, field: str) -> dict[str, int]:
+    """Return how many sampled images of a field can be decoded in parts, by how."""
+    count = min(len(reader), _SAMPLE)
+    kinds = side_kinds(reader, field, [i * len(reader) // count for i in range(count)]).tolist()
+    return {"sampled": count} | {name: kinds.count(kind) for name, kind in _KINDS.items()}
 
 
 def _about_lines(about: dict[str, Any]) -> list[str]:
@@ -78,6 +92,9 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
     compressed = [f"{name} {_compression_text(how)}" for name, how in about["compression"].items()]
     if compressed:
         rows.insert(3, ("codecs", ", ".join(compressed)))
+    crops = [text for name, counts in about["crops"].items() if (text := _crops_text(name, counts))]
+    if crops:
+        rows.insert(3, ("crops", ", ".join(crops)))
     classes = about["classes"]
     if isinstance(classes, list):
         more = ", ..." if len(classes) > _NAMED else ""
@@ -98,6 +115,13 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
         tail = f"{about['tail_bytes']:,} bytes after the last commit"
         rows.append(("tail", f"{tail}: a commit in progress, or a torn one that the next writer cuts off"))
     return [about["file"], *(f"  {name:<9} {value}" for name, value in rows)]
+
+
+def _crops_text(field: str, counts: dict[str, int]) -> str:
+    """Return which of the sampled images can be decoded in parts; empty if none can."""
+    names = {"crop_index": "with a crop index", "crop_ready": "crop-ready"}
+    texts = [f"{counts[kind]:,} {name}" for kind, name in names.items() if counts[kind]]
+    return f"{field} {', '.join(texts)}, of {counts['sampled']:,} looked at" if texts else ""
 
 
 def _compression_text(how: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, Reader, decode_image, default_threads
 from fastrecord.checks import integer
-from fastrecord.diagnose.image_head import has_restarts, image_format
+from fastrecord.diagnose.image_head import CROP_INDEX, CROP_READY, image_format
 from fastrecord.diagnose.machine import this_machine
 from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
 from fastrecord.errors import Code
@@ -88,7 +88,7 @@ class Report:
         mean_bytes: Mean size of the sampled values in bytes.
         mean_width, mean_height: Mean size of the sampled images in pixels; None without images.
         formats: Share of the sampled images by their first bytes, such as {"JPEG": 1.0}.
-        crop_ready: Whether most of the sampled images are JPEGs with restart markers.
+        crop_ready: Whether most of the sampled images are crop-ready or have a crop index.
         sample: Number of records measured.
         sample_bytes: Their bytes.
         cpus: CPUs that this process may use.
@@ -357,7 +357,7 @@ class _Sample:
 
 
 def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> None:
-    from fastrecord._core import image_size
+    from fastrecord._core import image_size, side_kinds
 
     report.mean_bytes = report.sample_bytes / max(1, report.sample)
     if report.kind != "image":
@@ -369,7 +369,8 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
         report.mean_width, report.mean_height = (float(side) for side in np.mean(sizes, axis=0))
     names = [image_format(bytes(payload[:12])) for payload in payloads]
     report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
-    report.crop_ready = 2 * sum(map(has_restarts, payloads)) > len(payloads)
+    ready = np.isin(side_kinds(reader, report.field, some), (CROP_READY, CROP_INDEX))
+    report.crop_ready = bool(2 * ready.sum() > len(some))
 
 
 def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:

@@ -21,9 +21,10 @@ from fastrecord._core import (
     Reader,
     count_chunks,
     image_size,
-    side_lengths,
+    side_kinds,
 )
 from fastrecord.diagnose.findings import Finding
+from fastrecord.diagnose.image_head import CROP_INDEX, CROP_READY
 from fastrecord.diagnose.machine import Machine, judge_machine, read_text, this_machine, versions
 from fastrecord.diagnose.mounts import (
     Disk,
@@ -78,6 +79,7 @@ class FileReport:
         chunks: Number of chunks of the column with the most chunks.
         crop_ready: Share of the sampled JPEGs that are crop-ready; None if none is large enough to
             matter.
+        crop_index: Share of these JPEGs that have a crop index; likewise.
     """
 
     file: str
@@ -96,6 +98,7 @@ class FileReport:
     tail_bytes: int | None = None
     chunks: int | None = None
     crop_ready: float | None = None
+    crop_index: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able values."""
@@ -177,7 +180,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         with reader:
             about.records, about.commits, about.complete = len(reader), reader.commit, reader.complete
             about.tail_bytes, about.chunks = reader.tail_bytes, count_chunks(reader)
-            about.crop_ready = _crop_ready(reader)
+            about.crop_ready, about.crop_index = _for_crops(reader)
         about.pieces = _pieces(path)
     except (FastRecordError, OSError) as err:
         about.error = system_text(err) if isinstance(err, OSError) else str(err)
@@ -197,24 +200,28 @@ def _pieces(path: str) -> int | None:
     return int(struct.unpack("=QQIIII", request.tobytes())[3])
 
 
-def _crop_ready(reader: Reader) -> float | None:
-    """Return the share of sampled JPEGs that are crop-ready; None if none is large enough."""
+def _for_crops(reader: Reader) -> tuple[float | None, float | None]:
+    """Return the shares of sampled JPEGs that are crop-ready, and that have a crop index.
+
+    Both are None if no JPEG is large enough.
+    """
     names = [name for name, kind in reader.schema.items() if kind.name == "image"]
     if not names or not len(reader):
-        return None
+        return None, None
     name = names[0]
     numbers = sorted({i * (len(reader) - 1) // (_SAMPLE - 1) for i in range(_SAMPLE)})
-    ready = worth = 0
-    for number, side in zip(numbers, side_lengths(reader, name, numbers).tolist(), strict=True):
+    worth: list[int] = []
+    for number, kind in zip(numbers, side_kinds(reader, name, numbers).tolist(), strict=True):
         value = reader.get(number, name)
         head = b"" if value is None else bytes(value[:_HEAD])
         if head.startswith(_JPEG):
             # only a large image has so long a header
             width, height = image_size(head) or (_SMALL_IMAGE, 1)
             if width * height >= _SMALL_IMAGE:
-                worth += 1
-                ready += side > 0
-    return ready / worth if worth else None
+                worth.append(kind)
+    if not worth:
+        return None, None
+    return worth.count(CROP_READY) / len(worth), worth.count(CROP_INDEX) / len(worth)
 
 
 def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
@@ -250,9 +257,9 @@ def _judge_state(file: FileReport) -> list[Finding]:
     if (file.chunks or 0) >= _MANY_CHUNKS:
         message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
         found.append(Finding("note", "chunks", message, f"fastrecord compact {quoted}", name))
-    if file.crop_ready is not None and file.crop_ready < 0.5:
-        message = "its JPEGs are not crop-ready: a random crop decodes all rows above it, too"
-        found.append(Finding("note", "crop-ready", message, "fastrecord pack --crop-ready SRC OUT", name))
+    if file.crop_ready is not None and file.crop_ready + (file.crop_index or 0.0) < 0.5:
+        message = "its JPEGs have no crop index: a random crop decodes all rows above it, too"
+        found.append(Finding("note", "crop-index", message, f"fastrecord index {quoted}", name))
     pieces, size = file.pieces or 0, file.size or 0
     if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:
         message = f"the file system keeps it in {pieces:,} pieces of {size / pieces / 1e3:,.0f} kB on average"

@@ -139,7 +139,7 @@ def _advice(report: Report, limit: str, size: int) -> list[str]:
         elif report.cpus < report.machine_cpus:
             advice.append(f"More CPUs: this process may use {report.cpus} of the machine's {report.machine_cpus}.")
     if work == "decode" and report.formats.get("JPEG", 0.0) > 0.5 and not report.crop_ready:
-        advice.append("`fastrecord pack --crop-ready`: the same pixels, and a crop decodes its own part alone.")
+        advice.append("`fastrecord index`: the same pixels, and a crop decodes its own part alone.")
     short = min(report.mean_width or 0.0, report.mean_height or 0.0)
     if work in ("decode", "resize", "disk") and short > _LARGE * size:
         advice.append(

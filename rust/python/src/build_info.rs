@@ -56,18 +56,19 @@ pub(crate) fn count_chunks(reader: &Bound<'_, Reader>) -> PyResult<usize> {
     Ok(reader.get().state()?.reader.chunks())
 }
 
-/// Return the number of side bytes stored after each record's value for a decoder, int64 (N,).
+/// Return the kind of each record's side bytes, int64 (N,): 0 none, 1 the rows of a crop-ready JPEG, 2 a
+/// crop index.
 #[pyfunction]
-pub(crate) fn side_lengths<'py>(
+pub(crate) fn side_kinds<'py>(
     py: Python<'py>,
     reader: &Bound<'py, Reader>,
     field: &str,
     records: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let state = reader.get().state()?;
-    let lengths = py.detach(|| {
+    let kinds = py.detach(|| {
         let field = state.reader.field(field)?;
-        state.reader.side_lengths(field, &state.reader.resolve(&records)?)
+        state.reader.side_kinds(field, &state.reader.resolve(&records)?)
     });
-    Ok(int64_array(py, lengths.map_err(to_py)?))
+    Ok(int64_array(py, kinds.map_err(to_py)?.into_iter().map(u64::from).collect()))
 }

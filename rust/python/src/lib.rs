@@ -68,7 +68,7 @@ mod _core {
     #[pymodule_export]
     use super::{default_threads, deliver_events, image_size, permute};
     #[pymodule_export]
-    use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_lengths};
+    use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_kinds};
     #[pymodule_export]
     use crate::copier::{Copier, stored_bytes};
     #[pymodule_export]

@@ -22,7 +22,7 @@ pub(super) struct CopyColumn {
     /// Whether its payloads are kept apart from other fields' payloads.
     pub text: bool,
     /// The expected number of entries.
-    expected: u64,
+    pub expected: u64,
     /// The reserved space that is being filled.
     room: Option<ChunkWriter>,
     /// Entries that are not in a chunk yet and have no reserved space.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::control::Control;
 use crate::copy::column::CopyColumn;
-use crate::copy::gather::{Rows, copy_values, extents_in, gather_extents};
+use crate::copy::gather::{Rows, add_sides, copy_values, extents_in, gather_extents};
 use crate::copy::pieces::Piece;
 use crate::copy::transfer::{Span, Transfer};
 use crate::error::{Error, Result};
@@ -263,7 +263,13 @@ impl Copier {
             } else {
                 let from = source.index().column(fields[column.field], column.key.part);
                 let whole = from.is_some_and(|from| from.first_missing(source.len()).is_none());
-                column.add(self.writer.output(), entries, whole)?;
+                if let (Some(from), Part::SIDE) = (from, column.key.part) {
+                    // Sources may have an index or not: no room for the records of other sources.
+                    let whole = whole && column.expected == source.len();
+                    add_sides(source, from, rows, entries, whole, self.writer.output(), column)?;
+                } else {
+                    column.add(self.writer.output(), entries, whole)?;
+                }
             }
         }
         self.records += rows.len();

@@ -9,7 +9,9 @@ use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::chunk::{Encoding, Part};
 use crate::format::extent::{EXTENT_LEN, Extent};
+use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
+use crate::read::index::Column;
 use crate::read::reader::Reader;
 use crate::write::output::Output;
 
@@ -133,6 +135,31 @@ pub(super) fn copy_values(
     to.add(output, &values, whole)
 }
 
+/// Adds the gathered entries of side bytes. Records that the source's column does not cover stay so: a
+/// writer will look at their images. In another order than the source's they get missing entries, which
+/// say the same, because a chunk for each record would be worse.
+pub(super) fn add_sides(
+    source: &Reader,
+    from: &Column,
+    rows: &Rows<'_>,
+    entries: &[u8],
+    whole: bool,
+    output: &mut Output,
+    to: &mut CopyColumn,
+) -> Result<()> {
+    if whole || !rows.ascending() {
+        return to.add(output, entries, whole);
+    }
+    let mut rest = entries;
+    rows.for_each_run(|run| {
+        from.for_each_stretch(source.path(), run, |count, bytes| {
+            let (these, more) = rest.split_at(count as usize * EXTENT_LEN);
+            rest = more;
+            if bytes.is_some() { to.add(output, these, false) } else { to.leave_out(output, count) }
+        })
+    })
+}
+
 fn renumber(
     source: &Reader,
     field: FieldIndex,
@@ -171,7 +198,11 @@ pub fn stored_bytes(source: &Reader, run: Range<u64>) -> Result<Vec<u64>> {
     let mut bytes = vec![0; rows.len() as usize];
     for (field, definition) in source.schema().iter() {
         let kind = &definition.kind;
+        let sides = source.side_column(field).is_some();
         for (part, encoding, width) in kind.columns() {
+            if (&FieldType::Image, Part::SIDE) == (kind, part) && !sides {
+                continue;
+            }
             // An entry takes its width, and its share of the check table: 4 bytes for 4096.
             for record in &mut bytes {
                 *record += u64::from(width) + 1;

@@ -78,6 +78,7 @@ impl Damage {
             Self::List(_) => "FR307",
             Self::Json(_) => "FR308",
             Self::Content(_) => "FR309",
+            Self::Side(_) => "FR311",
             Self::Image(error) => error.code(),
         }
     }

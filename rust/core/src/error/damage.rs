@@ -28,6 +28,9 @@ pub enum Damage {
     #[error("the value does not fit its field: {0}")]
     Content(String),
 
+    #[error("the side bytes are damaged: {0}")]
+    Side(String),
+
     #[error("{0}")]
     Image(DecodeError),
 }

@@ -42,6 +42,8 @@ impl Part {
     pub(crate) const WIDTH: Self = Self(1);
     /// The height of images.
     pub(crate) const HEIGHT: Self = Self(2);
+    /// The side bytes of images that lie elsewhere than after the value.
+    pub(crate) const SIDE: Self = Self(3);
 }
 
 impl Chunk {

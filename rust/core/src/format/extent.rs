@@ -30,9 +30,22 @@ impl Extent {
         self.raw
     }
 
-    /// The number of side bytes, which end the stored bytes.
+    /// The number of side bytes that end the stored bytes.
     pub(crate) fn side(&self) -> u64 {
         if self.codec == Codec::None { self.stored - self.raw } else { 0 }
+    }
+
+    /// Checks the extent of side bytes that lie elsewhere. Without a byte, it says that the image gets
+    /// none.
+    ///
+    /// # Errors
+    /// The reason, as text.
+    pub(crate) fn check_side(&self) -> std::result::Result<(), String> {
+        let plain = self.is_plain() && self.side() == 0;
+        if plain && self.stored <= MAX_SIDE_BYTES {
+            return Ok(());
+        }
+        Err(format!("{} bytes, {} raw, with the codec {}, for side bytes", self.stored, self.raw, self.codec as u8))
     }
 
     /// Whether the value is stored uncompressed.

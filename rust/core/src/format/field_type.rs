@@ -161,7 +161,7 @@ impl FieldType {
     /// The number of columns of the field.
     pub(crate) fn parts(&self) -> u8 {
         match self {
-            Self::Image => 3,
+            Self::Image => 4,
             // The number of bytes determines a single variable dimension.
             Self::Array(array) if array.variable() > 1 => 1 + array.variable() as u8,
             _ => 1,
@@ -175,6 +175,7 @@ impl FieldType {
             (_, Part::MAIN) => String::new(),
             (Self::Image, Part::WIDTH) => ".width".to_owned(),
             (Self::Image, Part::HEIGHT) => ".height".to_owned(),
+            (Self::Image, Part::SIDE) => ".side".to_owned(),
             (_, Part(number)) => format!(".dim{number}"),
         }
     }
@@ -206,6 +207,7 @@ impl FieldType {
                 Some(bytes) => (Encoding::Values, bytes as u16),
                 None => (Encoding::Extents, 32),
             },
+            (Self::Image, Part::SIDE) => (Encoding::Extents, 32),
             (Self::Image, _) => (Encoding::Values, 4),
             _ => (Encoding::Values, 8),
         })

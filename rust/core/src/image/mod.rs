@@ -44,6 +44,9 @@ pub(crate) use resize::instructions as resize_instructions;
 use crate::limits::MAX_PIXELS;
 use crate::memory;
 
+/// The kind of side bytes that are the crop index of a JPEG. Kind 1 belongs to a crop-ready JPEG.
+pub const CROP_INDEX: u8 = 2;
+
 /// The handling of an image that ends too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncated {

@@ -160,22 +160,50 @@ impl ImagePlan {
         for output in self.order() {
             let extent = &located.extents[output][row];
             let (decoder, out) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
+            let (field, side) = (source.fields[output], &located.sides[output][row]);
+            let elsewhere = if side.stored == 0 {
+                None
+            } else {
+                self.read_side(counters, (source, field, record), side, &mut scratch.side)?;
+                Some(&scratch.side[..])
+            };
             let decode = |stored: &[u8]| {
-                let parts = if extent.is_plain() {
+                let mut parts = if extent.is_plain() {
                     stored.split_at(extent.length() as usize)
                 } else {
                     (stored, &[][..]) // decompressed
                 };
+                if let Some(side) = elsewhere {
+                    parts.1 = side;
+                }
                 crops.make(decoder, output, parts, None, out)
             };
             let memory = (&mut scratch.payload, &mut scratch.value);
-            let field = source.fields[output];
             let made = self.with_payload(counters, memory, (source, field, record), extent, decode)?;
             let timings = made.map_err(|error| source.reader.damaged(field, record, Damage::Image(error)))?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
         }
         add(&counters.records, 1);
+        Ok(())
+    }
+
+    /// Reads and checks side bytes that lie elsewhere than after their value.
+    fn read_side(
+        &self,
+        counters: &LoadCounters,
+        (source, field, record): (&LoadSource, FieldIndex, u64),
+        extent: &Extent,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        if out.capacity() > KEEP {
+            *out = Vec::new();
+        }
+        source.reader.read_side(field, record, extent, self.verify != Verify::Never, out)?;
+        add(&counters.reads, 1);
+        add(&counters.bytes, extent.stored);
+        add(&counters.read_nanos, nanos(start.elapsed()));
         Ok(())
     }
 
@@ -279,7 +307,7 @@ impl Plan for ImagePlan {
 
     fn fill(&self) -> Fill<'_> {
         let decoder = Decoder::new(self.decode);
-        let mut scratch = Scratch { decoder, payload: Vec::new(), value: Vec::new() };
+        let mut scratch = Scratch { decoder, payload: Vec::new(), value: Vec::new(), side: Vec::new() };
         Box::new(move |located, task| {
             for row in task.part.rows.clone() {
                 match located.rows[row] {
@@ -301,6 +329,8 @@ struct Scratch {
     payload: Vec<u8>,
     /// The decompressed value, if the payload is compressed.
     value: Vec<u8>,
+    /// Side bytes that lie elsewhere than after the value.
+    side: Vec<u8>,
 }
 
 /// The crops of one record's images. The leading crop is drawn, and the others follow it.

@@ -27,6 +27,15 @@ pub(crate) struct Located {
     /// For each field, the extents of the rows. Extents of rows that cannot be loaded are
     /// meaningless.
     pub(crate) extents: Vec<Vec<Extent>>,
+    /// For each field, the extents of side bytes that lie elsewhere; without a byte where there are none.
+    pub(crate) sides: Vec<Vec<Extent>>,
+}
+
+/// Where the values of records of one file lie, for each field.
+struct Extents {
+    values: Vec<Vec<Extent>>,
+    /// Side bytes that lie elsewhere. Empty for a field without any.
+    sides: Vec<Vec<Extent>>,
 }
 
 /// Files whose records form one sequence of rows.
@@ -94,7 +103,7 @@ impl Sources {
     pub(crate) fn locate(&self, rows: &[u64], prefetch: bool, fail: &mut dyn FnMut(usize, Error)) -> Located {
         let fields = self.sources.first().map_or(0, |source| source.fields.len());
         let extents = vec![vec![Extent::default(); rows.len()]; fields];
-        let mut located = Located { rows: vec![None; rows.len()], extents };
+        let mut located = Located { rows: vec![None; rows.len()], sides: extents.clone(), extents };
         for (file, slots, records) in self.split(rows) {
             let source = &self.sources[file];
             let look_up = |records: &[u64]| {
@@ -106,11 +115,16 @@ impl Sources {
             };
             let all = look_up(&records);
             for (i, (&slot, &record)) in slots.iter().zip(&records).enumerate() {
-                let mut set = |all: &[Vec<Extent>], i: usize| {
-                    for (into, extents) in located.extents.iter_mut().zip(all) {
+                let mut set = |all: &Extents, i: usize| {
+                    for (into, extents) in located.extents.iter_mut().zip(&all.values) {
                         into[slot] = extents[i];
                     }
-                    match all.iter().position(|extents| extents[i].missing) {
+                    for (into, extents) in located.sides.iter_mut().zip(&all.sides) {
+                        if let Some(extent) = extents.get(i) {
+                            into[slot] = *extent;
+                        }
+                    }
+                    match all.values.iter().position(|extents| extents[i].missing) {
                         Some(at) => Err(source.reader.missing(source.fields[at], record)),
                         None => Ok(()),
                     }
@@ -160,16 +174,20 @@ impl LoadSource {
         Ok(Self { reader, fields })
     }
 
-    /// Returns the extents of the records, for each field.
-    pub(crate) fn extents(&self, records: &[u64]) -> Result<Vec<Vec<Extent>>> {
-        let records = self.reader.records(records)?;
-        self.fields.iter().map(|&field| self.reader.extents(field, &records)).collect()
+    /// Looks up where the values of records lie.
+    fn extents(&self, records: &[u64]) -> Result<Extents> {
+        let (reader, records) = (&self.reader, self.reader.records(records)?);
+        Ok(Extents {
+            values: self.fields.iter().map(|&field| reader.extents(field, &records)).collect::<Result<_>>()?,
+            sides: self.fields.iter().map(|&field| reader.side_extents(field, &records)).collect::<Result<_>>()?,
+        })
     }
 
     /// Prefetches payloads, neighbours in one call.
-    pub(crate) fn ask(&self, extents: &[Vec<Extent>]) {
+    fn ask(&self, extents: &Extents) {
+        let all = extents.values.iter().chain(&extents.sides).flatten();
         let mut ranges: Vec<(u64, u64)> =
-            extents.iter().flatten().filter(|e| !e.missing).map(|e| (e.offset, e.offset + e.stored)).collect();
+            all.filter(|e| e.stored > 0).map(|e| (e.offset, e.offset + e.stored)).collect();
         ranges.sort_unstable();
         let mut ranges = ranges.into_iter().peekable();
         while let Some((start, mut end)) = ranges.next() {

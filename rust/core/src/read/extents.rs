@@ -159,13 +159,4 @@ impl Reader {
     pub fn chunks(&self) -> usize {
         self.inner.index.columns().iter().map(|column| column.chunks.len()).max().unwrap_or(0)
     }
-
-    /// How many bytes after each record's value a decoder may use. Crop-ready images have such
-    /// bytes.
-    ///
-    /// # Errors
-    /// As [`Reader::lengths`](crate::Reader::lengths).
-    pub fn side_lengths(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u64>> {
-        Ok(self.extents(field, records)?.iter().map(Extent::side).collect())
-    }
 }

@@ -5,7 +5,7 @@ mod batch;
 mod chunk;
 mod columns;
 mod extents;
-mod index;
+pub(crate) mod index;
 mod mapping;
 mod open;
 mod padded;
@@ -16,6 +16,7 @@ mod record;
 pub(crate) mod records;
 mod seal;
 pub(crate) mod seen;
+mod side;
 pub(crate) mod snapshot;
 pub(crate) mod source;
 

@@ -15,8 +15,10 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::file::find_commit::{Commit, Opening};
 use crate::file::storage::Storage;
+use crate::format::chunk::Part;
 use crate::format::extent::Extent;
-use crate::format::layout::Footer;
+use crate::format::field_type::FieldType;
+use crate::format::layout::{CHUNK_LEN, Footer, u32_at};
 use crate::format::metadata::Document;
 use crate::format::schema::{Field, FieldIndex};
 use crate::read::reader::Reader;
@@ -102,6 +104,7 @@ impl Salvage {
         let dictionaries = good_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
         let dictionaries = dictionaries.into_iter().map(|(good, all)| (!all || borrowed).then_some(good)).collect();
         let file_length = opening.length;
+        let directory = without_sides(&directory, &document);
         let commit = Commit { id, footer, directory, document, file_length };
         let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit)?;
         let of_blocks = lost_entries(&reader)?;
@@ -228,6 +231,19 @@ fn lost_entries(reader: &Reader) -> Result<Vec<Loss>> {
         }
     }
     Ok(losses)
+}
+
+/// Leaves the columns of side bytes out of a directory. They can be made again from the images, so
+/// damage to them must not cost a record.
+fn without_sides(directory: &[u8], document: &Document) -> Vec<u8> {
+    let images: Vec<u32> =
+        document.schema.fields().iter().filter(|f| f.kind == FieldType::Image).map(|f| f.id).collect();
+    let entries = directory.as_chunks::<CHUNK_LEN>().0.iter();
+    entries
+        .filter(|entry| !(images.contains(&u32_at(entry, 0)) && entry[4] == Part::SIDE.0))
+        .flatten()
+        .copied()
+        .collect()
 }
 
 fn loss_of(error: &Error) -> Option<Loss> {

@@ -12,7 +12,7 @@ use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
 use crate::parallel::pool::Pool;
 use crate::read::reader::Reader;
-use crate::repair::verify_values::{Found, Memory, check_columns, check_value};
+use crate::repair::verify_values::{Found, Memory, check_columns, check_value, read_side};
 
 /// The result of checking a whole file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,7 +179,8 @@ impl Verifier {
             return check_value(&self.reader, field, record, extent, memory);
         }
         let crc = self.reader.read_crc(extent, 0, 0, &mut memory.stored)?;
-        self.reader.compare_crc(field, record, extent.crc, crc).map(|()| Found::default())
+        self.reader.compare_crc(field, record, extent.crc, crc)?;
+        read_side(&self.reader, field, record, &mut memory.side).map(|_| Found::default())
     }
 
     /// Checks payloads on all threads.

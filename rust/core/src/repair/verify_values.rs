@@ -13,8 +13,7 @@ use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::list::{list_items, list_numbers};
 use crate::format::schema::FieldIndex;
-use crate::image::with_decoded;
-use crate::image::{DecodeOptions, SixteenBit};
+use crate::image::{CROP_INDEX, DecodeOptions, SixteenBit, check_crop_index, with_decoded};
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
 
@@ -26,6 +25,7 @@ const KEEP: usize = 16 << 20;
 pub(crate) struct Memory {
     pub stored: Vec<u8>,
     value: Vec<u8>,
+    pub side: Vec<u8>,
 }
 
 /// The numbers of images found in a value.
@@ -51,7 +51,7 @@ pub(crate) fn check_value(
         let crc = reader.read_crc(extent, 0, 0, &mut memory.stored)?;
         return reader.compare_crc(field, record, extent.crc, crc).map(|()| Found::default());
     }
-    for buffer in [&mut memory.stored, &mut memory.value] {
+    for buffer in [&mut memory.stored, &mut memory.value, &mut memory.side] {
         if buffer.capacity() > KEEP {
             *buffer = Vec::new();
         }
@@ -78,8 +78,31 @@ pub(crate) fn check_value(
     let size = look_into(kind, bytes, &mut found).map_err(|damage| reader.damaged(field, record, damage))?;
     if let Some(size) = size {
         check_image_size(reader, field, record, size)?;
+        let (value, after) = memory.stored.split_at(extent.length() as usize);
+        let index = if read_side(reader, field, record, &mut memory.side)? { &memory.side[..] } else { after };
+        if index.first() == Some(&CROP_INDEX) {
+            let checked = check_crop_index(value, index);
+            checked.map_err(|error| reader.damaged(field, record, Damage::Side(error.to_string())))?;
+        }
     }
     Ok(found)
+}
+
+/// Reads and checks the side bytes of a record that lie elsewhere than after its value. Returns false
+/// if it has none.
+pub(crate) fn read_side(reader: &Reader, field: FieldIndex, record: u64, side: &mut Vec<u8>) -> Result<bool> {
+    if reader.side_column(field).is_none() {
+        return Ok(false);
+    }
+    match reader.side_extents(field, &reader.records(&[record])?) {
+        Ok(extents) => match extents.first() {
+            Some(extent) if extent.stored > 0 => reader.read_side(field, record, extent, true, side).map(|()| true),
+            _ => Ok(false),
+        },
+        // A damaged block of the index is already reported.
+        Err(error) if error.place().is_none() && !error.is_of_the_file() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Compares the decoded size with the columns of widths and heights, which samplers and users

@@ -95,6 +95,9 @@ pub fn random_field(rng: &mut Rng, name: &str) -> Field {
     Schema::from_json(&format!("[{}]", random_row(rng, name))).unwrap().fields()[0].clone()
 }
 
+/// A kind of side bytes that no reader knows.
+const UNKNOWN_KIND: u8 = 255;
+
 /// Up to five fields.
 pub fn random_schema(rng: &mut Rng) -> Schema {
     let rows: Vec<String> = (0..=rng.below(5)).map(|i| random_row(rng, &format!("field {i}"))).collect();
@@ -123,7 +126,7 @@ pub fn random_item(rng: &mut Rng, kind: &FieldType, most: u64) -> Item {
         FieldType::Image => {
             let size = (1 + rng.below(70_000) as u32, 1 + rng.below(70_000) as u32);
             let data = png(size.0, size.1, &some_bytes(rng, most));
-            let beside = if rng.chance(30) { rng.bytes(40) } else { Vec::new() };
+            let beside = if rng.chance(30) { [vec![UNKNOWN_KIND], rng.bytes(40)].concat() } else { Vec::new() };
             Item::Image(data, beside, size)
         }
         FieldType::Bytes => Item::Bytes(some_bytes(rng, most)),

@@ -66,6 +66,62 @@ fn an_extent_with_side_bytes_that_a_reader_must_refuse_names_record_and_field() 
 }
 
 #[test]
+fn an_extent_of_side_bytes_that_lie_elsewhere_is_refused_unless_it_names_plain_bytes() {
+    let fields = r#"[{"id": 1, "name": "image", "type": "image"}]"#;
+    let build = |side: [u8; 32], encoding: u8| {
+        let mut forge = Forge::new(fields, 2);
+        let image = forge.payload(&png(2, 3, b""));
+        forge.payload(b"\xFFside");
+        forge.chunk(1, 0, EXTENTS, 32, 0, &[image, image].concat());
+        forge.chunk(1, 1, VALUES, 4, 0, &[2, 0, 0, 0, 2, 0, 0, 0]);
+        forge.chunk(1, 2, VALUES, 4, 0, &[3, 0, 0, 0, 3, 0, 0, 0]);
+        forge.chunk(1, 3, encoding, 32, 1, &side);
+        forge.build(|_| ())
+    };
+    let at = (4096 + png(2, 3, b"").len() as u64).next_multiple_of(8);
+    let good = extent(at, 5, crc32c::crc32c(b"\xFFside"));
+    let (_folder, path) = written(&build(good, EXTENTS));
+    assert_eq!(take_all(&path), [""; 0]);
+    let reader = open(&path);
+    assert_eq!(reader.side_kinds(reader.nth(0), &reader.run(0..2).unwrap()).unwrap(), [0, 255]);
+    assert!(verify(&reader, Depth::Checksums, &never).unwrap().errors.is_empty());
+    common::assert_holds(
+        &path,
+        &[vec![Cell::Image(png(2, 3, b""), (2, 3))], vec![Cell::Image(png(2, 3, b""), (2, 3))]],
+    );
+
+    let with = |at: usize, byte: u8| {
+        let mut bad = good;
+        bad[at] = byte;
+        bad
+    };
+    let with_side = extent_with_side(at, 5, 2, crc32c::crc32c(b"\xFFside"));
+    let mut compressed = good;
+    (compressed[16], compressed[28]) = (6, 1);
+    for bad in [
+        with(28, 1),
+        with(28, 9),
+        with(29, 2),
+        with(29, 4),
+        with(30, 1),
+        with(16, 6),
+        with(15, 1),
+        extent(1 << 40, 5, 0),
+        extent(u64::MAX, 5, 0),
+        with_side,
+        compressed,
+    ] {
+        let (_folder, path) = written(&build(bad, EXTENTS));
+        let reader = open(&path);
+        let error = reader.side_kinds(reader.nth(0), &reader.run(0..2).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("record 1, field image: the side bytes are damaged"), "{error}");
+        let report = verify(&reader, Depth::Checksums, &never).unwrap();
+        assert!(report.errors.len() == 1 && report.damaged[0].record == 1, "{:?}", report.errors);
+    }
+    refused(&build(good, VALUES), "not a column of field image");
+}
+
+#[test]
 fn side_bytes_of_what_is_no_image_are_refused() {
     let mut forge = Forge::new(DATA_AND_LABEL, 1);
     forge.payload(&[7; 100]);
