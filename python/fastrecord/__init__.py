@@ -70,6 +70,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.loader.skip import SkippedRecord as SkippedRecord
     from fastrecord.loader.stats import LoaderStats as LoaderStats
     from fastrecord.operations.extract import extract_records as extract_records
+    from fastrecord.operations.index import index_file as index_file
     from fastrecord.operations.metadata import set_metadata as set_metadata
     from fastrecord.operations.repair import repair as repair
     from fastrecord.operations.rewrite import compact as compact
@@ -107,6 +108,7 @@ _LAZY = {
     "concat": "dataset.dataset",
     "examine": "diagnose.doctor",
     "extract_records": "operations.extract",
+    "index_file": "operations.index",
     "merge": "operations.rewrite",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",

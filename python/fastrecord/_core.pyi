@@ -35,6 +35,7 @@ __all__ = [
     "UnsupportedVersionError",
     "Writer",
     "__version__",
+    "add_crop_index",
     "all_limits",
     "count_chunks",
     "crop_image",
@@ -266,6 +267,14 @@ class Salvage:
     def lost_unknown(self) -> bool: ...
 
 def stored_bytes(reader: Reader, first: int, count: int) -> NDArray[np.int64]: ...
+def add_crop_index(
+    path: str | PathLike[str],
+    field: str,
+    *,
+    rebuild: bool = False,
+    commit_records: int = 1 << 20,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, int]: ...
 def all_limits() -> dict[str, int]: ...
 def libraries() -> dict[str, str]: ...
 def instructions() -> dict[str, str]: ...

@@ -28,6 +28,7 @@ _COMMANDS = {
     "merge": ("rewrite", "Write the records of several files into one."),
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),
+    "index": ("index", "Add the crop index to the JPEGs of files."),
     "compact": ("rewrite", "Rewrite a file without its unused bytes."),
     "doctor": ("doctor", "Report what makes loading slow or unsafe on this machine."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),

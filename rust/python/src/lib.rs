@@ -97,6 +97,8 @@ mod _core {
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]
+    use crate::write::add_index::add_crop_index;
+    #[pymodule_export]
     use crate::write::field_filler::Filler;
     #[pymodule_export]
     use crate::write::writer::Writer;

@@ -1,6 +1,7 @@
-//! Files of images into records, on threads. May import `write`, `image` and lower
-//! folders; may not import `read`.
+//! Files of images into records, and the crop index of a file's images, on threads. May import
+//! `read`, `write`, `image` and lower folders.
 
+pub(crate) mod add_index;
 pub(crate) mod ingest;
 pub(crate) mod recode;
 pub(crate) mod tally;

@@ -126,3 +126,13 @@ impl<T> OrderedQueue<T> {
         self.room.notify_all();
     }
 }
+
+/// Closes a queue however its taker ends, so that the scope that joins the makers can end.
+#[derive(Debug)]
+pub(crate) struct CloseOnDrop<'a, T>(pub &'a OrderedQueue<T>);
+
+impl<T> Drop for CloseOnDrop<'_, T> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

@@ -86,6 +86,27 @@ impl ColumnWriter {
         self.chunks.extend(by_column.remove(&(self.key.field, self.key.part)).unwrap_or_default());
     }
 
+    /// Forgets all chunks and entries.
+    pub(super) fn clear(&mut self) {
+        self.chunks.clear();
+        self.take_pending();
+    }
+
+    /// Forgets the pending entries.
+    pub(super) fn drop_pending(&mut self) {
+        self.take_pending();
+    }
+
+    /// Writes the pending entries as a separate chunk in the place of the chunks of their records. They
+    /// end before record `end`. Returns false if there are none.
+    pub(super) fn replace_with_pending(&mut self, output: &mut Output, end: u64) -> Result<bool> {
+        let first = end - (self.pending.len() / usize::from(self.key.width)) as u64;
+        self.chunks.retain(|chunk| chunk.end_record() <= first || chunk.first >= end);
+        self.write_pending(output, end)?;
+        self.chunks.sort_by_key(|chunk| chunk.first);
+        Ok(first < end)
+    }
+
     /// Bytes of entries that are held in memory.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()

@@ -44,6 +44,7 @@ impl Writer {
         if let Some(footer) = self.footer
             && self.records == committed
             && !self.document_changed
+            && !self.columns_changed
             && !(last && merges)
         {
             return Ok(footer.commit);
@@ -90,7 +91,7 @@ impl Writer {
         self.commit_start = footer.end();
         self.footer = Some(footer);
         self.under_way = false;
-        self.document_changed = false;
+        (self.document_changed, self.columns_changed) = (false, false);
         slot.sealed = true;
         self.output.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
         Ok(footer.commit)

@@ -99,7 +99,7 @@ impl FieldWriter {
             }
         }
         // A field of bytes also takes images, but has no columns for their sizes.
-        if let (Value::Bytes(_) | Value::Image { .. }, [_, width, height]) = (value, &mut self.columns[..]) {
+        if let (Value::Bytes(_) | Value::Image { .. }, [_, width, height, _]) = (value, &mut self.columns[..]) {
             width.push(&size.0.to_le_bytes());
             height.push(&size.1.to_le_bytes());
         }
@@ -179,6 +179,11 @@ impl FieldWriter {
     /// Takes over the field's chunks, which are in the file already.
     pub(super) fn adopt(&mut self, by_column: &mut HashMap<(u32, Part), Vec<Chunk>>) {
         self.columns.iter_mut().for_each(|column| column.adopt(by_column));
+    }
+
+    /// The column of the side bytes of an image that lie elsewhere than after the value.
+    pub(super) fn side_column_mut(&mut self) -> Option<&mut ColumnWriter> {
+        self.columns.get_mut(usize::from(Part::SIDE.0)).filter(|column| column.has_extents())
     }
 
     /// The field's chunks, column by column.

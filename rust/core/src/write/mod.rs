@@ -2,6 +2,7 @@
 //! `parallel`, and `image` for sizes.
 
 pub(crate) mod add_field;
+mod add_side;
 mod append;
 pub(crate) mod column;
 mod commit;

@@ -179,6 +179,7 @@ impl Writer {
             fields: document.schema.fields().iter().map(FieldWriter::new).collect(),
             document,
             document_changed: true,
+            columns_changed: false,
             new_fields: Vec::new(),
             metadata: CheckedRange::default(),
             footer: None,

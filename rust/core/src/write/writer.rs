@@ -88,6 +88,8 @@ pub struct Writer {
     pub(super) id: FileId,
     pub(super) document: Document,
     pub(super) document_changed: bool,
+    /// Whether columns of existing records changed.
+    pub(super) columns_changed: bool,
     pub(super) metadata: CheckedRange,
     /// One for each field of the schema, in order.
     pub(super) fields: Vec<FieldWriter>,

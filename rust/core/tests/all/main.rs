@@ -9,6 +9,7 @@ mod pictures;
 mod add_field;
 mod compression;
 mod copy;
+mod crop_index;
 mod crop_ready;
 mod decoders;
 mod golden;

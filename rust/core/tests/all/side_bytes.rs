@@ -10,7 +10,7 @@ use crate::common::{
 use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
     Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImagePlan, LoadCounters, LoadSource, Mode,
-    Reader, Schema, Value, Verify, Workload, Writer, verify,
+    Reader, Result, Schema, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {
@@ -125,28 +125,25 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
     for writer in &mut writers {
         writer.close().unwrap();
     }
-    let [plain, ready] = paths.map(|path| {
-        let reader = Reader::open(&path, Access::Mmap, None).unwrap();
-        let source = LoadSource { fields: vec![reader.nth(0)], reader };
-        let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
-        let plan =
-            ImagePlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
-        let loader = Arc::new(plan).start(Arc::new(LoadCounters::default()), 2).unwrap();
-        let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
-        let buffer = BufferPool::new(1).take(60 * 40 * 30 * 3).unwrap();
-        let load = Workload {
-            seed: 3,
-            epoch: 0,
-            rows,
-            positions: (0..60).collect(),
-            buffers: vec![buffer],
-            ahead: Vec::new(),
-        };
-        let (buffers, failures) = loader.submit(load).unwrap().wait(&never).unwrap();
-        assert!(failures.is_empty(), "{failures:?}");
-        pixels_of(&buffers[0])
-    });
+    let [plain, ready] = paths.map(|path| loaded(&Reader::open(&path, Access::Mmap, None).unwrap()).unwrap());
     assert!(plain == ready && plain.iter().any(|&byte| byte > 0));
+}
+
+/// The pixels of a batch of random crops of a file's first six images, or the first error.
+pub fn loaded(reader: &Reader) -> Result<Vec<u8>> {
+    let source = LoadSource { fields: vec![reader.nth(0)], reader: reader.clone() };
+    let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
+    let plan = ImagePlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
+    let loader = Arc::new(plan).start(Arc::new(LoadCounters::default()), 2).unwrap();
+    let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
+    let buffer = BufferPool::new(1).take(60 * 40 * 30 * 3).unwrap();
+    let load =
+        Workload { seed: 3, epoch: 0, rows, positions: (0..60).collect(), buffers: vec![buffer], ahead: Vec::new() };
+    let (buffers, failures) = loader.submit(load).unwrap().wait(&never).unwrap();
+    match failures.into_iter().next() {
+        Some(failure) => Err(failure.error),
+        None => Ok(pixels_of(&buffers[0])),
+    }
 }
 
 #[allow(unsafe_code)]
