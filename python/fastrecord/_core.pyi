@@ -168,6 +168,7 @@ class Writer:
         quality: int | None = None,
         raw: bool = False,
         crop_ready: str | None = None,
+        crop_index: bool = False,
         sixteen_bit: str | None = None,
     ) -> list[tuple[int, str]]: ...
     def add_field(self, name: str, type: FieldType) -> Filler: ...  # noqa: A002

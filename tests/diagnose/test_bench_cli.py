@@ -144,17 +144,19 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
 def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) -> None:
     write(tmp_path / "images", {f"cat/{number}.jpg": jpeg(320, 240 + number) for number in range(4)})
     reports = {}
-    for name, options in {"plain": [], "ready": ["--crop-ready"], "raw": ["--raw"]}.items():
+    for name, options in {"plain": [], "ready": ["--crop-ready"], "index": ["--crop-index"], "raw": ["--raw"]}.items():
         good("pack", tmp_path / "images", tmp_path / name, *options)
         reports[name] = bench_file(tmp_path / name, seconds=0.3, size=16)
     assert {name: report.crop_ready for name, report in reports.items()} == {
         "plain": False,
         "ready": True,
+        "index": True,
         "raw": False,
     }
     assert {name: report.formats for name, report in reports.items()} == {
         "plain": {"JPEG": 1.0},
         "ready": {"JPEG": 1.0},
+        "index": {"JPEG": 1.0},
         "raw": {"PPM": 1.0},
     }
     assert all((report.mean_width, report.mean_height) == (320.0, 241.5) for report in reports.values())
@@ -205,7 +207,7 @@ def test_decoding_is_the_limit_where_it_takes_the_threads_time(report: Report) -
         "Decoding takes 80 % of the threads' time (cropping and resizing 15 %, reading and checking 3 %).",
     )
     assert len(verdict.advice) == 1
-    assert "--crop-ready" in verdict.advice[0]
+    assert "fastrecord index" in verdict.advice[0]
     assert judge(replace(report, crop_ready=True)).advice == ()
     assert judge(replace(report, formats={"PNG": 1.0})).advice == ()
     assert judge(replace(report, machine_cpus=32)).advice[0] == "More CPUs: this process may use 8 of the machine's 32."
@@ -217,8 +219,8 @@ def test_decoding_is_the_limit_where_it_takes_the_threads_time(report: Report) -
 
 def test_what_is_advised_are_options_that_there_are(report: Report) -> None:
     advice = " ".join(judge(replace(report, mean_width=2000.0, mean_height=1500.0)).advice)
-    options = re.findall(r"`fastrecord (\w+) (--[a-z-]+)", advice)
-    assert options == [("pack", "--crop-ready"), ("pack", "--short-side")]
+    options = re.findall(r"`fastrecord (\w+)`? ?(--[a-z-]+)?", advice)
+    assert options == [("index", ""), ("pack", "--short-side")]
     for command, option in options:
         assert re.search(rf"^ +{option}\b", good(command, "--help"), re.MULTILINE)
 

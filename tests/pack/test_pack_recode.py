@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
+from fastrecord._core import side_kinds
 from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
 from tests.support.packing import metadata, write
@@ -43,6 +44,7 @@ def test_only_images_above_the_short_side_are_made_smaller(recode_source: Path, 
         "kept": 3,
         "smaller": 6,
         "crop_ready": 0,
+        "crop_index": 0,
         "raw": 0,
         "bytes_in": sum(map(len, FILES.values())),
         "bytes_out": sum(map(len, images.values())),
@@ -123,6 +125,49 @@ def test_what_is_extracted_is_what_was_stored(recode_source: Path, tmp_path: Pat
         assert image.format == "PPM"
     good("extract", tmp_path / "raw.frec", tmp_path / "numbered", "--numbered")
     assert sorted(path.name for path in (tmp_path / "numbered").iterdir()) == [f"{i}.ppm" for i in range(9)]
+
+
+# The crop index
+
+
+def test_jpegs_with_a_crop_index_keep_their_bytes(recode_source: Path, tmp_path: Path) -> None:
+    out, plain = tmp_path / "out.frec", tmp_path / "plain.frec"
+    summary = pack_folder(recode_source, out, crop_index=True)
+    pack_folder(recode_source, plain)
+    assert stored(out) == FILES
+    assert summary.recoded is not None
+    assert summary.recoded["kept"] == 9
+    with fr.Reader(out) as reader:
+        kinds = side_kinds(reader, "image", range(9)).tolist()
+        assert reader.verify(deep=True)["ok"]
+    assert 4 <= summary.recoded["crop_index"] == kinds.count(2) == 9 - kinds.count(0)
+    # The same images have an index if it comes later.
+    fr.index_file(plain)
+    with fr.Reader(plain) as reader:
+        assert side_kinds(reader, "image", range(9)).tolist() == kinds
+    assert fr.index_file(out).indexed == 0
+    assert metadata(out)["packs"][0]["recode"] == {"crop_index": True}
+    printed = good("pack", recode_source, tmp_path / "again.frec", "--crop-index")
+    assert f"of 9 images 9 kept byte for byte, {kinds.count(2)} with a crop index; " in printed
+    assert "recoded   --crop-index" in good("info", out)
+
+
+def test_smaller_images_get_a_crop_index_too(recode_source: Path, tmp_path: Path) -> None:
+    summary = pack_folder(recode_source, tmp_path / "out.frec", crop_index=True, short_side=120)
+    assert summary.recoded is not None
+    assert (summary.recoded["smaller"], summary.recoded["kept"]) == (6, 3)
+    assert summary.recoded["crop_index"] >= 6
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert reader.verify(deep=True)["ok"]
+
+
+@pytest.mark.parametrize("other", ["--crop-ready", "--raw"])
+def test_a_crop_index_is_for_jpegs_that_stay_whole(recode_source: Path, tmp_path: Path, other: str) -> None:
+    printed = failed("pack", recode_source, tmp_path / "out.frec", "--crop-index", other, status=2)
+    assert "need no crop index: leave out --crop-index" in printed
+    good("pack", recode_source, tmp_path / "out.frec", "--no-crop-index", other)
+    pairs = failed("pack", "--pairs", recode_source, recode_source, tmp_path / "x.frec", "--crop-index", status=2)
+    assert "--crop-index is not for --pairs" in pairs
 
 
 # Bad files

@@ -29,6 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"max_side": 96, "quality": 70},
     {"raw": True, "short_side": 64},
     {"crop_ready": "none", "short_side": 64},
+    {"crop_index": True},
 ]
 
 

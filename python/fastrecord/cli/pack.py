@@ -110,6 +110,12 @@ _STAGES = {"sizes": "looking up sizes", "pack": ""}
     "exif an image loses its orientation. [default: all]",
 )
 @click.option(
+    "--crop-index/--no-crop-index",
+    default=None,
+    help="Store a crop index after each JPEG, so that a crop is decoded without most of its image. The JPEGs keep "
+    "their bytes. `fastrecord index` adds it to existing files. [default: no index]",
+)
+@click.option(
     "--short-side",
     type=click.IntRange(1, 65500),
     metavar="PX",
@@ -208,6 +214,7 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
     if keep is not None and not crop_ready:
         raise click.UsageError("--keep belongs to --crop-ready: give that too")
     options["crop_ready"] = (keep or "all") if crop_ready else None
+    options["crop_index"] = bool(options["crop_index"])
     try:
         recode = Recode(**{name: options[name] for name in Recode.__dataclass_fields__})
     except ValueError as err:
@@ -288,7 +295,13 @@ def _print(summary: PackSummary, *, resumed: bool, pairs: bool) -> None:
 
 
 def _recoded_text(recoded: dict[str, int]) -> str:
-    names = {"smaller": "made smaller", "crop_ready": "crop-ready", "raw": "raw", "kept": "kept byte for byte"}
+    names = {
+        "smaller": "made smaller",
+        "crop_ready": "crop-ready",
+        "raw": "raw",
+        "kept": "kept byte for byte",
+        "crop_index": "with a crop index",
+    }
     counts = ", ".join(f"{recoded[key]:,} {name}" for key, name in names.items() if recoded[key] or key == "kept")
     sizes = f"{bytes_text(recoded['bytes_in'])} became {bytes_text(recoded['bytes_out'])}"
     return f"of {recoded['images']:,} images {counts}; {sizes}"

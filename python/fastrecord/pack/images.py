@@ -42,6 +42,7 @@ def pack_folder(
     quality: int | None = None,
     raw: bool = False,
     crop_ready: str | None = None,
+    crop_index: bool = False,
     sixteen_bit: str | None = None,
     commit_bytes: int = 1 << 30,
     progress: Callable[[PackProgress], None] | None = None,
@@ -79,6 +80,9 @@ def pack_folder(
         crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
             image. The value selects the marker segments to keep: "all", "none", or a
             comma-separated list of "exif", "icc" and "other".
+        crop_index: Store a crop index after each JPEG that gains by one, so that a crop is decoded
+            without most of its image. The bytes of the JPEG do not change. Not with `raw` or
+            `crop_ready`.
         sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
             257 and rounds, "clip" maps all values above 255 to white, as Pillow does. By default
             such a file is a bad file.
@@ -104,7 +108,7 @@ def pack_folder(
         raise ValueError("with append the file keeps its own classes: leave out classes_from")
     if list_path is not None and allow_empty_classes:
         raise ValueError("a list has no class folders: leave out allow_empty_classes")
-    recode = Recode(short_side, max_side, quality, raw, crop_ready, sixteen_bit)
+    recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     if shard_size is not None and recode.changes:
         raise ValueError("changed images have no known size before packing: give shards, not shard_size")
     source, target = os.fspath(src), os.fspath(out)

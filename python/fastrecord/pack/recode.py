@@ -23,6 +23,8 @@ class Recode:
         crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
             image. The value selects the marker segments to keep: "all", "none" or a comma-separated
             list of exif, icc and other. None: do not rewrite.
+        crop_index: Store a crop index after JPEGs, which keep their bytes. Not with `raw` or
+            `crop_ready`.
         sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
             257, "clip" maps all values above 255 to white. None: it is an error.
 
@@ -36,6 +38,7 @@ class Recode:
     quality: int | None = None
     raw: bool = False
     crop_ready: str | None = None
+    crop_index: bool = False
     sixteen_bit: str | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +49,8 @@ class Recode:
             raise ValueError(f"--short-side and --max-side are 1 to {_MAX_SIDE} pixels, not {sides[0]}")
         if self.raw and self.crop_ready is not None:
             raise ValueError("--raw leaves no JPEG to make crop-ready: give --raw or --crop-ready")
+        if self.crop_index and (self.raw or self.crop_ready is not None):
+            raise ValueError("a crop-ready JPEG or raw pixels need no crop index: leave out --crop-index")
         if self.quality is not None:
             if self.raw or not sides:
                 raise ValueError("--quality belongs to --short-side or --max-side, which make JPEGs")
@@ -63,8 +68,9 @@ class Recode:
 
     @property
     def changes(self) -> bool:
-        """Whether any image may be changed."""
-        return self.raw or any(x is not None for x in (self.short_side, self.max_side, self.crop_ready))
+        """Whether any image may be changed, or gets side bytes."""
+        given = any(x is not None for x in (self.short_side, self.max_side, self.crop_ready))
+        return self.raw or self.crop_index or given
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords for `Writer.append_files`, without unset ones."""

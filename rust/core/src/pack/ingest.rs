@@ -20,7 +20,7 @@ use crate::limits::check_image;
 use crate::memory;
 use crate::pack::recode::{Recode, Recoded};
 use crate::pack::tally::Tally;
-use crate::parallel::ordered::OrderedQueue;
+use crate::parallel::ordered::{CloseOnDrop, OrderedQueue};
 use crate::parallel::pool;
 use crate::parallel::sync::{SLICE, lock, wait};
 use crate::write::value::Value;
@@ -66,7 +66,7 @@ impl Loaded {
     }
 
     fn held(&self) -> usize {
-        self.buffer.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.len() + r.side.len())
+        self.buffer.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.as_ref().map_or(0, Vec::len) + r.side.len())
     }
 }
 
@@ -129,15 +129,6 @@ impl Buffers {
 
     fn into_spare(self) -> Vec<Vec<u8>> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Stops the readers however the appender ends, so that the scope that joins them can end.
-struct CloseOnDrop<'a>(&'a OrderedQueue<Result<Loaded>>);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.close();
     }
 }
 
@@ -221,7 +212,10 @@ impl FileInput<'_> {
                     let mut record = values(i);
                     let crc = loaded.crc;
                     let value = match &loaded.recoded {
-                        Some(Recoded { bytes, side, size, .. }) => Value::Image { data: bytes, side, size: *size, crc },
+                        Some(recoded) => {
+                            let Recoded { side, size, .. } = recoded;
+                            Value::Image { data: recoded.stored(loaded.data()), side, size: *size, crc }
+                        }
                         None => Value::Image { data: loaded.data(), side: &[], size: loaded.size, crc },
                     };
                     record.insert(field, value);
@@ -300,7 +294,9 @@ fn load(path: &Path, mut buffer: Vec<u8>, is_image: bool, change: Option<&Decode
         None => None,
     };
     let crc = match &recoded {
-        Some(recoded) => crate::format::crc::crc32c_append(crate::format::crc::crc32c(&recoded.bytes), &recoded.side),
+        Some(recoded) => {
+            crate::format::crc::crc32c_append(crate::format::crc::crc32c(recoded.stored(data)), &recoded.side)
+        }
         None => crate::format::crc::crc32c(data),
     };
     let foreign = if is_image && recoded.is_none() { foreign_kind(data) } else { None };

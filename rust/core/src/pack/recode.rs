@@ -1,9 +1,9 @@
-//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, or
-//! make crop-ready.
+//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, make
+//! crop-ready, or add the crop index.
 
 use crate::error::decode::DecodeError;
 use crate::image::{
-    Crop, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit, Subsampling,
+    Crop, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit, Subsampling, crop_index,
     encode_jpeg, jpeg_info, raw_header, resized, rewrite,
 };
 use crate::limits::MAX_JPEG_SIDE;
@@ -50,27 +50,44 @@ pub struct Recode {
     /// Rewrite JPEGs losslessly, so that parts of them can be decoded; selects the segments to
     /// keep.
     pub crop_ready: Option<Markers>,
+    /// Store a crop index after JPEGs that gain by one.
+    pub crop_index: bool,
     /// The handling of 16-bit grey in images that are decoded.
     pub sixteen_bit: SixteenBit,
 }
 
 impl Default for Recode {
     fn default() -> Self {
-        Self { limit: None, quality: 90, raw: false, crop_ready: None, sixteen_bit: SixteenBit::Reject }
+        Self {
+            limit: None,
+            quality: 90,
+            raw: false,
+            crop_ready: None,
+            crop_index: false,
+            sixteen_bit: SixteenBit::Reject,
+        }
     }
 }
 
 /// An image after conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recoded {
-    /// The encoded image, or PPM.
-    pub bytes: Vec<u8>,
-    /// Side bytes, see [`CropReady`](crate::image::CropReady); otherwise empty.
+    /// The encoded image, or PPM; `None` if its bytes are unchanged.
+    pub bytes: Option<Vec<u8>>,
+    /// Side bytes: see [`CropReady`](crate::image::CropReady) and
+    /// [`crop_index`](crate::image::crop_index). Otherwise empty.
     pub side: Vec<u8>,
     /// Width and height in pixels.
     pub size: (u32, u32),
     /// Whether it was shrunk.
     pub smaller: bool,
+}
+
+impl Recoded {
+    /// Returns the bytes to store for an image whose file has the bytes `data`.
+    pub(super) fn stored<'a>(&'a self, data: &'a [u8]) -> &'a [u8] {
+        self.bytes.as_deref().unwrap_or(data)
+    }
 }
 
 impl Recode {
@@ -100,11 +117,14 @@ impl Recode {
         if self.raw && self.crop_ready.is_some() {
             return Err("an image is stored as raw pixels or as a crop-ready JPEG, not both".to_owned());
         }
+        if self.crop_index && (self.raw || self.crop_ready.is_some()) {
+            return Err("a crop index is for JPEGs that are stored neither as raw pixels nor crop-ready".to_owned());
+        }
         Ok(())
     }
 
     /// Converts an image whose header states `size`. Returns `None` if it stays unchanged, byte for
-    /// byte.
+    /// byte, and gets no side bytes.
     ///
     /// Rows and columns stay as stored. A shrunk JPEG keeps the EXIF orientation as metadata. Raw
     /// pixels lose it.
@@ -122,14 +142,20 @@ impl Recode {
             && let Some(size) = self.shrunk(decoder, data)?
         {
             let bytes = self.encode(decoder, data, size)?;
-            recoded = Some(Recoded { bytes, side: Vec::new(), size, smaller: true });
+            recoded = Some(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: true });
         }
         if let Some(keep) = self.crop_ready {
-            let source = recoded.as_ref().map_or(data, |r| &r.bytes);
+            let source = recoded.as_ref().map_or(data, |r| r.stored(data));
             if let Some(ready) = rewrite(source, keep)? {
                 let (size, smaller) = recoded.as_ref().map_or((size, false), |r| (r.size, true));
-                recoded = Some(Recoded { bytes: ready.bytes, side: ready.side, size, smaller });
+                recoded = Some(Recoded { bytes: Some(ready.bytes), side: ready.side, size, smaller });
             }
+        }
+        if self.crop_index
+            && let Some(side) = crop_index(recoded.as_ref().map_or(data, |r| r.stored(data)))
+        {
+            let unchanged = Recoded { bytes: None, side: Vec::new(), size, smaller: false };
+            recoded = Some(Recoded { side, ..recoded.unwrap_or(unchanged) });
         }
         Ok(recoded)
     }
@@ -177,14 +203,15 @@ fn raw(decoder: &mut Decoder, data: &[u8], smaller: Option<(u32, u32)>) -> Resul
     let Some(size) = smaller else {
         let image = decoder.decode(data)?;
         let bytes = [raw_header(image.width, image.height).as_bytes(), image.pixels].concat();
-        return Ok(Recoded { bytes, side: Vec::new(), size: (image.width, image.height), smaller: false });
+        let size = (image.width, image.height);
+        return Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: false });
     };
     let header = raw_header(size.0, size.1);
     let mut bytes = vec![0; header.len() + 3 * size.0 as usize * size.1 as usize];
     let (head, pixels) = bytes.split_at_mut(header.len());
     head.copy_from_slice(header.as_bytes());
     shrink(decoder, data, size, pixels)?;
-    Ok(Recoded { bytes, side: Vec::new(), size, smaller: true })
+    Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: true })
 }
 
 /// Builds a JPEG segment of EXIF data that holds only the orientation.
@@ -253,7 +280,7 @@ mod tests {
         let mcu = |data: &[u8]| {
             let smaller = apply(&short(40), data).unwrap().unwrap();
             assert_eq!((smaller.size, smaller.smaller, smaller.side.len()), ((60, 40), true, 0));
-            let info = jpeg_info(&smaller.bytes).unwrap();
+            let info = jpeg_info(smaller.stored(&[])).unwrap();
             assert_eq!((info.width, info.height), (60, 40));
             (info.components, info.mcu())
         };
@@ -272,9 +299,9 @@ mod tests {
         let raw = Recode { raw: true, ..Recode::default() };
         let stored = apply(&raw, &data).unwrap().unwrap();
         let mut decoder = Recode::default().decoder();
-        assert_eq!(raw_pixels(&stored.bytes), Some(decoder.decode(&data).unwrap()));
+        assert_eq!(raw_pixels(stored.stored(&[])), Some(decoder.decode(&data).unwrap()));
         let smaller = apply(&Recode { raw: true, ..short(40) }, &data).unwrap().unwrap();
-        let image = raw_pixels(&smaller.bytes).unwrap();
+        let image = raw_pixels(smaller.stored(&[])).unwrap();
         assert_eq!((image.width, image.height, smaller.size), (60, 40, (60, 40)));
     }
 
@@ -287,7 +314,7 @@ mod tests {
             let turned = [&data[..2], &exif(orientation), &data[2..]].concat();
             let smaller = apply(&short(40), &turned).unwrap().unwrap();
             assert_eq!(smaller.size, (60, 40));
-            assert_eq!(Decoder::orientation_of(&smaller.bytes), Ok(orientation));
+            assert_eq!(Decoder::orientation_of(smaller.stored(&[])), Ok(orientation));
         }
     }
 
@@ -325,7 +352,24 @@ mod tests {
         let ready = apply(&Recode { crop_ready: Some(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
         assert!(!ready.side.is_empty() && ready.smaller && ready.size == (250, 200));
         let decode = |data: &[u8]| Recode::default().decoder().decode(data).unwrap().pixels.to_vec();
-        assert_eq!(decode(&ready.bytes), decode(&plain.bytes));
+        assert_eq!(decode(ready.stored(&[])), decode(plain.stored(&[])));
+    }
+
+    #[test]
+    fn a_crop_index_leaves_the_bytes_of_the_file_or_of_the_smaller_image_alone() {
+        // Images of few bits have no index.
+        let fine = JpegOptions { quality: 98, ..JpegOptions::default() };
+        let data = encode_jpeg(&pixels(500, 400, true), 500, 400, &fine).unwrap();
+        let index = Recode { crop_index: true, quality: 98, ..Recode::default() };
+        let expected = Recoded { bytes: None, side: crop_index(&data).unwrap(), size: (500, 400), smaller: false };
+        assert_eq!(apply(&index, &data), Ok(Some(expected)));
+        let smaller = Recode { limit: Some(Limit::ShortSide(200)), ..index };
+        let plain = apply(&Recode { crop_index: false, ..smaller }, &data).unwrap().unwrap();
+        let smaller = apply(&smaller, &data).unwrap().unwrap();
+        let side = crop_index(plain.stored(&[])).unwrap();
+        assert_eq!(smaller, Recoded { side, ..plain });
+        let other = [raw_header(200, 200).as_bytes(), &pixels(200, 200, true)].concat();
+        assert_eq!(apply(&index, &other), Ok(None));
     }
 
     #[test]
@@ -337,6 +381,8 @@ mod tests {
             Recode { quality: 0, ..short(256) },
             Recode { quality: 101, ..short(256) },
             Recode { raw: true, crop_ready: Some(Markers::ALL), ..Recode::default() },
+            Recode { raw: true, crop_index: true, ..Recode::default() },
+            Recode { crop_index: true, crop_ready: Some(Markers::ALL), ..Recode::default() },
         ] {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::image::raw_pixels;
+use crate::image::{CROP_INDEX, raw_pixels};
 use crate::pack::recode::Recoded;
 
 /// Counts of appended images.
@@ -16,6 +16,8 @@ pub struct Tally {
     pub smaller: u64,
     /// Images rewritten for crops, including scaled ones.
     pub crop_ready: u64,
+    /// Images stored with a crop index, including scaled ones.
+    pub crop_index: u64,
     /// Images stored as pixels, including scaled ones.
     pub raw: u64,
     /// Bytes of the input.
@@ -33,6 +35,7 @@ impl Tally {
         self.kept += other.kept;
         self.smaller += other.smaller;
         self.crop_ready += other.crop_ready;
+        self.crop_index += other.crop_index;
         self.raw += other.raw;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
@@ -53,9 +56,12 @@ impl Tally {
             self.bytes_out += bytes_in as u64;
             return;
         };
-        self.bytes_out += (bytes.len() + side.len()) as u64;
+        self.bytes_out += (bytes.as_ref().map_or(bytes_in, Vec::len) + side.len()) as u64;
+        self.kept += u64::from(bytes.is_none());
         self.smaller += u64::from(*smaller);
-        self.crop_ready += u64::from(!side.is_empty());
-        self.raw += u64::from(raw_pixels(bytes).is_some());
+        let indexed = side.first() == Some(&CROP_INDEX);
+        self.crop_index += u64::from(indexed);
+        self.crop_ready += u64::from(!side.is_empty() && !indexed);
+        self.raw += u64::from(bytes.as_ref().is_some_and(|bytes| raw_pixels(bytes).is_some()));
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn recode_from(
     quality: Option<i64>,
     raw: bool,
     crop_ready: Option<&str>,
+    crop_index: bool,
     sixteen_bit: Option<&str>,
 ) -> Result<Option<Recode>, String> {
     let limit = match (short_side, max_side) {
@@ -41,12 +42,12 @@ pub(crate) fn recode_from(
         return Err("sixteen_bit is for images that short_side, max_side or raw decodes".to_owned());
     }
     let crop_ready = crop_ready.map(markers).transpose()?;
-    if limit.is_none() && !raw && crop_ready.is_none() {
+    if limit.is_none() && !raw && crop_ready.is_none() && !crop_index {
         return Ok(None);
     }
     let quality = quality.map_or(Recode::default().quality, |quality| quality.try_into().unwrap_or(0));
     let sixteen_bit = sixteen_bit.map_or(Ok(SixteenBit::Reject), sixteen_bit_from)?;
-    let recode = Recode { limit, quality, raw, crop_ready, sixteen_bit };
+    let recode = Recode { limit, quality, raw, crop_ready, crop_index, sixteen_bit };
     recode.check()?;
     Ok(Some(recode))
 }
@@ -75,12 +76,13 @@ fn markers(names: &str) -> Result<Markers, String> {
 
 /// Builds a dict of the number of images, how they were stored, and their bytes.
 pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
-    let &Tally { images, kept, smaller, crop_ready, raw, bytes_in, bytes_out, .. } = tally;
+    let &Tally { images, kept, smaller, crop_ready, crop_index, raw, bytes_in, bytes_out, .. } = tally;
     let rows = [
         ("images", images),
         ("kept", kept),
         ("smaller", smaller),
         ("crop_ready", crop_ready),
+        ("crop_index", crop_index),
         ("raw", raw),
         ("bytes_in", bytes_in),
         ("bytes_out", bytes_out),

@@ -187,6 +187,9 @@ impl Writer {
     ///         image. The value selects the marker segments to keep: "all", "none", or a
     ///         comma-separated list of "exif", "icc" and "other". Rare kinds of JPEG, damaged or
     ///         very small ones, and other formats keep their bytes.
+    ///     crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of
+    ///         its image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not
+    ///         with `raw` or `crop_ready`.
     ///     sixteen_bit: Handling of 16-bit grey images that these options decode. "reject", the
     ///         default, raises an error. "scale" divides by 257 and rounds. "clip" turns all values
     ///         above 255 white, as Pillow does.
@@ -197,7 +200,7 @@ impl Writer {
     ///     DecodeError: a file is not an image, or must be decoded and cannot be. OSError: it
     ///     cannot be read, or a write failed. Both name the file. ValueError: the options
     ///     contradict each other.
-    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, sixteen_bit = None))]
+    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, crop_index = false, sixteen_bit = None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn append_files(
         &self,
@@ -211,9 +214,10 @@ impl Writer {
         quality: Option<i64>,
         raw: bool,
         crop_ready: Option<&str>,
+        crop_index: bool,
         sixteen_bit: Option<&str>,
     ) -> PyResult<Vec<(usize, String)>> {
-        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, sixteen_bit);
+        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit);
         let recode = recode.map_err(PyValueError::new_err)?;
         let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
         let (field, columns) = beside_files(&self.state.schema(), field, paths.len(), values)?;
@@ -341,8 +345,8 @@ impl Writer {
     /// What happened to the images appended by `append_files`, a new dict each time.
     ///
     /// "images" is the number of images. "kept" counts those stored byte for byte, and "smaller"
-    /// those shrunk by `short_side` or `max_side`. "crop_ready" and "raw" count images stored that
-    /// way, including shrunk ones. "bytes_in" is the size of the files, and "bytes_out" their
+    /// those shrunk by `short_side` or `max_side`. "crop_ready", "crop_index" and "raw" count
+    /// images stored that way, including kept and shrunk ones. "bytes_in" is the size of the files, and "bytes_out" their
     /// stored size.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
