@@ -142,6 +142,9 @@ fn values(reader: &Reader, field: FieldIndex, records: &Records<'_>) {
 fn payloads(reader: &Reader, field: FieldIndex, kind: &FieldType, records: &Records<'_>, share: Share) {
     let _ = black_box(reader.lengths(field, records));
     let _ = black_box(reader.prefetch(field, records, &never));
+    if *kind == FieldType::Image {
+        let _ = black_box(reader.side_kinds(field, records));
+    }
     // A damaged record must not hide the others.
     let fits = |&&record: &&u64| {
         reader.lengths(field, &reader.records(&[record]).unwrap()).is_ok_and(|lengths| lengths[0] <= LARGEST)
