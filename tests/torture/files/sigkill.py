@@ -16,9 +16,11 @@ import numpy as np
 from tqdm import tqdm
 
 import fastrecord as fr
+from fastrecord._core import add_crop_index, side_kinds
 from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
 from tests.support.packing import records, write
+from tests.support.pictures import jpeg
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.files.killing import Killer, Story, verify
 
@@ -267,6 +269,51 @@ class _Compact(_Appends):
             return "after the last commit" if reader.commit == 1 else "before the first commit"
 
 
+class _Index(_Appends):
+    """Adds to a file in many commits; the next run continues."""
+
+    name = "index"
+
+    def make(self) -> None:
+        with fr.Writer(self.folder / "in.frec", {"image": fr.image()}) as writer:
+            for number in range(300):
+                writer.append({"image": jpeg(100 + number % 100, 128)})
+
+    def before(self, here: Path) -> None:
+        shutil.copy(self.folder / "in.frec", here / "out.frec")
+
+    def victim(self, here: Path) -> tuple[Any, ...]:
+        return _index, str(here / "out.frec")
+
+    def look(self, here: Path) -> str:
+        images, kinds = _read_images(here / "out.frec")
+        done = sum(kinds)
+        if images != self.given or kinds != [True] * done + [False] * (len(images) - done):
+            raise AssertionError(f"an image has changed, or the index of {done} images has gaps")
+        return "before the first commit" if not done else "between two commits"
+
+    @cached_property
+    def given(self) -> list[bytes]:
+        return _read_images(self.folder / "in.frec")[0]
+
+    def compare(self, here: Path) -> None:
+        verify(here / "out.frec")
+        if _read_images(here / "out.frec") != (self.given, [True] * len(self.given)):
+            raise AssertionError("an image has changed or has no index")
+
+
+def _index(conn: Connection, path: str) -> None:
+    conn.send(None)
+    add_crop_index(path, "image", commit_records=10)
+
+
+def _read_images(path: Path) -> tuple[list[bytes], list[bool]]:
+    """Return the images, and which of them have an index."""
+    with fr.Reader(path, verify=True) as reader:
+        kinds = side_kinds(reader, "image", range(len(reader)))
+        return [bytes(record["image"]) for record in reader], (kinds == 2).tolist()
+
+
 class _Extract(Story):
     """Writes files that each appear when they are complete."""
 
@@ -311,10 +358,11 @@ _STORIES: tuple[type[Story], ...] = (
     _AddField,
     _Merge,
     _Compact,
+    _Index,
     _Extract,
 )
 # More than half of the kills hit packs.
-_SHARES = (5, 4, 3, 2, 2, 2, 2, 2)
+_SHARES = (5, 4, 3, 2, 2, 2, 2, 2, 2)
 
 
 def run(count: int, seed: int | None = None) -> Outcome:
