@@ -1,10 +1,13 @@
 //! Measures the CPU time of decoding and cropping images on one core: `decode_images ROUNDS
-//! PATH...`.
+//! PATH...`. `ONLY=text` leaves out the methods whose names lack the text.
 #![allow(clippy::print_stdout)] // its output
 
 use std::hint::black_box;
 use std::io;
 
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Markers, Random, crop_index, rewrite};
 
 fn main() -> io::Result<()> {
@@ -29,6 +32,8 @@ enum Work {
     Decode,
     /// Decodes the whole image, then crops it.
     Whole(Geometry),
+    /// As `Whole`, and resizes by another library: what loaders usually do.
+    Usual(Geometry),
     /// Decodes only the part that the crop needs.
     Region(Geometry),
     /// As `Region`, with the image's crop index.
@@ -50,7 +55,11 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let stock_plain = DecodeOptions { stock_jpeg: true, ..plain };
     let ways = [
         ("libjpeg-turbo: full decode", stock_plain, Work::Decode),
-        ("libjpeg-turbo: full decode, then RandomResizedCrop 224 + flip", stock_plain, Work::Whole(random)),
+        (
+            "libjpeg-turbo: full decode, fast_image_resize: RandomResizedCrop 224 + flip",
+            stock_plain,
+            Work::Usual(random),
+        ),
         ("libjpeg-turbo: RandomResizedCrop 224 + flip", stock, Work::Region(random)),
         ("full decode", plain, Work::Decode),
         ("full decode, then RandomResizedCrop 224 + flip", plain, Work::Whole(random)),
@@ -63,6 +72,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         ("crop index: CenterCrop 224 of 256", DecodeOptions::default(), Work::Indexed(center)),
         ("CenterCrop 224 of 256, reduced from 2 on", sharp, Work::Region(center)),
     ];
+    let only = std::env::var("ONLY").unwrap_or_default();
     let plain_image = |data: &Vec<u8>| (data.clone(), Vec::new());
     let indexed: Vec<_> = images.iter().map(|data| (data.clone(), crop_index(data).unwrap_or_default())).collect();
     let rewritten = |data: &Vec<u8>| match rewrite(data, Markers::ALL) {
@@ -84,8 +94,9 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let mut seconds = vec![Vec::new(); ways.len()];
     let mut decoders = ways.map(|(_, options, _)| [Decoder::new(options), Decoder::new(options)]);
     let mut out = vec![0; 3 * 224 * 224];
+    let mut resizer = Resizer::new();
     for round in 0..rounds {
-        for (n, (_, _, work)) in ways.iter().enumerate() {
+        for (n, (_, _, work)) in ways.iter().enumerate().filter(|(_, (name, ..))| name.contains(&only)) {
             let [decoder, cropper] = &mut decoders[n];
             let start = cpu();
             let images = match work {
@@ -109,6 +120,23 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                         let (crop, flip) = draw(geometry, image.width, image.height);
                         cropper.crop_resize_pixels(image, &crop, flip, SIZE, &mut out).map_err(io::Error::other)?;
                     }
+                    Work::Usual(geometry) => {
+                        let image = decoder.decode(data).map_err(io::Error::other)?;
+                        let (crop, flip) = draw(geometry, image.width, image.height);
+                        let options = ResizeOptions::new()
+                            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+                            .crop(crop.x, crop.y, crop.width, crop.height);
+                        let source = TypedImageRef::<U8x3>::from_buffer(image.width, image.height, image.pixels);
+                        let source = source.map_err(io::Error::other)?;
+                        let target = TypedImage::<U8x3>::from_buffer(SIZE.0, SIZE.1, &mut out);
+                        let mut target = target.map_err(io::Error::other)?;
+                        resizer.resize_typed(&source, &mut target, &options).map_err(io::Error::other)?;
+                        if flip {
+                            for row in out.chunks_exact_mut(3 * 224) {
+                                row.as_chunks_mut::<3>().0.reverse();
+                            }
+                        }
+                    }
                     Work::Region(geometry) | Work::Indexed(geometry) | Work::CropReady(geometry) => {
                         let done = decoder.crop_resize_side(data, side, SIZE, &mut out, |w, h| draw(geometry, w, h));
                         done.map_err(io::Error::other)?;
@@ -119,7 +147,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
             seconds[n].push(cpu() - start);
         }
     }
-    for ((name, _, _), seconds) in ways.iter().zip(&mut seconds) {
+    for ((name, _, _), seconds) in ways.iter().zip(&mut seconds).filter(|(_, seconds)| !seconds.is_empty()) {
         seconds.sort_by(f64::total_cmp);
         let rate = |at: usize| f64::from(u32::try_from(images.len()).unwrap_or(0)) / seconds[at];
         let last = seconds.len() - 1;

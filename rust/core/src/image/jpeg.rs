@@ -144,7 +144,7 @@ impl Decoder {
         }
         layout.mcus = mcus(info);
         layout.restart_interval = info.restart_interval.into();
-        let mut mcus = self.entropy.window(&layout, window, source, part)?;
+        let mut mcus = self.entropy.window(&layout, window, source)?;
         let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
         let count = region.width as usize * region.height as usize;
         let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };

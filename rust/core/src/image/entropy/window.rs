@@ -7,6 +7,9 @@ use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
 use crate::image::segments::Rows;
 
+/// Tables for skipping cost as much time as they save on about this many blocks.
+const MANY: u64 = 1000;
+
 const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
 
 /// The most blocks of an MCU (ITU-T T.81, B.2.3).
@@ -53,7 +56,7 @@ struct Block {
     component: usize,
     dc: usize,
     ac: usize,
-    skip: usize,
+    skip: Option<usize>,
 }
 
 /// The memory of a decoder that is used again for the next image.
@@ -76,6 +79,22 @@ impl Entropy {
         layout: &Layout,
         area: Mcus,
         source: Source<'a>,
+    ) -> Option<Window<'a>> {
+        let mcus = |columns: u32, rows: u32| u64::from(columns) * u64::from(rows);
+        let Mcus { x, y, columns, rows } = area;
+        let skipped = match source {
+            Source::Scan(_) => mcus(layout.mcus.0, y + rows - 1) + u64::from(x) - mcus(columns, rows - 1),
+            // A few in each row.
+            Source::Rows(_) | Source::Index(..) => 0,
+        };
+        self.window_that_skips(layout, area, source, skipped * layout.blocks.len() as u64 >= MANY)
+    }
+
+    fn window_that_skips<'a>(
+        &'a mut self,
+        layout: &Layout,
+        area: Mcus,
+        source: Source<'a>,
         skips: bool,
     ) -> Option<Window<'a>> {
         let mut blocks = [Block::default(); MOST_BLOCKS];
@@ -87,7 +106,7 @@ impl Entropy {
                 component: *component,
                 dc: self.dc.place(dc),
                 ac: self.ac.place(ac),
-                skip: if skips { self.skip.place(ac) } else { 0 },
+                skip: skips.then(|| self.skip.place(ac)),
             };
         }
         let within = area.x + area.columns <= layout.mcus.0 && area.y + area.rows <= layout.mcus.1;
@@ -120,7 +139,7 @@ impl Entropy {
         let (columns, rows) = layout.mcus;
         let area = Mcus { x: 0, y: 0, columns, rows };
         let mut index = Index::new(interval, columns, layout.components);
-        let mut window = self.window(layout, area, Source::Scan(coded), true)?;
+        let mut window = self.window_that_skips(layout, area, Source::Scan(coded), true)?;
         window.read(coded, 0, 0)?;
         for _ in 0..rows {
             for column in (0..columns).step_by(interval as usize) {
@@ -357,12 +376,16 @@ impl Window<'_> {
 
     fn decode_over(&mut self, mcus: u64) -> Option<()> {
         let Entropy { coded, dc, ac, skip: table } = &*self.entropy;
+        let mut unused = [0; 64];
         let mut bits = Bits::resume(coded.bytes(), self.ahead);
         for _ in 0..mcus {
             for kind in &self.blocks[..self.count] {
                 let prediction = &mut self.predictions[kind.component & (MOST_COMPONENTS - 1)];
                 *prediction = prediction.wrapping_add(difference(&mut bits, dc.at(kind.dc))?);
-                skip(&mut bits, table.at(kind.skip), ac.at(kind.ac))?;
+                match kind.skip {
+                    Some(place) => skip(&mut bits, table.at(place), ac.at(kind.ac))?,
+                    None => coefficients(&mut bits, ac.at(kind.ac), &mut unused)?,
+                }
             }
         }
         self.ahead = bits.ahead();
