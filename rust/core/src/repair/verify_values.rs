@@ -82,7 +82,11 @@ pub(crate) fn check_value(
         let index = if read_side(reader, field, record, &mut memory.side)? { &memory.side[..] } else { after };
         if index.first() == Some(&CROP_INDEX) {
             let checked = check_crop_index(value, index);
-            checked.map_err(|error| reader.damaged(field, record, Damage::Side(error.to_string())))?;
+            checked.map_err(|error| {
+                // The image itself has been decoded.
+                let detail = if let DecodeError::Damaged { detail, .. } = error { detail } else { error.to_string() };
+                reader.damaged(field, record, Damage::Side(detail))
+            })?;
         }
     }
     Ok(found)
