@@ -1,7 +1,7 @@
 //! Decoding of one block of 8 x 8 coefficients (ITU-T T.81, F.2.2).
 
 use super::bits::Bits;
-use super::tables::{AcTable, DcTable, END, LAST, SkipTable, value};
+use super::tables::{AcTable, DcTable, END, LAST, LONG, SkipTable, value};
 
 /// The places of the coefficients in a block, in coded order. The ends of blocks lead to places
 /// behind the last one.
@@ -30,9 +30,9 @@ fn put(block: &mut [i16; 64], k: u32, value: i16) {
 #[inline(always)]
 pub(super) fn difference(bits: &mut Bits<'_>, table: &DcTable) -> Option<i32> {
     bits.fill()?;
-    let (length, size, below_zero) = table.get(bits.peek())?;
+    let (length, size) = table.get(bits.peek())?;
     bits.drop(length);
-    let difference = value(bits.peek(), size, below_zero);
+    let difference = value(bits.peek(), 63 - size);
     bits.drop(size);
     Some(difference.into())
 }
@@ -48,44 +48,42 @@ pub(super) fn coefficients(bits: &mut Bits<'_>, table: &AcTable, block: &mut [i1
         bits.fill()?;
         for _ in 0..2 {
             let symbols = table.get(bits.peek());
-            if symbols.is_long() {
-                let (length, advance, size) = table.find(bits.peek())?;
-                bits.drop(length);
-                if advance == END {
-                    return Some(());
-                }
-                k += advance;
-                if k > LAST {
-                    return None;
-                }
-                let below_zero = (1 - (1 << size)) as u16;
-                put(block, k, value(bits.peek(), size, below_zero));
-                bits.drop(size);
-                if k == LAST {
-                    return Some(());
-                }
-                break;
-            }
             let (advance, advance2) = symbols.advances();
             let first = k + advance;
             let last = first + advance2;
-            let (before, size) = (symbols.before_last(), symbols.last_size());
-            let value = value(bits.peek() << before, size, symbols.last_below_zero());
-            // Of a single symbol both places are the same, and the second value is right.
+            // Of a single symbol both places are the same, and the second value is right. Behind
+            // the end of a block, zeros go to the last place, which is still zero.
             put(block, first, symbols.first_value());
-            put(block, last, value);
+            put(block, last, symbols.last_value(bits.peek()));
             if last >= LAST {
+                if last >= LONG {
+                    let (length, advance, size) = table.find(bits.peek())?;
+                    bits.drop(length);
+                    if advance == END {
+                        return Some(());
+                    }
+                    k += advance;
+                    if k > LAST {
+                        return None;
+                    }
+                    put(block, k, value(bits.peek(), 63 - size));
+                    bits.drop(size);
+                    if k == LAST {
+                        return Some(());
+                    }
+                    break;
+                }
                 if first == LAST && last != LAST {
                     // The block ends with the first symbol: the second one belongs to the next.
                     block[63] = symbols.first_value();
                     bits.drop(symbols.first_bits());
                     return Some(());
                 }
-                bits.drop(before + size);
+                bits.drop(symbols.bits());
                 let ended = last >= END && !(LAST..END).contains(&first);
                 return (last == LAST || ended).then_some(());
             }
-            bits.drop(before + size);
+            bits.drop(symbols.bits());
             k = last;
         }
     }

@@ -11,6 +11,8 @@ const ENTRIES: usize = 1 << INDEX_BITS;
 pub(super) const LAST: u32 = 63;
 /// An advance that leads beyond any block: the end of a block.
 pub(super) const END: u32 = 128;
+/// An advance that stands for a code that is too long for the index.
+pub(super) const LONG: u32 = 192;
 /// The advance of a run of sixteen zeros.
 const SIXTEEN: u32 = 16;
 
@@ -89,17 +91,13 @@ fn code_at(prefixes: &[Short; ENTRIES], index: usize, bit: u32) -> Option<Code> 
     (length > 0 && length + bit <= INDEX_BITS).then_some((length, code as u8))
 }
 
-/// What to add to the bits of a value that begin with 0, as two's complement (figure F.12).
-const fn below_zero(size: u32) -> u16 {
-    (1 - (1 << size)) as u16
-}
-
-/// Returns the value whose `size` bits begin at the top.
+/// Returns the value that begins at the top (figure F.12). `unused` is 63 minus its size.
 #[inline(always)]
-pub(super) const fn value(bits: u64, size: u32, below_zero: u16) -> i16 {
-    let value = ((bits >> 1) >> (63 - size)) as u16;
-    let negative = !((bits as i64) >> 63) as u16;
-    value.wrapping_add(negative & below_zero) as i16
+pub(super) const fn value(bits: u64, unused: u32) -> i16 {
+    // A value below zero begins with 0, and is the complement of its amount.
+    let below_zero = !((bits as i64) >> 63) as u64;
+    let amount = ((bits ^ below_zero) >> 1) >> (unused & 63);
+    (amount ^ below_zero).wrapping_sub(below_zero) as i16
 }
 
 /// A kind of table.
@@ -118,22 +116,22 @@ impl Table for DcTable {
     fn new(table: &Huffman) -> Self {
         let entry = |code: Short| {
             let size = u32::from(code & 15);
-            if code == 0 { 0 } else { u32::from(code >> 8) | size << 8 | u32::from(below_zero(size)) << 16 }
+            if code == 0 { 0 } else { u32::from(code >> 8) | size << 8 }
         };
         Self { entries: prefixes(table).map(entry), codes: Codes::new(table) }
     }
 }
 
 impl DcTable {
-    /// Returns the code's length, the size of the value, and what to add if it is below zero.
+    /// Returns the code's length, and the size of the value.
     #[inline(always)]
-    pub(super) fn get(&self, bits: u64) -> Option<(u32, u32, u16)> {
+    pub(super) fn get(&self, bits: u64) -> Option<(u32, u32)> {
         let entry = self.entries[(bits >> (64 - INDEX_BITS)) as usize];
         if entry == 0 {
             let (length, size) = self.codes.find(bits)?;
-            return Some((length, size.into(), below_zero(size.into())));
+            return Some((length, u32::from(size & 15)));
         }
-        Some((entry & 0xFF, entry >> 8 & 0xFF, (entry >> 16) as u16))
+        Some((entry & 0xFF, entry >> 8))
     }
 }
 
@@ -149,54 +147,57 @@ pub(super) struct AcTable {
 ///
 /// | bits | meaning |
 /// |---:|---|
+/// | 6 | bits of all |
 /// | 6 | bits before the last value |
-/// | 4 | size of the last value |
-/// | 4 | bits of the first symbol and its value, if there are two symbols |
-/// | 1 | whether the code is too long for the index |
-/// | 1 | zero |
+/// | 6 | 63 minus the size of the last value |
+/// | 6 | bits of the first symbol and its value, if there are two symbols |
 /// | 8 | advance of the first symbol: the zeros before its value, and the value |
 /// | 8 | advance of the second symbol, else zero |
-/// | 16 | value of the first of two symbols |
-/// | 16 | what to add to the last value if it is below zero |
+/// | 8 | zero |
+/// | 16 | value of the first of two symbols, else zero |
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbols(u64);
 
 impl Symbols {
-    const LONG: u64 = 1 << 14;
+    /// The next code is too long for the index.
+    const LONG: Self = Self::new(0, 0, 0, (LONG, 0), 0);
 
-    #[inline(always)]
-    pub(super) const fn is_long(self) -> bool {
-        self.0 & Self::LONG != 0
+    const fn new(before: u32, size: u32, first: u32, advances: (u32, u32), value: i16) -> Self {
+        Self(
+            (before + size) as u64
+                | (before as u64) << 6
+                | (63 - size as u64) << 12
+                | (first as u64) << 18
+                | (advances.0 as u64) << 24
+                | (advances.1 as u64) << 32
+                | (value as u16 as u64) << 48,
+        )
     }
 
     #[inline(always)]
-    pub(super) const fn before_last(self) -> u32 {
+    pub(super) const fn bits(self) -> u32 {
         (self.0 & 63) as u32
     }
 
     #[inline(always)]
-    pub(super) const fn last_size(self) -> u32 {
-        (self.0 >> 6 & 15) as u32
-    }
-
-    #[inline(always)]
     pub(super) const fn first_bits(self) -> u32 {
-        (self.0 >> 10 & 15) as u32
+        (self.0 >> 18 & 63) as u32
     }
 
     #[inline(always)]
     pub(super) const fn advances(self) -> (u32, u32) {
-        ((self.0 >> 16 & 0xFF) as u32, (self.0 >> 24 & 0xFF) as u32)
+        ((self.0 >> 24 & 0xFF) as u32, (self.0 >> 32 & 0xFF) as u32)
     }
 
     #[inline(always)]
     pub(super) const fn first_value(self) -> i16 {
-        (self.0 >> 32) as i16
+        (self.0 >> 48) as i16
     }
 
+    /// The value of the last symbol, from the bits that were looked up.
     #[inline(always)]
-    pub(super) const fn last_below_zero(self) -> u16 {
-        (self.0 >> 48) as u16
+    pub(super) const fn last_value(self, bits: u64) -> i16 {
+        value(bits << (self.0 >> 6 & 63), (self.0 >> 12 & 63) as u32)
     }
 }
 
@@ -214,25 +215,14 @@ impl Table for AcTable {
     fn new(table: &Huffman) -> Self {
         let prefixes = prefixes(table);
         let entry = |index: usize| {
-            let Some((length, symbol)) = code_at(&prefixes, index, 0) else { return Symbols(Symbols::LONG) };
+            let Some((length, symbol)) = code_at(&prefixes, index, 0) else { return Symbols::LONG };
             let (advance, size) = split(symbol);
             let bits = length + size;
             let second = if advance == END { None } else { code_at(&prefixes, index, bits) };
-            let pack = |before: u32, size: u32, first: u32, advances: (u32, u32), value: i16| {
-                Symbols(
-                    u64::from(before)
-                        | u64::from(size) << 6
-                        | u64::from(first) << 10
-                        | u64::from(advances.0) << 16
-                        | u64::from(advances.1) << 24
-                        | u64::from(value as u16) << 32
-                        | u64::from(below_zero(size)) << 48,
-                )
-            };
-            let Some((length2, symbol2)) = second else { return pack(length, size, 0, (advance, 0), 0) };
+            let Some((length2, symbol2)) = second else { return Symbols::new(length, size, 0, (advance, 0), 0) };
             let (advance2, size2) = split(symbol2);
-            let first = value((index as u64) << (64 - INDEX_BITS + length), size, below_zero(size));
-            pack(bits + length2, size2, bits, (advance, advance2), first)
+            let first = value((index as u64) << (64 - INDEX_BITS + length), 63 - size);
+            Symbols::new(bits + length2, size2, bits, (advance, advance2), first)
         };
         Self { entries: std::array::from_fn(entry), codes: Codes::new(table) }
     }
