@@ -2,13 +2,14 @@
 //! PATH...`. `ONLY=text` leaves out the methods whose names lack the text.
 #![allow(clippy::print_stdout)] // its output
 
+use std::error::Error;
 use std::hint::black_box;
 use std::io;
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
-use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Markers, Random, crop_index, rewrite};
+use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Image, Markers, Random, crop_index, rewrite};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -80,16 +81,8 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         _ => plain_image(data),
     };
     let crop_ready: Vec<_> = images.iter().map(rewritten).collect();
-    for (name, images) in [("crop index", &indexed), ("crop-ready", &crop_ready)] {
-        let sides = images.iter().filter(|(_, side)| !side.is_empty()).count();
-        let bytes = |of: fn(&(Vec<u8>, Vec<u8>)) -> usize| images.iter().map(of).sum::<usize>();
-        println!(
-            "{name}: {sides} of {} images, {} bytes and {} more",
-            images.len(),
-            bytes(|i| i.0.len()),
-            bytes(|i| i.1.len())
-        );
-    }
+    print_sides("crop index", &indexed);
+    print_sides("crop-ready", &crop_ready);
     let images: Vec<_> = images.iter().map(plain_image).collect();
     let mut seconds = vec![Vec::new(); ways.len()];
     let mut decoders = ways.map(|(_, options, _)| [Decoder::new(options), Decoder::new(options)]);
@@ -123,19 +116,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                     Work::Usual(geometry) => {
                         let image = decoder.decode(data).map_err(io::Error::other)?;
                         let (crop, flip) = draw(geometry, image.width, image.height);
-                        let options = ResizeOptions::new()
-                            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-                            .crop(crop.x, crop.y, crop.width, crop.height);
-                        let source = TypedImageRef::<U8x3>::from_buffer(image.width, image.height, image.pixels);
-                        let source = source.map_err(io::Error::other)?;
-                        let target = TypedImage::<U8x3>::from_buffer(SIZE.0, SIZE.1, &mut out);
-                        let mut target = target.map_err(io::Error::other)?;
-                        resizer.resize_typed(&source, &mut target, &options).map_err(io::Error::other)?;
-                        if flip {
-                            for row in out.chunks_exact_mut(3 * 224) {
-                                row.as_chunks_mut::<3>().0.reverse();
-                            }
-                        }
+                        resize_elsewhere(&mut resizer, image, &crop, flip, &mut out).map_err(io::Error::other)?;
                     }
                     Work::Region(geometry) | Work::Indexed(geometry) | Work::CropReady(geometry) => {
                         let done = decoder.crop_resize_side(data, side, SIZE, &mut out, |w, h| draw(geometry, w, h));
@@ -157,6 +138,34 @@ fn bench(arguments: &[String]) -> io::Result<()> {
             rate(last * 9 / 10),
             rate(last / 10)
         );
+    }
+    Ok(())
+}
+
+fn print_sides(name: &str, images: &[(Vec<u8>, Vec<u8>)]) {
+    let sides = images.iter().filter(|(_, side)| !side.is_empty()).count();
+    let bytes = |of: fn(&(Vec<u8>, Vec<u8>)) -> usize| images.iter().map(of).sum::<usize>();
+    let (values, more) = (bytes(|image| image.0.len()), bytes(|image| image.1.len()));
+    println!("{name}: {sides} of {} images, {values} bytes and {more} more", images.len());
+}
+
+/// Crops and resizes with the library that other Rust programs use for it.
+fn resize_elsewhere(
+    resizer: &mut Resizer,
+    image: Image<'_>,
+    crop: &Crop,
+    flip: bool,
+    out: &mut [u8],
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let filter = ResizeAlg::Convolution(FilterType::Bilinear);
+    let options = ResizeOptions::new().resize_alg(filter).crop(crop.x, crop.y, crop.width, crop.height);
+    let source = TypedImageRef::<U8x3>::from_buffer(image.width, image.height, image.pixels)?;
+    let mut target = TypedImage::<U8x3>::from_buffer(SIZE.0, SIZE.1, out)?;
+    resizer.resize_typed(&source, &mut target, &options)?;
+    if flip {
+        for row in out.chunks_exact_mut(3 * SIZE.0 as usize) {
+            row.as_chunks_mut::<3>().0.reverse();
+        }
     }
     Ok(())
 }

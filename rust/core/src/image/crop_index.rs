@@ -4,9 +4,6 @@
 use super::decode::with_decoder;
 use super::entropy::Index;
 use super::probe::{Format, jpeg_info};
-use super::rows::RowDecoder;
-use super::scans::has_several;
-use super::segments::{header, mcus, scan_data};
 use super::{DecodeError, DecodeOptions, Decoder};
 use crate::limits::MAX_CROP_READY_PIXELS;
 
@@ -64,19 +61,9 @@ impl Decoder {
         }
         let info = jpeg_info(data).ok()?;
         let size = u64::from(info.width) * u64::from(info.height);
-        let usual = !info.progressive && !info.arithmetic && !info.lossless && !has_several(data, &info);
-        if !usual || !info.usual_sampling() || !(MIN_PIXELS..=MAX_CROP_READY_PIXELS).contains(&size) {
+        if !info.usual_sampling() || !(MIN_PIXELS..=MAX_CROP_READY_PIXELS).contains(&size) {
             return None;
         }
-        header(data, &info, info.width, info.height, &mut self.header)?;
-        if self.rows.is_none() {
-            self.rows = RowDecoder::new();
-        }
-        let (_, mut layout, _) = self.rows.as_mut()?.start(&self.header, 1, super::ffi::Format::of(&info))?;
-        if layout.mcus != mcus(&info) {
-            return None;
-        }
-        layout.restart_interval = info.restart_interval.into();
-        self.entropy.index(&layout, data.get(scan_data(data, &info)?..)?, interval)
+        self.sequential.index(data, &info, interval)
     }
 }

@@ -4,11 +4,10 @@ use crate::memory;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use super::entropy::{Entropy, Index};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
-use super::rows::RowDecoder;
+use super::sequential::Sequential;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
 /// Buffers up to this size are kept for the next image. Larger ones are freed after their image.
@@ -41,11 +40,7 @@ pub struct Decoder {
     resizer: Resizer,
     pub(super) pixels: Vec<u8>,
     pub(super) scratch: Vec<u8>,
-    /// A JPEG's header for a part of it.
-    pub(super) header: Vec<u8>,
-    pub(super) rows: Option<RowDecoder>,
-    pub(super) entropy: Entropy,
-    pub(super) index: Index,
+    pub(super) sequential: Sequential,
 }
 
 impl Decoder {
@@ -56,10 +51,7 @@ impl Decoder {
             resizer: Resizer::new(),
             pixels: Vec::new(),
             scratch: Vec::new(),
-            header: Vec::new(),
-            rows: None,
-            entropy: Entropy::new(),
-            index: Index::default(),
+            sequential: Sequential::default(),
         }
     }
 
@@ -155,7 +147,7 @@ impl Decoder {
     }
 
     /// As [`Decoder::crop_resize_with`], for an image that may have side bytes from
-    /// [`rewrite`](super::rewrite).
+    /// [`rewrite`](super::rewrite) or [`crop_index`](super::crop_index()).
     ///
     /// With side bytes, only the parts of the data that the crop touches are decoded. The output is
     /// the same. Side bytes that do not match the image have no effect.
@@ -247,7 +239,8 @@ impl Decoder {
     }
 
     fn trim(&mut self) {
-        for buffer in [&mut self.pixels, &mut self.scratch, &mut self.header] {
+        self.sequential.trim(KEEP);
+        for buffer in [&mut self.pixels, &mut self.scratch] {
             if buffer.capacity() > KEEP {
                 *buffer = Vec::new();
             }

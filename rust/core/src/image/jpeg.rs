@@ -1,19 +1,16 @@
 //! JPEG decoding for `Decoder`: the choice of the region and of the reduction.
 
-use super::entropy::{Mcus, Source};
 use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
-use super::rows::RowDecoder;
 use super::scans::{has_several, scans};
-use super::segments::{Rows, header, mcus, scan_data};
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
 /// libjpeg interpolates subsampled chroma from neighbours less than this many pixels away.
-const SMOOTHED: u32 = 2;
+pub(super) const SMOOTHED: u32 = 2;
 
 /// The end marker.
-const END: [u8; 2] = [0xFF, 0xD9];
+pub(super) const END: [u8; 2] = [0xFF, 0xD9];
 
 impl Decoder {
     /// Reads the headers, and refuses images that cannot be decoded.
@@ -76,10 +73,10 @@ impl Decoder {
         need: Rect,
     ) -> Result<Rect, DecodeError> {
         if !self.options.stock_jpeg {
-            let own = self.decode_window(data, side, info, reduction, need);
+            let own = self.decode_sequential(data, side, info, reduction, need);
             let own = own.or_else(|| match side {
                 [] => None,
-                _ => self.decode_window(data, &[], info, reduction, need),
+                _ => self.decode_sequential(data, &[], info, reduction, need),
             });
             if let Some(region) = own {
                 return Ok(region);
@@ -106,53 +103,21 @@ impl Decoder {
         }
     }
 
-    /// As [`Decoder::decode_jpeg`], by our own Huffman decoder. Returns `None` for other kinds of
-    /// JPEGs, and if anything is irregular.
-    fn decode_window(&mut self, data: &[u8], side: &[u8], info: &JpegInfo, reduction: u32, need: Rect) -> Option<Rect> {
-        if info.progressive || info.arithmetic || info.lossless || has_several(data, info) {
-            return None;
-        }
-        let window = mcu_window(info, reduction, need);
-        let (mcu_width, mcu_height) = info.mcu();
-        let (x, y) = (window.x * mcu_width, window.y * mcu_height);
-        let width = (window.columns * mcu_width).min(info.width - x);
-        let height = (window.rows * mcu_height).min(info.height - y);
-        let shown = (width.div_ceil(reduction), height.div_ceil(reduction));
-        let (x, y) = (x / reduction, y / reduction);
-
-        let coded = data.get(scan_data(data, info)?..)?;
-        let components = usize::from(info.components);
-        let part = (window.columns, window.rows) != mcus(info);
-        let source = if let Some(rows) = Rows::find(data, side, info) {
-            Source::Rows(rows)
-        } else if part && self.index.read(side, mcus(info), components).is_some() {
-            if !coded.get(self.index.end()..)?.starts_with(&END) {
-                return None;
-            }
-            Source::Index(coded, &self.index)
-        } else {
-            Source::Scan(coded)
-        };
-        header(data, info, width, height, &mut self.header)?;
-        let format = Format::of(info);
-        if self.rows.is_none() {
-            self.rows = RowDecoder::new();
-        }
-        let (mut scan, mut layout, found) = self.rows.as_mut()?.start(&self.header, reduction, format)?;
-        if found != shown || layout.mcus != (window.columns, window.rows) {
-            return None;
-        }
-        layout.mcus = mcus(info);
-        layout.restart_interval = info.restart_interval.into();
-        let mut mcus = self.entropy.window(&layout, window, source)?;
-        let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
+    /// As [`Decoder::decode_jpeg`], by our own Huffman decoder.
+    fn decode_sequential(
+        &mut self,
+        data: &[u8],
+        side: &[u8],
+        info: &JpegInfo,
+        reduction: u32,
+        need: Rect,
+    ) -> Option<Rect> {
+        let mut part = self.sequential.begin(data, side, info, reduction, need)?;
+        let (region, format) = (part.region, part.format);
         let count = region.width as usize * region.height as usize;
         let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };
-        let pixels = reserve(pixels, format.channels() * count).ok()?;
-        scan.read(pixels, &mut mcus)?;
-        if !mcus.ends() {
-            return None;
-        }
+        part.read(reserve(pixels, format.channels() * count).ok()?)?;
+        part.finish()?;
         if format == Format::Cmyk {
             self.cmyk_to_rgb(count).ok()?;
         }
@@ -198,13 +163,13 @@ fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeErro
 }
 
 /// Returns the size of the image reduced by `reduction`.
-fn reduced(info: &JpegInfo, reduction: u32) -> Rect {
+pub(super) fn reduced(info: &JpegInfo, reduction: u32) -> Rect {
     Rect::whole(info.width.div_ceil(reduction), info.height.div_ceil(reduction))
 }
 
 /// Returns the region to decode so that `need` equals the same pixels of the whole image. It starts
 /// at a column of whole MCUs, and includes the neighbours that chroma smoothing reads.
-fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect {
+pub(super) fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect {
     let mcu = info.mcu().0;
     let align = (mcu / reduction).max(1);
     let subsampled = if mcu > 8 { SMOOTHED } else { 0 };
@@ -216,29 +181,6 @@ fn jpeg_region(info: &JpegInfo, reduction: u32, need: Rect, whole: Rect) -> Rect
     // With less than 3 samples in a row, libjpeg chooses another interpolation.
     let end = (need.x + need.width + margin).max(x + 4 * mcu / 8).min(whole.width);
     Rect { x, y: need.y, width: end - x, height: need.height }
-}
-
-/// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.
-fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
-    let (columns, rows) = mcus(info);
-    if !info.usual_sampling() {
-        return Mcus { x: 0, y: 0, columns, rows };
-    }
-    let (width, height) = info.mcu();
-    let region = jpeg_region(info, reduction, need, reduced(info, reduction));
-    let margin = if height > 8 { SMOOTHED } else { 0 };
-    let axis = |from: u32, to: u32, mcu: u32, count: u32| {
-        let first = from * reduction / mcu;
-        (first, (to * reduction).div_ceil(mcu).min(count) - first)
-    };
-    let (mut x, mut columns) = axis(region.x, region.x + region.width, width, columns);
-    // The last MCU may show less than 3 samples in a row, as above.
-    let shown = |x: u32, columns: u32| ((x + columns) * width).min(info.width) - x * width;
-    while x > 0 && shown(x, columns).div_ceil(reduction) < 3 * width / 8 {
-        (x, columns) = (x - 1, columns + 1);
-    }
-    let (y, rows) = axis(region.y.saturating_sub(margin), region.y + region.height + margin, height, rows);
-    Mcus { x, y, columns, rows }
 }
 
 /// Converts as Pillow does: all JPEGs with four components are treated as inverted, as Adobe writes

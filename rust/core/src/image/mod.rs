@@ -22,6 +22,7 @@ mod row;
 mod rows;
 mod scans;
 mod segments;
+mod sequential;
 pub(crate) mod size;
 mod tiff;
 

@@ -63,10 +63,17 @@ pub(super) struct RowDecoder(NonNull<c_void>);
 unsafe impl Send for RowDecoder {}
 
 impl RowDecoder {
-    /// Returns `None` if memory is short.
-    pub(super) fn new() -> Option<Self> {
+    fn new() -> Option<Self> {
         // SAFETY: it takes nothing, and returns a new object or null.
         NonNull::new(unsafe { fastrecord_rows_new() }).map(Self)
+    }
+
+    /// Returns the kept one, or a new one; `None` if memory is short.
+    pub(super) fn kept(kept: &mut Option<Self>) -> Option<&mut Self> {
+        if kept.is_none() {
+            *kept = Self::new();
+        }
+        kept.as_mut()
     }
 
     /// Reads a header, up to the end of the scan's, for an image that is scaled by `1 /

@@ -290,13 +290,15 @@ pub(super) struct Recent<T> {
     uses: u64,
 }
 
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self { tables: Vec::new(), uses: 0 }
+    }
+}
+
 impl<T: Table> Recent<T> {
     /// More than the four that an image can have.
     const KEPT: usize = 12;
-
-    pub(super) const fn new() -> Self {
-        Self { tables: Vec::new(), uses: 0 }
-    }
 
     /// Returns the place of a table. It stays the same while the next eleven are asked for.
     pub(super) fn place(&mut self, table: &Huffman) -> usize {

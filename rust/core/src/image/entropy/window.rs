@@ -60,7 +60,7 @@ struct Block {
 }
 
 /// The memory of a decoder that is used again for the next image.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::image) struct Entropy {
     coded: Coded,
     dc: Recent<DcTable>,
@@ -69,10 +69,6 @@ pub(in crate::image) struct Entropy {
 }
 
 impl Entropy {
-    pub(in crate::image) fn new() -> Self {
-        Self { coded: Coded::default(), dc: Recent::new(), ac: Recent::new(), skip: Recent::new() }
-    }
-
     /// Begins to decode the MCUs of a rectangle. Returns `None` if the layout is unusual.
     pub(in crate::image) fn window<'a>(
         &'a mut self,

@@ -1,0 +1,141 @@
+//! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes.
+
+use super::Rect;
+use super::entropy::{Entropy, Index, Mcus, Source, Window};
+use super::ffi::Format;
+use super::jpeg::{END, SMOOTHED, jpeg_region, reduced};
+use super::probe::JpegInfo;
+use super::rows::{RowDecoder, Scan};
+use super::scans::has_several;
+use super::segments::{Rows, header, mcus, scan_data};
+
+/// Reuses its memory from image to image. All methods return `None` for other kinds of JPEGs, and if
+/// anything is irregular.
+#[derive(Debug, Default)]
+pub(super) struct Sequential {
+    /// A JPEG's header for a part of it.
+    header: Vec<u8>,
+    rows: Option<RowDecoder>,
+    entropy: Entropy,
+    index: Index,
+}
+
+/// A part of an image that is being decoded, row by row.
+pub(super) struct Part<'a> {
+    scan: Scan<'a>,
+    mcus: Window<'a>,
+    /// Where it lies in the reduced image.
+    pub(super) region: Rect,
+    pub(super) format: Format,
+}
+
+impl Part<'_> {
+    /// Fills `out` with the next rows.
+    pub(super) fn read(&mut self, out: &mut [u8]) -> Option<()> {
+        self.scan.read(out, &mut self.mcus)
+    }
+
+    /// Checks what the last row leaves over.
+    pub(super) fn finish(&self) -> Option<()> {
+        self.mcus.ends().then_some(())
+    }
+}
+
+impl Sequential {
+    /// Begins to decode at least `need` of the image reduced by `reduction`. Side bytes tell where
+    /// parts of the image are.
+    pub(super) fn begin<'a>(
+        &'a mut self,
+        data: &'a [u8],
+        side: &'a [u8],
+        info: &JpegInfo,
+        reduction: u32,
+        need: Rect,
+    ) -> Option<Part<'a>> {
+        let coded = coded(data, info)?;
+        let window = mcu_window(info, reduction, need);
+        let (mcu_width, mcu_height) = info.mcu();
+        let (x, y) = (window.x * mcu_width, window.y * mcu_height);
+        let width = (window.columns * mcu_width).min(info.width - x);
+        let height = (window.rows * mcu_height).min(info.height - y);
+
+        let part = (window.columns, window.rows) != mcus(info);
+        let source = if let Some(rows) = Rows::find(data, side, info) {
+            Source::Rows(rows)
+        } else if part && self.index.read(side, mcus(info), usize::from(info.components)).is_some() {
+            // Where data are missing, libjpeg-turbo decides.
+            if !coded.get(self.index.end()..)?.starts_with(&END) {
+                return None;
+            }
+            Source::Index(coded, &self.index)
+        } else {
+            Source::Scan(coded)
+        };
+        header(data, info, width, height, &mut self.header)?;
+        let format = Format::of(info);
+        let rows = RowDecoder::kept(&mut self.rows)?;
+        let (scan, mut layout, shown) = rows.start(&self.header, reduction, format)?;
+        if shown != (width.div_ceil(reduction), height.div_ceil(reduction))
+            || layout.mcus != (window.columns, window.rows)
+        {
+            return None;
+        }
+        layout.mcus = mcus(info);
+        layout.restart_interval = info.restart_interval.into();
+        let mcus = self.entropy.window(&layout, window, source)?;
+        let (x, y) = (x / reduction, y / reduction);
+        let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
+        Some(Part { scan, mcus, region, format })
+    }
+
+    /// Makes an index of the whole image with an entry every `interval` MCUs of a row.
+    pub(super) fn index(&mut self, data: &[u8], info: &JpegInfo, interval: u32) -> Option<Index> {
+        let coded = coded(data, info)?;
+        header(data, info, info.width, info.height, &mut self.header)?;
+        let rows = RowDecoder::kept(&mut self.rows)?;
+        let (_, mut layout, _) = rows.start(&self.header, 1, Format::of(info))?;
+        if layout.mcus != mcus(info) {
+            return None;
+        }
+        layout.restart_interval = info.restart_interval.into();
+        self.entropy.index(&layout, coded, interval)
+    }
+
+    /// Frees a header that was unusually long.
+    pub(super) fn trim(&mut self, keep: usize) {
+        if self.header.capacity() > keep {
+            self.header = Vec::new();
+        }
+    }
+}
+
+/// Returns the coded data, and what follows them.
+fn coded<'a>(data: &'a [u8], info: &JpegInfo) -> Option<&'a [u8]> {
+    if info.progressive || info.arithmetic || info.lossless || has_several(data, info) {
+        return None;
+    }
+    data.get(scan_data(data, info)?..)
+}
+
+/// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.
+fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
+    let (columns, rows) = mcus(info);
+    if !info.usual_sampling() {
+        return Mcus { x: 0, y: 0, columns, rows };
+    }
+    let (width, height) = info.mcu();
+    let region = jpeg_region(info, reduction, need, reduced(info, reduction));
+    let margin = if height > 8 { SMOOTHED } else { 0 };
+    let axis = |from: u32, to: u32, mcu: u32, count: u32| {
+        let first = from * reduction / mcu;
+        (first, (to * reduction).div_ceil(mcu).min(count) - first)
+    };
+    let (mut x, mut columns) = axis(region.x, region.x + region.width, width, columns);
+    // The last MCU may show less than 3 samples in a row, as above.
+    let shown = |x: u32, columns: u32| ((x + columns) * width).min(info.width) - x * width;
+    while x > 0 && shown(x, columns).div_ceil(reduction) < 3 * width / 8 {
+        (x, columns) = (x - 1, columns + 1);
+    }
+    let (y, rows) = axis(region.y.saturating_sub(margin), region.y + region.height + margin, height, rows);
+    Mcus { x, y, columns, rows }
+}
