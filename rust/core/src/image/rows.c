@@ -11,6 +11,10 @@
 
 #include <jpeglib.h>
 
+#if LIBJPEG_TURBO_VERSION_NUMBER / 1000 != 3001
+#error "Compare the struct below with this libjpeg-turbo's jpegint.h, then allow its version here."
+#endif
+
 /* The beginning of the entropy decoder, as libjpeg-turbo's jpegint.h declares it. */
 struct jpeg_entropy_decoder {
   void (*start_pass)(j_decompress_ptr);

@@ -139,3 +139,36 @@ fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
     let (y, rows) = axis(region.y.saturating_sub(margin), region.y + region.height + margin, height, rows);
     Mcus { x, y, columns, rows }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{JpegOptions, Subsampling, encode_jpeg, jpeg_info};
+
+    #[test]
+    fn regular_jpegs_are_decoded_here() {
+        let mut sequential = Sequential::default();
+        for subsampling in
+            [Subsampling::S444, Subsampling::S422, Subsampling::S420, Subsampling::S440, Subsampling::Grey]
+        {
+            for restart_every in [0, 3] {
+                let pixels: Vec<u8> = (0..3 * 100 * 80_u32).map(|n| ((n * n) >> 7) as u8).collect();
+                let options = JpegOptions { subsampling, restart_every, ..JpegOptions::default() };
+                let data = encode_jpeg(&pixels, 100, 80, &options).unwrap();
+                let info = jpeg_info(&data).unwrap();
+                for need in [Rect::whole(100, 80), Rect { x: 60, y: 50, width: 9, height: 9 }] {
+                    let mut part = sequential.begin(&data, &[], &info, 1, need).unwrap();
+                    assert!(part.region.contains(need));
+                    let mut out = vec![0; 3 * part.region.width as usize * part.region.height as usize];
+                    part.read(&mut out).unwrap();
+                    part.finish().unwrap();
+                }
+                assert!(
+                    sequential
+                        .begin(&data[..data.len() - 3], &[], &info, 1, Rect::whole(100, 80))
+                        .is_none_or(|mut part| part.read(&mut vec![0; 3 * 100 * 80]).is_none())
+                );
+            }
+        }
+    }
+}
