@@ -28,7 +28,7 @@ pub enum Damage {
     #[error("the value does not fit its field: {0}")]
     Content(String),
 
-    #[error("the side bytes are damaged: {0}")]
+    #[error("the side bytes are damaged (`fastrecord index --rebuild` makes them again): {0}")]
     Side(String),
 
     #[error("{0}")]
