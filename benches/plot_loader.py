@@ -84,7 +84,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def peers(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
-    """Bars: images/s of each contender, and the loader's speedup on the original files."""
+    """Bars: images/s of each contender, and the loader's speedup on JPEGs packed without options."""
     figure = Figure(figsize=(7.5, 0.5 + 0.28 * sum(map(len, by_threads.values()))))
     panels = figure.subplots(len(by_threads), 1, squeeze=False, sharex=True)[:, 0]
     for panel, (threads, found) in zip(panels, by_threads.items(), strict=True):
@@ -105,7 +105,7 @@ def peers(by_threads: dict[int, dict[str, Rate]], path: Path) -> None:
             f"{threads} thread{'s or workers' if threads > 1 else ' or worker'}, as many cores", fontsize=10, loc="left"
         )
     panels[0].set_xlim(0, 1.22 * max(rate.high for found in by_threads.values() for rate in found.values()))
-    panels[-1].set_xlabel("images/s (in brackets: how many times as fast fastrecord is on the original JPEGs)")
+    panels[-1].set_xlabel('images/s (in brackets: how many times as fast "fastrecord" is)')
     figure.tight_layout()
     save(figure, path)
 

@@ -1,8 +1,8 @@
 """fastrecord's FastRecordLoader.
 
-Variants: `original` JPEGs; `crop-ready` JPEGs; `raw` records of 256 x 256 pixels with crops of 224 x
-224; `raw-resized`: resized random parts of the raw records. With `+float` batches are normalised
-float32.
+Variants: `original` JPEGs; `crop-index`: original JPEGs with a crop index; `crop-ready` JPEGs; `raw`
+records of 256 x 256 pixels with crops of 224 x 224; `raw-resized`: resized random parts of the raw
+records. With `+float` batches are normalised float32.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def version() -> str:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Pack the images as they are, crop-ready, or raw."""
+    """Pack the images as they are, with a crop index, crop-ready, or raw."""
     path = _file(data, variant)
     if path.exists():
         return
     if path.name == "raw.frec":
         _pack_raw(data, path)
     else:
-        options = ["--crop-ready"] if path.name == "crop-ready.frec" else []
+        options = [] if path.stem == "original" else [f"--{path.stem}"]
         command = [sys.executable, "-m", "fastrecord", "pack", *options, str(data.images), str(path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
