@@ -101,11 +101,12 @@ impl Sequential {
         self.entropy.index(&layout, coded, interval)
     }
 
-    /// Frees a header that was unusually long.
+    /// Frees buffers of more than `keep` bytes.
     pub(super) fn trim(&mut self, keep: usize) {
         if self.header.capacity() > keep {
             self.header = Vec::new();
         }
+        self.entropy.trim(keep);
     }
 }
 

@@ -59,6 +59,13 @@ impl Coded {
         Ok(())
     }
 
+    /// Frees a buffer of more than `keep` bytes.
+    pub(super) fn trim(&mut self, keep: usize) {
+        if self.bytes.capacity() > keep {
+            *self = Self::default();
+        }
+    }
+
     /// The data, and some zeros.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -3,6 +3,7 @@
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::window::MOST_COMPONENTS;
+use crate::memory;
 
 /// Length of the side bytes before the entries.
 const HEAD: usize = 12;
@@ -94,6 +95,7 @@ impl Index {
             return None;
         }
         self.entries.clear();
+        memory::reserve(&mut self.entries, count as usize).ok()?;
         let mut last = Entry::default();
         for _ in 0..count {
             last.bit = last.bit.checked_add(number(&mut rest)? as usize)?;

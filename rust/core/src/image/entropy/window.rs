@@ -129,6 +129,11 @@ impl Entropy {
         })
     }
 
+    /// Frees a buffer of more than `keep` bytes.
+    pub(in crate::image) fn trim(&mut self, keep: usize) {
+        self.coded.trim(keep);
+    }
+
     /// Makes an index of an image with an entry every `interval` MCUs of a row. Returns `None` if
     /// the coded data are irregular.
     pub(in crate::image) fn index(&mut self, layout: &Layout, coded: &[u8], interval: u32) -> Option<Index> {
