@@ -79,7 +79,7 @@ fn restart(piece: u32) -> u8 {
 }
 
 /// Writes a JPEG's header with another size, up to the end of the scan's, without the segments that
-/// do not affect the pixels. Returns `None` if there are bytes between segments.
+/// do not affect the pixels. Returns `None` if there are bytes or other markers between segments.
 pub(super) fn header(data: &[u8], info: &JpegInfo, width: u32, height: u32, out: &mut Vec<u8>) -> Option<()> {
     let (width, height) = (u16::try_from(width).ok()?, u16::try_from(height).ok()?);
     out.clear();
@@ -122,6 +122,6 @@ pub(super) fn segments(data: &[u8], scan_start: usize) -> impl Iterator<Item = O
 }
 
 fn segment(data: &[u8], at: usize) -> Option<(u8, Range<usize>)> {
-    let [0xFF, marker, high, low] = *data.get(at..at + 4)? else { return None };
+    let [0xFF, marker @ (0xC0..=0xCF | 0xDA..=0xFE), high, low] = *data.get(at..at + 4)? else { return None };
     Some((marker, at..at + 2 + usize::from(u16::from_be_bytes([high, low])).max(2)))
 }

@@ -225,3 +225,34 @@ fn with_an_index_only_what_a_crop_needs_is_decoded() {
     assert_eq!(both.part(&broken, &side, part, (120, 120))[0], Ok(expected.clone()));
     assert_ne!(both.part(&broken, &[], part, (120, 120))[0], Ok(expected));
 }
+
+/// A segment that does not affect the pixels.
+fn segment(marker: u8, body: &[u8]) -> Vec<u8> {
+    [&[0xFF, marker][..], &(body.len() as u16 + 2).to_be_bytes(), body].concat()
+}
+
+#[test]
+fn bytes_between_segments_do_not_hide_a_table() {
+    let [fine, coarse] = [95, 5].map(|quality| {
+        let options = JpegOptions { quality, ..JpegOptions::default() };
+        encode_jpeg(&picture(40, 30, 3), 40, 30, &options).unwrap()
+    });
+    let place = |data: &[u8], marker: u8| data.windows(2).position(|pair| pair == [0xFF, marker]).unwrap();
+    let scan = place(&fine, 0xDA);
+    let table = &coarse[place(&coarse, 0xDB)..][..2 + 67];
+    let mut both = Both::new(DecodeOptions::default());
+    // libjpeg ignores these before a marker: a byte of ones, and markers without a segment.
+    for ignored in [0xFF, 0x01, 0xD0] {
+        // Read as a segment, `ignored` has a length of 0xFFFE, and ends within a comment. There, a
+        // comment would begin that holds the last table.
+        let start = [&[0xFF, ignored][..], &segment(0xFE, &[])].concat();
+        let after = 2 + start.len() + scan - 2 + 4;
+        let filler = vec![0; 4 + usize::from(u16::from_be_bytes([0xFF, 0xFE])) - after];
+        let hides = [&[0xFF, 0xFE][..], &(table.len() as u16 + 2).to_be_bytes()].concat();
+        let comment = segment(0xFE, &[filler, hides].concat());
+        let data = [&fine[..2], &start, &fine[2..scan], &comment, table, &segment(0xE0, &[]), &fine[scan..]].concat();
+        let [own, stock] = both.whole(&data);
+        assert!(own == stock && own.is_ok(), "{ignored:#x}");
+        assert_ne!(own, both.whole(&fine)[0], "the table has an effect");
+    }
+}
