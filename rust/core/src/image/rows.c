@@ -79,6 +79,13 @@ static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks)
   return rows->next(rows->user, *blocks[0], jpeg->blocks_in_MCU) != 0;
 }
 
+void fastrecord_rows_free(struct fastrecord_rows *rows)
+{
+  if (!setjmp(rows->on_error))
+    jpeg_destroy_decompress(&rows->jpeg);
+  free(rows);
+}
+
 /* Returns memory for one image after the other, or NULL. */
 struct fastrecord_rows *fastrecord_rows_new(void)
 {
@@ -90,11 +97,17 @@ struct fastrecord_rows *fastrecord_rows_new(void)
   rows->errors.emit_message = emit;
   rows->jpeg.client_data = rows;
   if (setjmp(rows->on_error)) {
-    free(rows);
+    fastrecord_rows_free(rows);
     return NULL;
   }
   jpeg_create_decompress(&rows->jpeg);
   rows->jpeg.client_data = rows;
+  /* libjpeg would set a table that does not exist yet to the standard's, but only for the first
+   * image that lacks it. */
+  for (int i = 0; i < NUM_HUFF_TBLS; i++) {
+    rows->jpeg.dc_huff_tbl_ptrs[i] = jpeg_alloc_huff_table((j_common_ptr)&rows->jpeg);
+    rows->jpeg.ac_huff_tbl_ptrs[i] = jpeg_alloc_huff_table((j_common_ptr)&rows->jpeg);
+  }
   rows->source.init_source = ignore;
   rows->source.fill_input_buffer = no_more;
   rows->source.skip_input_data = skip_input;
@@ -102,13 +115,6 @@ struct fastrecord_rows *fastrecord_rows_new(void)
   rows->source.term_source = ignore;
   rows->jpeg.src = &rows->source;
   return rows;
-}
-
-void fastrecord_rows_free(struct fastrecord_rows *rows)
-{
-  if (!setjmp(rows->on_error))
-    jpeg_destroy_decompress(&rows->jpeg);
-  free(rows);
 }
 
 /* The tables of the last image stay allocated. Without this, a JPEG that lacks a table would get
@@ -119,10 +125,8 @@ static void spoil_tables(j_decompress_ptr jpeg)
     if (jpeg->quant_tbl_ptrs[i] != NULL)
       memset(jpeg->quant_tbl_ptrs[i]->quantval, 0, sizeof(jpeg->quant_tbl_ptrs[i]->quantval));
   for (int i = 0; i < NUM_HUFF_TBLS; i++) {
-    if (jpeg->dc_huff_tbl_ptrs[i] != NULL)
-      memset(jpeg->dc_huff_tbl_ptrs[i]->bits, 255, sizeof(jpeg->dc_huff_tbl_ptrs[i]->bits));
-    if (jpeg->ac_huff_tbl_ptrs[i] != NULL)
-      memset(jpeg->ac_huff_tbl_ptrs[i]->bits, 255, sizeof(jpeg->ac_huff_tbl_ptrs[i]->bits));
+    memset(jpeg->dc_huff_tbl_ptrs[i]->bits, 255, sizeof(jpeg->dc_huff_tbl_ptrs[i]->bits));
+    memset(jpeg->ac_huff_tbl_ptrs[i]->bits, 255, sizeof(jpeg->ac_huff_tbl_ptrs[i]->bits));
   }
 }
 

@@ -256,3 +256,21 @@ fn bytes_between_segments_do_not_hide_a_table() {
         assert_ne!(own, both.whole(&fine)[0], "the table has an effect");
     }
 }
+
+#[test]
+fn a_jpeg_without_huffman_tables_has_no_index_whatever_came_before() {
+    // TurboJPEG uses the tables of the standard, which libjpeg takes if there are none.
+    let usual = encode_jpeg(&picture(120, 100, 3), 120, 100, &JpegOptions::default()).unwrap();
+    let mut without = usual.clone();
+    while let Some(at) = without.windows(2).position(|pair| pair == [0xFF, 0xC4]) {
+        let length = usize::from(u16::from_be_bytes([without[at + 2], without[at + 3]]));
+        without.drain(at..at + 2 + length);
+    }
+    // A new thread has a new decoder.
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(crop_index(&without), None));
+        scope.spawn(|| assert!(crop_index(&usual).is_some() && crop_index(&without).is_none()));
+    });
+    let [own, stock] = Both::new(DecodeOptions::default()).whole(&without);
+    assert!(own == stock && own == Both::new(DecodeOptions::default()).whole(&usual)[1]);
+}
