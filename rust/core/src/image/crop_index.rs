@@ -64,6 +64,7 @@ impl Decoder {
         if !info.usual_sampling() || !(MIN_PIXELS..=MAX_CROP_READY_PIXELS).contains(&size) {
             return None;
         }
+        self.trim();
         self.sequential.index(data, &info, interval)
     }
 }

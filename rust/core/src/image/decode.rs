@@ -238,7 +238,7 @@ impl Decoder {
         if self.options.orientation { info.orientation } else { Orientation::UPRIGHT }
     }
 
-    fn trim(&mut self) {
+    pub(super) fn trim(&mut self) {
         self.sequential.trim(KEEP);
         for buffer in [&mut self.pixels, &mut self.scratch] {
             if buffer.capacity() > KEEP {
@@ -374,6 +374,18 @@ pub(super) fn with_decoder<T>(options: DecodeOptions, work: impl FnOnce(&mut Dec
 mod tests {
     use super::*;
     use crate::image::{JpegOptions, encode_jpeg};
+
+    #[test]
+    fn memory_for_a_long_image_is_not_kept() {
+        let small = encode_jpeg(&[200; 3 * 20 * 10], 20, 10, &JpegOptions::default()).unwrap();
+        let (start, end) = small.split_at(small.len() - 2);
+        // Nothing belongs after the last MCU; libjpeg passes over it.
+        let long = [start, &[0xFF, 0].repeat(KEEP / 8), end].concat();
+        let mut decoder = Decoder::new(DecodeOptions::default());
+        let expected = decoder.decode(&small).unwrap().pixels.to_vec();
+        assert!(decoder.decode(&long).unwrap().pixels == expected && decoder.sequential.memory() > KEEP);
+        assert!(decoder.decode(&small).unwrap().pixels == expected && decoder.sequential.memory() < 1 << 16);
+    }
 
     #[test]
     fn a_thread_decodes_by_the_options_of_each_call() {

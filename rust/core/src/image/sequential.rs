@@ -101,12 +101,16 @@ impl Sequential {
         self.entropy.index(&layout, coded, interval)
     }
 
-    /// Frees buffers of more than `keep` bytes.
+    /// The memory for headers, coded data and indexes, in bytes.
+    pub(super) const fn memory(&self) -> usize {
+        self.header.capacity() + self.entropy.memory() + self.index.memory()
+    }
+
+    /// Frees all memory after an image that needed more than `keep` bytes.
     pub(super) fn trim(&mut self, keep: usize) {
-        if self.header.capacity() > keep {
-            self.header = Vec::new();
+        if self.memory() > keep {
+            *self = Self::default();
         }
-        self.entropy.trim(keep);
     }
 }
 

@@ -39,10 +39,12 @@ impl Coded {
             match raw.get(at + 1) {
                 Some(0) => {
                     self.bytes.extend_from_slice(&raw[from..=at]);
+                    memory::reserve(&mut self.stuffed, 1).map_err(memory_error)?;
                     self.stuffed.push(self.bytes.len());
                 }
                 Some(&marker) if restart.is_some_and(|number| marker == RESTART + number % 8) => {
                     self.bytes.extend_from_slice(&raw[from..at]);
+                    memory::reserve(&mut self.ends, 1).map_err(memory_error)?;
                     self.ends.push(self.bytes.len());
                     restart = restart.map(|number| number.wrapping_add(1));
                 }
@@ -59,11 +61,9 @@ impl Coded {
         Ok(())
     }
 
-    /// Frees a buffer of more than `keep` bytes.
-    pub(super) fn trim(&mut self, keep: usize) {
-        if self.bytes.capacity() > keep {
-            *self = Self::default();
-        }
+    /// The memory that is used again, in bytes.
+    pub(super) const fn memory(&self) -> usize {
+        self.bytes.capacity() + size_of::<usize>() * (self.ends.capacity() + self.stuffed.capacity())
     }
 
     /// The data, and some zeros.

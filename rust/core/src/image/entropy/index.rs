@@ -50,8 +50,16 @@ impl Index {
         self.per_row = self.per_row.div_ceil(2);
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
+    /// The memory of the entries, in bytes.
+    pub(in crate::image) const fn memory(&self) -> usize {
+        size_of::<Entry>() * self.entries.capacity()
+    }
+
+    /// Returns `None` if memory is short.
+    pub(super) fn push(&mut self, entry: Entry) -> Option<()> {
+        memory::reserve(&mut self.entries, 1).ok()?;
         self.entries.push(entry);
+        Some(())
     }
 
     pub(super) const fn set_end(&mut self, end: usize) {

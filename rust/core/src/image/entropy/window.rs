@@ -69,6 +69,11 @@ pub(in crate::image) struct Entropy {
 }
 
 impl Entropy {
+    /// The memory for coded data, in bytes.
+    pub(in crate::image) const fn memory(&self) -> usize {
+        self.coded.memory()
+    }
+
     /// Begins to decode the MCUs of a rectangle. Returns `None` if the layout is unusual.
     pub(in crate::image) fn window<'a>(
         &'a mut self,
@@ -129,11 +134,6 @@ impl Entropy {
         })
     }
 
-    /// Frees a buffer of more than `keep` bytes.
-    pub(in crate::image) fn trim(&mut self, keep: usize) {
-        self.coded.trim(keep);
-    }
-
     /// Makes an index of an image with an entry every `interval` MCUs of a row. Returns `None` if
     /// the coded data are irregular.
     pub(in crate::image) fn index(&mut self, layout: &Layout, coded: &[u8], interval: u32) -> Option<Index> {
@@ -144,7 +144,7 @@ impl Entropy {
         window.read(coded, 0, 0)?;
         for _ in 0..rows {
             for column in (0..columns).step_by(interval as usize) {
-                index.push(window.entry()?);
+                index.push(window.entry()?)?;
                 window.walk(interval.min(columns - column))?;
             }
         }
