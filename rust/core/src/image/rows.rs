@@ -100,7 +100,7 @@ impl RowDecoder {
         let denominator = c_int::try_from(denominator).ok()?;
         // SAFETY: the object is live until `drop`. The C code reads `length` bytes of the header within the call;
         // afterwards libjpeg takes no more input, because `rows.c` replaced what would read it. It
-        // writes to `layout`, whose fields are those of the C struct.
+        // writes to `layout`, which has the fields of the C struct.
         let started = unsafe {
             fastrecord_rows_start(
                 self.0.as_ptr(),

@@ -281,7 +281,7 @@ impl Window<'_> {
     fn entry(&self) -> Option<Entry> {
         let coded = &self.entropy.coded;
         let position = self.ahead.position();
-        // Behind the last MCU of all, there is no restart marker to pass.
+        // No restart marker follows the last MCU of all.
         if self.interval > 0 && self.left == 0 && self.restarts < coded.restarts() {
             let end = coded.end(self.restarts);
             let bit = 8 * (self.begun + coded.original(end));

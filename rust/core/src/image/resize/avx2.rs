@@ -74,7 +74,7 @@ impl Table {
         let (begin, count) = (axis.needed().start, axis.starts.len());
         let mut reach = 0;
         for group in (0..count).step_by(GROUP) {
-            // The last group overlaps the one before. If there is none, its last pixels are repeated.
+            // The last group overlaps the one before. A group that is the only one repeats its last pixels.
             let group = group.min(count.saturating_sub(GROUP));
             let pixels: [usize; GROUP] = std::array::from_fn(|n| {
                 let n = (group + n / 2 + n % 2 * (GROUP / 2)).min(count - 1);

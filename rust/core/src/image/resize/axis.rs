@@ -22,7 +22,7 @@ pub(super) struct Axis {
     pub(super) taps: usize,
     /// The weights of an output pixel add up to about `1 << precision`.
     pub(super) precision: u32,
-    /// Weights before they are rounded, those of one tap of all output pixels together.
+    /// Weights before they are rounded: for each tap, the weights of all output pixels.
     exact: Vec<f64>,
     rounded: Vec<i16>,
     ends: Vec<u32>,

@@ -205,7 +205,7 @@ impl RowResizer<'_> {
         let slot = (self.next - self.needed.start) as usize % (2 * pairs);
         let (blocks, rest) = row[self.columns.clone()].as_chunks::<BLOCK>();
         let mut places = stacks.chunks_exact_mut(pairs).map(|stack| &mut stack[slot / 2][slot % 2]);
-        // `zip` asks the blocks first, and takes no place in vain.
+        // `zip` asks the blocks first, so that it takes no place without a block.
         for (block, place) in blocks.iter().zip(places.by_ref()) {
             *place = *block;
         }
