@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
-use super::sequential::Sequential;
+use super::sequential::{Sequential, Wanted};
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
 /// Buffers up to this size are kept for the next image. Larger ones are freed after their image.
@@ -96,7 +96,7 @@ impl Decoder {
         let (width, height, orientation) = match probe::sniff(data)? {
             Format::Jpeg => {
                 let info = self.jpeg_header(data)?;
-                self.decode_jpeg(data, &[], &info, 1, Rect::whole(info.width, info.height))?;
+                self.decode_jpeg(Wanted::whole(data, &info))?;
                 (info.width, info.height, self.orientation(&info))
             }
             other => formats::decode(other, data, &self.options, &mut self.pixels, &mut self.scratch)?,
@@ -186,7 +186,7 @@ impl Decoder {
         let (region, need, part) = if let Some(info) = info {
             let reduction = self.reduction(&info, &crop);
             let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let region = self.decode_jpeg(data, side_bytes, &info, reduction, need)?;
+            let region = self.decode_jpeg(Wanted { data, side: side_bytes, info: &info, reduction, need })?;
             (region, need, part)
         } else {
             let (need, part) = needed(&crop, 1, self.options.filter.support());

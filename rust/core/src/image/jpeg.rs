@@ -3,14 +3,13 @@
 use super::ffi::{self, Format, Outcome};
 use super::probe::{self, JpegInfo, jpeg_info};
 use super::scans::{has_several, scans};
+use super::segments::END;
+use super::sequential::Wanted;
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
 /// libjpeg interpolates subsampled chroma from neighbours less than this many pixels away.
 pub(super) const SMOOTHED: u32 = 2;
-
-/// The end marker.
-pub(super) const END: [u8; 2] = [0xFF, 0xD9];
 
 impl Decoder {
     /// Reads the headers, and refuses images that cannot be decoded.
@@ -62,26 +61,18 @@ impl Decoder {
         [8, 4, 2].into_iter().find(both).unwrap_or(1)
     }
 
-    /// Decodes at least `need` of the image reduced by `reduction` to the start of `pixels`;
-    /// returns the decoded area. Side bytes tell where parts of the image are.
-    pub(super) fn decode_jpeg(
-        &mut self,
-        data: &[u8],
-        side: &[u8],
-        info: &JpegInfo,
-        reduction: u32,
-        need: Rect,
-    ) -> Result<Rect, DecodeError> {
+    /// Decodes at least what is wanted to the start of `pixels`; returns the decoded area.
+    pub(super) fn decode_jpeg(&mut self, wanted: Wanted<'_>) -> Result<Rect, DecodeError> {
         if !self.options.stock_jpeg {
-            let own = self.decode_sequential(data, side, info, reduction, need);
-            let own = own.or_else(|| match side {
-                [] => None,
-                _ => self.decode_sequential(data, &[], info, reduction, need),
-            });
+            let mut own = self.decode_sequential(wanted);
+            if own.is_none() && !wanted.side.is_empty() {
+                own = self.decode_sequential(Wanted { side: &[], ..wanted });
+            }
             if let Some(region) = own {
                 return Ok(region);
             }
         }
+        let Wanted { data, info, reduction, need, .. } = wanted;
         // Without an end marker, only decoding the whole image shows whether its data are complete.
         let ended = self.lacks_end(data, info).then(|| [data, &END].concat());
         let mut jpeg = open(ended.as_deref().unwrap_or(data), info)?;
@@ -104,15 +95,8 @@ impl Decoder {
     }
 
     /// As [`Decoder::decode_jpeg`], by our own Huffman decoder.
-    fn decode_sequential(
-        &mut self,
-        data: &[u8],
-        side: &[u8],
-        info: &JpegInfo,
-        reduction: u32,
-        need: Rect,
-    ) -> Option<Rect> {
-        let mut part = self.sequential.begin(data, side, info, reduction, need)?;
+    fn decode_sequential(&mut self, wanted: Wanted<'_>) -> Option<Rect> {
+        let mut part = self.sequential.begin(wanted)?;
         let (region, format) = (part.region, part.format);
         let count = region.width as usize * region.height as usize;
         let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };

@@ -29,7 +29,8 @@ struct fastrecord_layout {
   int components; /* in the scan */
   int blocks;     /* of an MCU */
   int component[D_MAX_BLOCKS_IN_MCU];
-  int columns, rows; /* of MCUs */
+  int columns, rows;    /* of MCUs */
+  int restart_interval; /* in MCUs, or 0 */
   int width, height; /* of the output, in pixels */
   UINT8 counts[2][NUM_HUFF_TBLS][17]; /* of tables for first coefficients, and for others */
   UINT8 symbols[2][NUM_HUFF_TBLS][256];
@@ -136,6 +137,7 @@ static int fill_layout(j_decompress_ptr jpeg, struct fastrecord_layout *layout)
   layout->blocks = jpeg->blocks_in_MCU;
   layout->columns = (int)jpeg->MCUs_per_row;
   layout->rows = (int)jpeg->MCU_rows_in_scan;
+  layout->restart_interval = (int)jpeg->restart_interval;
   layout->width = (int)jpeg->output_width;
   layout->height = (int)jpeg->output_height;
   for (int block = 0; block < jpeg->blocks_in_MCU; block++) {

@@ -25,6 +25,7 @@ struct RawLayout {
     component: [c_int; MOST_BLOCKS],
     columns: c_int,
     rows: c_int,
+    restart_interval: c_int,
     width: c_int,
     height: c_int,
     counts: [[[u8; 17]; TABLES]; 2],
@@ -91,6 +92,7 @@ impl RowDecoder {
             component: [0; MOST_BLOCKS],
             columns: 0,
             rows: 0,
+            restart_interval: 0,
             width: 0,
             height: 0,
             counts: [[[0; 17]; TABLES]; 2],
@@ -123,10 +125,11 @@ impl RowDecoder {
         let block = |at: usize| Some((usize::try_from(layout.component[at]).ok()?, table(0, at)?, table(1, at)?));
         let blocks = (0..count).map(block).collect::<Option<Vec<_>>>()?;
         let mcus = (number(layout.columns)?, number(layout.rows)?);
+        let restart_interval = number(layout.restart_interval)?;
         let size = (number(layout.width)?, number(layout.height)?);
         let scan = Scan { decoder: self, pitch: size.0 as usize * format.channels(), left: size.1 };
         let components = usize::try_from(layout.components).ok()?;
-        Some((scan, Layout { components, blocks, mcus, restart_interval: 0 }, size))
+        Some((scan, Layout { components, blocks, mcus, restart_interval }, size))
     }
 }
 

@@ -9,7 +9,8 @@ use super::probe::JpegInfo;
 /// Length of the side bytes before the table of rows.
 const HEAD: usize = 8;
 
-const END: [u8; 2] = [0xFF, 0xD9];
+/// The end marker.
+pub(super) const END: [u8; 2] = [0xFF, 0xD9];
 
 /// Returns the MCUs per row, and the rows of MCUs.
 pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {

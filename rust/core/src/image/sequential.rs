@@ -3,11 +3,11 @@
 use super::Rect;
 use super::entropy::{Entropy, Index, Mcus, Source, Window};
 use super::ffi::Format;
-use super::jpeg::{END, SMOOTHED, jpeg_region, reduced};
+use super::jpeg::{SMOOTHED, jpeg_region, reduced};
 use super::probe::JpegInfo;
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
-use super::segments::{Rows, header, mcus, scan_data};
+use super::segments::{END, Rows, header, mcus, scan_data};
 
 /// Reuses its memory from image to image. All methods return `None` for other kinds of JPEGs, and if
 /// anything is irregular.
@@ -18,6 +18,25 @@ pub(super) struct Sequential {
     rows: Option<RowDecoder>,
     entropy: Entropy,
     index: Index,
+}
+
+/// The part of an image to decode.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) data: &'a [u8],
+    /// They tell where parts of the data are. May be empty.
+    pub(super) side: &'a [u8],
+    pub(super) info: &'a JpegInfo,
+    /// The image is reduced by this factor.
+    pub(super) reduction: u32,
+    /// The pixels of the reduced image that are needed.
+    pub(super) need: Rect,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn whole(data: &'a [u8], info: &'a JpegInfo) -> Self {
+        Self { data, side: &[], info, reduction: 1, need: Rect::whole(info.width, info.height) }
+    }
 }
 
 /// A part of an image that is being decoded, row by row.
@@ -42,16 +61,9 @@ impl Part<'_> {
 }
 
 impl Sequential {
-    /// Begins to decode at least `need` of the image reduced by `reduction`. Side bytes tell where
-    /// parts of the image are.
-    pub(super) fn begin<'a>(
-        &'a mut self,
-        data: &'a [u8],
-        side: &'a [u8],
-        info: &JpegInfo,
-        reduction: u32,
-        need: Rect,
-    ) -> Option<Part<'a>> {
+    /// Begins to decode at least what is wanted.
+    pub(super) fn begin<'a>(&'a mut self, wanted: Wanted<'a>) -> Option<Part<'a>> {
+        let Wanted { data, side, info, reduction, need } = wanted;
         let coded = coded(data, info)?;
         let window = mcu_window(info, reduction, need);
         let (mcu_width, mcu_height) = info.mcu();
@@ -81,7 +93,6 @@ impl Sequential {
             return None;
         }
         layout.mcus = mcus(info);
-        layout.restart_interval = info.restart_interval.into();
         let mcus = self.entropy.window(&layout, window, source)?;
         let (x, y) = (x / reduction, y / reduction);
         let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
@@ -93,11 +104,10 @@ impl Sequential {
         let coded = coded(data, info)?;
         header(data, info, info.width, info.height, &mut self.header)?;
         let rows = RowDecoder::kept(&mut self.rows)?;
-        let (_, mut layout, _) = rows.start(&self.header, 1, Format::of(info))?;
+        let (_, layout, _) = rows.start(&self.header, 1, Format::of(info))?;
         if layout.mcus != mcus(info) {
             return None;
         }
-        layout.restart_interval = info.restart_interval.into();
         self.entropy.index(&layout, coded, interval)
     }
 
@@ -162,7 +172,7 @@ mod tests {
                 let data = encode_jpeg(&pixels, 100, 80, &options).unwrap();
                 let info = jpeg_info(&data).unwrap();
                 for need in [Rect::whole(100, 80), Rect { x: 60, y: 50, width: 9, height: 9 }] {
-                    let mut part = sequential.begin(&data, &[], &info, 1, need).unwrap();
+                    let mut part = sequential.begin(Wanted { need, ..Wanted::whole(&data, &info) }).unwrap();
                     assert!(part.region.contains(need));
                     let mut out = vec![0; 3 * part.region.width as usize * part.region.height as usize];
                     part.read(&mut out).unwrap();
@@ -170,7 +180,7 @@ mod tests {
                 }
                 assert!(
                     sequential
-                        .begin(&data[..data.len() - 3], &[], &info, 1, Rect::whole(100, 80))
+                        .begin(Wanted::whole(&data[..data.len() - 3], &info))
                         .is_none_or(|mut part| part.read(&mut vec![0; 3 * 100 * 80]).is_none())
                 );
             }

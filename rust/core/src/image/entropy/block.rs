@@ -3,8 +3,8 @@
 use super::bits::Bits;
 use super::tables::{AcTable, DcTable, END, LAST, LONG, SkipTable, value};
 
-/// The places of the coefficients in a block, in coded order. The ends of blocks lead to places
-/// behind the last one.
+/// The place of each coefficient of a block, in coded order. Numbers above 63, which stand for the
+/// end of a block, lead to the last place.
 const PLACES: [u8; 256] = {
     let zigzag: [u8; 64] = [
         0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14,

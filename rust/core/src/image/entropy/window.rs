@@ -5,12 +5,10 @@ use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
 use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
-use crate::image::segments::Rows;
+use crate::image::segments::{END, Rows};
 
 /// Tables for skipping cost as much time as they save on about this many blocks.
 const MANY: u64 = 1000;
-
-const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
 
 /// The most blocks of an MCU (ITU-T T.81, B.2.3).
 const MOST_BLOCKS: usize = 10;
@@ -150,7 +148,7 @@ impl Entropy {
         }
         (window.row, window.column) = (rows, columns);
         let stop = window.entropy.coded.stop();
-        if !window.ends() || !coded[stop..].starts_with(&END_OF_IMAGE) {
+        if !window.ends() || !coded[stop..].starts_with(&END) {
             return None;
         }
         index.set_end(stop);
@@ -226,7 +224,7 @@ impl Window<'_> {
             Source::Scan(raw) if self.row == 0 => {
                 self.read(raw, 0, 0)?;
                 // Where data are missing, libjpeg-turbo decides.
-                if !raw[self.entropy.coded.stop()..].starts_with(&END_OF_IMAGE) {
+                if !raw[self.entropy.coded.stop()..].starts_with(&END) {
                     return None;
                 }
                 u64::from(y) * u64::from(self.mcus.0) + u64::from(x)
