@@ -97,7 +97,7 @@ impl ColumnWriter {
         self.take_pending();
     }
 
-    /// Writes the pending entries as a separate chunk in the place of the chunks of their records. They
+    /// Writes the pending entries as a separate chunk that replaces the chunks of their records. They
     /// end before record `end`. Returns false if there are none.
     pub(super) fn replace_with_pending(&mut self, output: &mut Output, end: u64) -> Result<bool> {
         let first = end - (self.pending.len() / usize::from(self.key.width)) as u64;
