@@ -354,6 +354,34 @@ class Code(StrEnum):
     NOT_REGULAR = ("FR744", FastRecordError,
         "the output is a device, a pipe or a socket",
         "choose another path")
+    UNKNOWN_FORMAT = ("FR750", FastRecordError,
+        "the format of a source is not known",
+        "name it with `--format`")
+    NO_LIBRARY = ("FR751", FastRecordError,
+        "the library of a format is not installed",
+        "the pip line in the message")
+    SOURCE = ("FR752", FastRecordError,
+        "a source of another format is damaged, cut short, or not what its format demands",
+        "repair the part that is named, then `--resume`")
+    SOURCE_RECORD = ("FR753", FastRecordError,
+        "a record of a source cannot be read",
+        "repair the source, or `--bad-files skip`; then `--resume`")
+    MIXED_FIELDS = ("FR754", FastRecordError,
+        "the records of a source have different fields, or values of different types",
+        "`--map` to take the fields that all have, `--type` for a type that fits all")
+    SAME_KEY = ("FR755", FastRecordError,
+        "two records of a source have one key",
+        "remove one, or leave the key out with `--map`")
+    PICKLE = ("FR756", FastRecordError,
+        "a pickle holds something else than plain data, and is not run",
+        "convert it with the program that wrote it")
+    CANNOT_HOLD = ("FR757", FastRecordError,
+        "a format cannot hold a field, or one of its values",
+        "`--drop` the field, or another format")
+    NO_SUCH_FIELD = ("FR758", FastRecordError,
+        "`--map` or `--type` names a field that the source does not have, or gives a type that its "
+        "values do not fit",
+        "`--dry-run` shows the fields")
 
     # 8: reading and loading
     RECORD_RANGE = ("FR801", IndexError,

@@ -34,8 +34,8 @@ FLOORS = {
         _core
         checks errors fixed logs names terminal
         schema transforms
-        dataset
-        operations sampler
+        dataset interchange
+        formats operations sampler
         pack
         loader
         diagnose

@@ -1,0 +1,130 @@
+"""`Format`: a format of other tools, and how its sources are recognised."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.source import Source
+from fastrecord.schema import Schema
+
+_HEAD = 4096
+_LISTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies at a path, for a first look.
+
+    Attributes:
+        path: The path; the first one if a pattern or a list names several.
+        head: The first bytes of the file, at most 4,096; empty for a folder.
+        names: The names in the folder, sorted, at most 10,000; empty for a file.
+    """
+
+    path: str
+    head: bytes = b""
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return os.path.isdir(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """The end of the path's name from its last dot on, in lower case: ".tar"; or ""."""
+        return os.path.splitext(self.path)[1].lower()
+
+    @classmethod
+    def at(cls, path: str) -> Found:
+        """Look at a path.
+
+        Raises:
+            OSError: the path cannot be read.
+        """
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                names = [entry.name for entry, _ in zip(entries, range(_LISTED), strict=False)]
+            return cls(path, names=tuple(sorted(names)))
+        with open(path, "rb") as file:
+            return cls(path, head=file.read(_HEAD))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a format, as `--set NAME=VALUE`.
+
+    Attributes:
+        help: What it does.
+        choices: The values that it may have; empty: any text.
+    """
+
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+class Format(ABC):
+    """A format of other tools. An instance is the whole description, without state.
+
+    Attributes:
+        name: Its name, as in `--format`.
+        title: Its name for people.
+        reads: Whether records come in from it.
+        writes: Whether records go out to it.
+        settings: Its settings, by name.
+        suffixes: Ends of the names of its files, such as ".tar", for a folder or a pattern that
+            holds several.
+    """
+
+    name: str
+    title: str
+    reads: bool = True
+    writes: bool = False
+    settings: Mapping[str, Setting] = {}
+    suffixes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def recognise(self, found: Found) -> str | None:
+        """Return why something is of this format ("it begins with a tar header"), or None.
+
+        Must not need the format's library, and read no more than `found` holds and a few small
+        files beside.
+        """
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open a source.
+
+        Args:
+            source: A path, a pattern as `interchange.paths.expand` takes it, or several of them.
+            settings: Values of `settings`, checked.
+
+        Raises:
+            FastRecordError: it is not a good source of this format; `Code.SOURCE.error(...)`.
+            OSError: it cannot be read.
+        """
+        raise NotImplementedError
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return the fields that this format cannot hold: name -> why. Empty if it holds all."""
+        raise NotImplementedError
+
+    def create(
+        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
+    ) -> Destination:
+        """Create the file or the folder `path`, which does not exist, for records of `schema`.
+
+        Args:
+            path: A temporary name, which becomes the final one once all has been written.
+            schema: The fields, all of which the format can hold.
+            metadata: The metadata of the .frec file, with "classes" if labels have names.
+            settings: Values of `settings`, checked.
+        """
+        raise NotImplementedError
+
+    def several_files(self, *, sharded: bool) -> bool:
+        """Return whether a destination is a folder of files, given whether `--shard-size` is."""
+        return sharded

@@ -1,0 +1,112 @@
+"""`infer_fields`: the types of a source that does not declare them, from its first records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastrecord._core import image_size
+from fastrecord.errors import Code
+from fastrecord.interchange.source import SourceField
+from fastrecord.schema import FieldType, array, list_
+
+# Values of the first records that decide.
+SAMPLE = 64
+_IMAGE = FieldType("image")
+
+
+def common_type(values: Sequence[Any]) -> FieldType | None:
+    """Return the type that fits all values, or None if they are of different kinds.
+
+    int -> int64 (uint64 if needed), float and int -> float64, bool, str -> string, bytes-like ->
+    image if all are images, else bytes; arrays of one dtype and number of dimensions -> array, with
+    None for dimensions that differ; dict -> json; lists -> lists of one type, else json.
+
+    Args:
+        values: At least one value.
+    """
+    kinds = {_kind(value) for value in values}
+    if kinds <= {"int", "float"}:
+        if "float" in kinds:
+            return FieldType("float64")
+        return FieldType("uint64" if max(values) > np.iinfo(np.int64).max else "int64")
+    if len(kinds) != 1:
+        return FieldType("json") if kinds <= {"list", "json", "none"} else None
+    kind = kinds.pop()
+    if kind == "bytes":
+        return _IMAGE if all(image_size(value) is not None for value in values) else FieldType("bytes")
+    if kind == "array":
+        return _array_type([np.asarray(value) for value in values])
+    if kind == "list":
+        return _list_type(values)
+    return {"bool": FieldType("bool"), "str": FieldType("string"), "json": FieldType("json")}.get(kind)
+
+
+def infer_fields(
+    samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str], renames: Mapping[str, str], where: str
+) -> list[SourceField]:
+    """Return the fields of a source from values of its first records.
+
+    Args:
+        samples: Name of a field in the source -> its values in the first records, at least one.
+        origins: What each field is in the source, for people.
+        renames: Names that fields get in a .frec file, for fields that have another one there.
+        where: The source, for errors.
+
+    Raises:
+        FastRecordError: the values of a field have no common type.
+    """
+    fields = []
+    for name, values in samples.items():
+        kind = common_type(values)
+        if kind is None:
+            found = sorted({type(value).__name__ for value in values})
+            raise Code.MIXED_FIELDS.error(
+                f"{where}: field {name!r}: its first {len(values)} values are of several types, {', '.join(found)}: "
+                f"leave it out by naming the other fields with --map, or give one type with --type {name}=TYPE"
+            )
+        fields.append(SourceField(name, kind, origins.get(name, ""), renames.get(name)))
+    return fields
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return "bool"
+    if isinstance(value, (int, np.integer)):
+        return "int"
+    if isinstance(value, (float, np.floating)):
+        return "float"
+    if isinstance(value, str):
+        return "str"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes"
+    if isinstance(value, np.ndarray) or hasattr(value, "__torch_function__"):
+        return "array"
+    if isinstance(value, (list, tuple)):
+        return "list"
+    if value is None:
+        return "none"
+    return "json" if isinstance(value, dict) else type(value).__name__
+
+
+def _array_type(values: Sequence[np.ndarray[Any, Any]]) -> FieldType | None:
+    if len({(value.dtype, value.ndim) for value in values}) != 1:
+        return None
+    shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*(v.shape for v in values), strict=True))
+    return array(values[0].dtype, shape)
+
+
+def _list_type(values: Sequence[Sequence[Any]]) -> FieldType | None:
+    items = [item for value in values for item in value]
+    if items:
+        item = common_type(items)
+        if item is not None and item.name not in ("json", "list"):
+            return list_(item)
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    return FieldType("json")

@@ -1,0 +1,71 @@
+"""`expand`: the files that a path, a folder or a pattern names."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from fastrecord.errors import Code
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def expand(source: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[str]:
+    """Return the files that a source names, in order.
+
+    Args:
+        source: A file; a folder, of which the files with one of `suffixes` are taken, sorted by
+            name; a pattern with `*`, `?` or `[...]`, sorted; a pattern with braces, in the order
+            written: `train-{000..146}.tar`, `{train,val}.tar`. Or several of these.
+        suffixes: Ends of file names, such as ".tar"; empty: all files.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        FastRecordError: a folder or pattern names no file.
+    """
+    if not isinstance(source, str):
+        return [path for each in source for path in expand(each, suffixes)]
+    return [path for each in _braces(source) for path in _expand(each, suffixes)]
+
+
+def _expand(path: str, suffixes: Sequence[str]) -> Iterator[str]:
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            names = sorted(e.name for e in entries if e.is_file() and e.name.endswith(tuple(suffixes) or ""))
+        if not names:
+            kinds = f" {', '.join(f'*{suffix}' for suffix in suffixes)}" if suffixes else ""
+            raise Code.SOURCE.error(f"{path}: the folder holds no files{kinds}")
+        yield from (os.path.join(path, name) for name in names)
+    elif os.path.lexists(path) or not glob.has_magic(path):
+        os.stat(path)
+        yield path
+    else:
+        found = sorted(glob.glob(path))
+        if not found:
+            raise Code.SOURCE.error(f"{path}: no file fits this pattern")
+        yield from found
+
+
+def _braces(pattern: str) -> Iterator[str]:
+    """Expand braces, as shells do: lists with commas, and ranges of numbers with leading zeros."""
+    found = None if os.path.lexists(pattern) else _BRACES.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    numbers = _RANGE.fullmatch(found[1])
+    if numbers is not None:
+        first, last = int(numbers[1]), int(numbers[2])
+        width = max(len(numbers[1]), len(numbers[2])) if "0" in (numbers[1][0], numbers[2][0]) else 0
+        step = 1 if first <= last else -1
+        choices = [f"{n:0{width}d}" for n in range(first, last + step, step)]
+    elif "," in found[1]:
+        choices = found[1].split(",")
+    else:
+        yield pattern
+        return
+    for choice in choices:
+        yield from _braces(before + choice + after)

@@ -1,0 +1,106 @@
+"""The formats that are known: the package's own, and others by entry points."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+
+from fastrecord.errors import Code
+from fastrecord.interchange.format import Format, Found
+from fastrecord.interchange.paths import expand
+
+GROUP = "fastrecord.formats"
+# Name -> its module in fastrecord.formats, whose `FORMATS` lists the instances. The order is the
+# order in which a source is looked at: formats with an unmistakable sign come first.
+_MODULES = {
+    "litdata": "litdata",
+    "mds": "mds",
+    "huggingface": "huggingface",
+    "zarr": "chunked",
+    "n5": "chunked",
+    "beton": "beton",
+    "arrayrecord": "arrayrecord",
+    "hdf5": "hdf5",
+    "parquet": "parquet",
+    "numpy": "numpy",
+    "lmdb": "lmdb",
+    "cifar": "cifar",
+    "torch": "torch",
+    "webdataset": "webdataset",
+    "recordio": "recordio",
+    "tfrecord": "tfrecord",
+    "idx": "idx",
+    "folder": "folder",
+}
+# While formats are being added, list only the ones that are there.
+_MODULES = {name: module for name, module in _MODULES.items() if find_spec(f"fastrecord.formats.{module}")}
+
+
+def names(*, reads: bool = False, writes: bool = False) -> list[str]:
+    """Return the names of all formats that can be read, or written."""
+    own = [name for name in _MODULES if not (reads and name == "folder")]
+    if not writes:
+        return sorted({*own, *_others()})
+    return sorted(name for name in {*own, *_others()} if load(name).writes)
+
+
+def load(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises:
+        FastRecordError: the name is unknown, or its package cannot be imported.
+    """
+    if name in _MODULES:
+        module = import_module(f"fastrecord.formats.{_MODULES[name]}")
+        formats: Sequence[Format] = module.FORMATS
+        return next(each for each in formats if each.name == name)
+    if name not in _others():
+        raise Code.UNKNOWN_FORMAT.error(f"no format is called {name!r}: the formats are {', '.join(names())}")
+    try:
+        found = _others()[name].load()
+    except Exception as err:
+        raise Code.UNKNOWN_FORMAT.error(
+            f"the format {name!r} of the package {_package(name)} cannot be imported: {type(err).__name__}: {err}"
+        ) from err
+    if not isinstance(found, Format):
+        raise Code.UNKNOWN_FORMAT.error(
+            f"the entry point {name!r} of the package {_package(name)} is not an instance of "
+            "fastrecord.interchange.Format"
+        )
+    return found
+
+
+def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
+    """Return the format of a source, and why it is taken for it.
+
+    Raises:
+        FastRecordError: it is of no known format.
+        OSError: it cannot be read.
+    """
+    first = source if isinstance(source, str) else source[0]
+    path = first if os.path.lexists(first) else expand(first)[0]
+    found = Found.at(path)
+    for name in [*_others(), *_MODULES]:
+        each = load(name)
+        why = each.recognise(found) if each.reads else None
+        if why is not None:
+            return each, why
+    inside = f"a folder with {', '.join(found.names[:5]) or 'nothing'}" if found.is_folder else f"{found.head[:16]!r}"
+    raise Code.UNKNOWN_FORMAT.error(
+        f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names(reads=True))}; "
+        "`fastrecord pack` takes folders of images"
+    )
+
+
+@cache
+def _others() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _MODULES}
+
+
+def _package(name: str) -> str:
+    package = _others()[name].dist
+    return package.name if package is not None else "?"

@@ -1,0 +1,175 @@
+"""`Source`: the records of another format, in order, from any position."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from fastrecord.schema import FieldType
+
+# A run of records is handed over when it holds this much: enough to fill several threads, little
+# enough for a few of them to wait in memory.
+ROWS_BYTES = 8 << 20
+ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SourceField:
+    """A field of a source.
+
+    Attributes:
+        name: Its name in the source, such as "jpg" or "__key__".
+        type: The type of its values in a .frec file.
+        origin: What it is there, for people: "files *.jpg".
+        rename: Its name in a .frec file by default, such as "image"; None: the same name.
+    """
+
+    name: str
+    type: FieldType
+    origin: str
+    rename: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A record that cannot be read, though the ones after it can.
+
+    Attributes:
+        reason: Why, without the place: "its CRC is wrong".
+    """
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Rows:
+    """A run of records of a source.
+
+    Attributes:
+        start: Number of the first record in the source.
+        count: Number of records, good and bad.
+        columns: The values of the good records: name of the field in the source -> one value each,
+            as `Writer.extend` takes them for the field's type. An array with a first dimension
+            counts as a sequence of its rows.
+        bad: Number in the source -> why the record cannot be read.
+        nbytes: Size of the values in bytes, about.
+    """
+
+    start: int
+    count: int
+    columns: Mapping[str, Sequence[Any]]
+    bad: Mapping[int, str] = field(default_factory=dict)
+    nbytes: int = 0
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of the good records in the source."""
+        every = range(self.start, self.start + self.count)
+        return [number for number in every if number not in self.bad] if self.bad else every
+
+
+class Source(ABC):
+    """A source that has been opened; a context manager that closes it.
+
+    Attributes:
+        fields: Its fields, in the order in which a file has them.
+        paths: The files that it reads, in order. Their names and sizes tell one source from another
+            when an import is resumed.
+        classes: Names of the classes of the field that is renamed to "label", position = label;
+            None without names.
+        metadata: Entries for the metadata of a .frec file, JSON-able.
+    """
+
+    fields: Sequence[SourceField]
+    paths: Sequence[str]
+    classes: Sequence[str] | None = None
+    metadata: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield the records from number `start` on, in order and without gaps.
+
+        Values of fields that are not in `names` need not be read. Memory stays bounded, whatever the
+        size of the source: a run has about `ROWS` records, or `ROWS_BYTES`.
+
+        The caller may use a run while the next one is read in another thread: values must not be
+        views of a buffer that is used again.
+
+        Raises:
+            FastRecordError: the source is damaged or cut short, so that nothing after this place
+                can be read: `Code.SOURCE.error(...)` with shard, record, reason and way out. All
+                records before it have been yielded.
+        """
+
+    def count(self) -> int | None:
+        """Return the number of records if it is known without reading all of them."""
+        return None
+
+    def place(self, number: int) -> str:
+        """Return where a record is, for messages: "train-0001.tar: record 12 (n01440764_10026)"."""
+        return f"{self.paths[0] if self.paths else 'source'}: record {number}"
+
+    def close(self) -> None:  # noqa: B027 - by default there is nothing to release
+        """Release files and memory."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def identity(self) -> list[list[Any]]:
+        """Return what tells this source from another one: [name, bytes] of each file."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths if os.path.isfile(path)]
+
+
+def gather(records: Iterable[Sequence[Any] | Bad], start: int, names: Sequence[str]) -> Iterator[Rows]:
+    """Group single records into runs.
+
+    If `records` raises, the records before the error are yielded first.
+
+    Args:
+        records: For each record its values, in the order of `names`, or why it is bad.
+        start: Number of the first record.
+        names: The fields.
+    """
+    columns: list[list[Any]] = [[] for _ in names]
+    bad: dict[int, str] = {}
+    count = nbytes = 0
+    error: BaseException | None = None
+    iterator = iter(records)
+    while True:
+        try:
+            record = next(iterator, None)
+        except Exception as err:  # noqa: BLE001 - raised below, after the records before it
+            record, error = None, err
+        if record is None:
+            break
+        if isinstance(record, Bad):
+            bad[start + count] = record.reason
+        else:
+            for column, value in zip(columns, record, strict=True):
+                column.append(value)
+                nbytes += value_bytes(value)
+        count += 1
+        if count == ROWS or nbytes >= ROWS_BYTES:
+            yield Rows(start, count, dict(zip(names, columns, strict=True)), bad, nbytes)
+            start, count, nbytes, bad, columns = start + count, 0, 0, {}, [[] for _ in names]
+    if count:
+        yield Rows(start, count, dict(zip(names, columns, strict=True)), bad, nbytes)
+    if error is not None:
+        raise error
+
+
+def value_bytes(value: object) -> int:
+    """Return about how much memory a value takes, in bytes."""
+    nbytes = getattr(value, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    return len(value) if isinstance(value, (bytes, str)) else 64
