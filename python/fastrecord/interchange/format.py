@@ -118,7 +118,8 @@ class Format(ABC):
         """Create the file or the folder `path`, which does not exist, for records of `schema`.
 
         Args:
-            path: A temporary name, which becomes the final one once all has been written.
+            path: A path in a temporary folder, with the name that the destination has in the end:
+                what is there is renamed once all has been written.
             schema: The fields, all of which the format can hold.
             metadata: The metadata of the .frec file, with "classes" if labels have names.
             settings: Values of `settings`, checked.
@@ -126,5 +127,11 @@ class Format(ABC):
         raise NotImplementedError
 
     def several_files(self, *, sharded: bool) -> bool:
-        """Return whether a destination is a folder of files, given whether `--shard-size` is."""
+        """Return whether the export makes a folder of several files, given whether `--shard-size` is.
+
+        The export then calls `create` for the first file, and `Destination.next_shard` when the
+        values of a file would exceed that size. A format with one file or folder that cannot be
+        divided returns False, and `--shard-size` is refused. A format that divides its records
+        itself returns False and has a setting "shard_size": it gets the bytes as decimal digits.
+        """
         return sharded
