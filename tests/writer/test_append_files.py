@@ -141,15 +141,15 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path: Path) -> No
     [
         ({"label": [1, 2]}, "field label: 2 values for 1 files"),
         ({"key": []}, "field key: 0 values for 1 files"),
-        ({"label": ["1"]}, "field label: int64 values are wanted, not <U1"),
-        ({"label": [1.0]}, "field label: int64 values are wanted, not float64"),
-        ({"label": [None]}, "field label: int64 values are wanted, not object"),
+        ({"label": ["1"]}, "field label: value 0: an integer of 64 bits is wanted, not str"),
+        ({"label": [1.0]}, "field label: value 0: an integer of 64 bits is wanted, not float"),
+        ({"label": [None]}, "field label: value 0: an integer of 64 bits is wanted, not None"),
         ({"label": [[1]]}, "field label"),
         ({"label": 1}, "field label"),
         ({"label": [2**63]}, "field label"),
         ({"label": [2**64]}, "field label"),
         ({"label": np.array([2**64 - 1], np.uint64)}, "field label"),
-        ({"score": ["1"]}, "field score: float64 values are wanted"),
+        ({"score": ["1"]}, "field score: value 0: a float is wanted, not str"),
         ({"score": [None]}, "field score"),
         ({"key": [5]}, "field key"),
         ({"key": "k"}, "field key"),
@@ -215,7 +215,7 @@ def test_arguments_are_checked_by_name(tmp_path: Path) -> None:
             writer.append_files("data", [], columns(0), on_error="ignore")
         with pytest.raises(fr.SchemaError, match=r"no field .*nope"):
             writer.append_files("nope", [], columns(0))
-        with pytest.raises(fr.SchemaError, match="files go into a field of type image or bytes"):
+        with pytest.raises(fr.SchemaError, match="files and images go into a field of type image or bytes"):
             writer.append_files("key", [tmp_path], {"label": [1], "score": [1], "data": [b""]})
         with pytest.raises(TypeError, match="str"):
             writer.append_files("data", "abc", columns(3))

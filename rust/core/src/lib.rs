@@ -74,7 +74,7 @@ pub use order::blocks::{BlockOrder, Blocks};
 pub use order::draw::{BalancedDraw, WeightedDraw};
 pub use order::permutation::Order;
 pub use pack::add_index::{IndexOptions, IndexTally, add_crop_index};
-pub use pack::ingest::{FileInput, OnError};
+pub use pack::ingest::{Ingest, OnError, Source};
 pub use pack::recode::{Limit, Recode, Recoded};
 pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};

@@ -1,5 +1,5 @@
-//! `FileInput`: files to append. Several threads read ahead, check and recode files, while the calling
-//! thread appends them in order.
+//! `Ingest`: files, or images in memory, to append. Several threads read ahead, check and recode
+//! them, while the calling thread appends them in order.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
+use crate::format::crc::{crc32c, crc32c_append};
 use crate::format::field_type::FieldType;
 use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
@@ -39,19 +40,77 @@ const WASTE: usize = 16;
 /// CPUs.
 const MIN_READERS: usize = 4;
 
-/// The handling of a file that cannot be read or is not an image.
+/// The inputs of an [`Ingest`].
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// Files. Several threads read them ahead.
+    Files(&'a [PathBuf]),
+    /// Bytes in memory. Errors call the input at position `i` `images[i]`.
+    Memory(&'a [&'a [u8]]),
+}
+
+impl Source<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Files(paths) => paths.len(),
+            Self::Memory(images) => images.len(),
+        }
+    }
+}
+
+/// The handling of an input that cannot be read or is not an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// Stop with an error that names the file. That file and later ones are not appended.
+    /// Stop with an error that names the input. That input and later ones are not appended.
     Raise,
-    /// Leave the file out and report it.
+    /// Leave the input out and report it.
     Skip,
 }
 
-struct Loaded {
-    buffer: Vec<u8>,
-    /// The bytes of the file, at the start of the buffer.
-    length: usize,
+/// Why one input is not appended.
+enum Refused {
+    Io(io::Error),
+    Image(String),
+}
+
+impl Refused {
+    fn error(self, source: Source<'_>, i: usize) -> Error {
+        let input = match source {
+            Source::Files(paths) => paths[i].clone(),
+            Source::Memory(_) => format!("images[{i}]").into(),
+        };
+        match self {
+            Self::Io(source) => Error::Io { path: input, source },
+            Self::Image(detail) => Error::NotAnImage { input, detail },
+        }
+    }
+
+    /// The reason for the caller, who knows the position. It names a file.
+    fn reason(self, source: Source<'_>, i: usize) -> String {
+        match (source, self) {
+            (Source::Memory(_), Self::Image(detail)) => detail,
+            (_, refused) => refused.error(source, i).to_string(),
+        }
+    }
+}
+
+enum Data<'a> {
+    /// A buffer, and the number of bytes at its start that were read.
+    Read(Vec<u8>, usize),
+    Given(&'a [u8]),
+}
+
+impl Data<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Read(buffer, length) => &buffer[..*length],
+            Self::Given(bytes) => bytes,
+        }
+    }
+}
+
+struct Loaded<'a> {
+    data: Data<'a>,
     size: (u32, u32),
     /// The bytes to store instead of the data.
     recoded: Option<Recoded>,
@@ -60,13 +119,23 @@ struct Loaded {
     crc: u32,
 }
 
-impl Loaded {
-    fn data(&self) -> &[u8] {
-        &self.buffer[..self.length]
+impl Loaded<'_> {
+    /// The memory that it holds until it is appended.
+    fn held(&self) -> usize {
+        let read = match &self.data {
+            Data::Read(buffer, _) => buffer.len(),
+            Data::Given(_) => 0,
+        };
+        read + self.recoded.as_ref().map_or(0, |r| r.bytes.as_ref().map_or(0, Vec::len) + r.side.len())
     }
 
-    fn held(&self) -> usize {
-        self.buffer.len() + self.recoded.as_ref().map_or(0, |r| r.bytes.as_ref().map_or(0, Vec::len) + r.side.len())
+    /// The value to append.
+    fn value(&self) -> Value<'_> {
+        let (data, crc) = (self.data.bytes(), self.crc);
+        match &self.recoded {
+            Some(recoded) => Value::Image { data: recoded.stored(data), side: &recoded.side, size: recoded.size, crc },
+            None => Value::Image { data, side: &[], size: self.size, crc },
+        }
     }
 }
 
@@ -86,27 +155,26 @@ impl<'a> Decoders<'a> {
     /// Calls `work` with a decoder, once one is idle.
     fn with<T>(&self, work: impl FnOnce(&mut Decoder) -> T) -> T {
         let mut idle = lock(&self.idle);
-        let mut decoder = loop {
-            if let Some(decoder) = idle.pop() {
-                break Returned { decoder, to: self };
+        let decoder = loop {
+            match idle.pop() {
+                Some(decoder) => break decoder,
+                None => idle = wait(&self.returned, idle),
             }
-            idle = wait(&self.returned, idle);
         };
         drop(idle);
-        work(&mut decoder.decoder)
+        work(Returned { decoder: None, to: self }.decoder.insert(decoder))
     }
 }
 
 /// A borrowed decoder. It is returned however the work ends.
 struct Returned<'a> {
-    decoder: Decoder,
+    decoder: Option<Decoder>,
     to: &'a Decoders<'a>,
 }
 
 impl Drop for Returned<'_> {
     fn drop(&mut self) {
-        let decoder = mem::replace(&mut self.decoder, self.to.recode.decoder());
-        lock(&self.to.idle).push(decoder);
+        lock(&self.to.idle).extend(self.decoder.take());
         self.to.returned.notify_one();
     }
 }
@@ -132,27 +200,28 @@ impl Buffers {
     }
 }
 
-/// Files to append, one record for each, in order.
+/// Inputs to append, one record for each, in order.
 #[derive(Debug, Clone, Copy)]
-pub struct FileInput<'a> {
-    /// The position of the image or bytes field that takes the bytes of the files.
+pub struct Ingest<'a> {
+    /// The position of the image or bytes field that takes the inputs.
     pub field: usize,
-    /// The files.
-    pub paths: &'a [PathBuf],
-    /// What to do with a file that cannot be appended.
+    /// The inputs.
+    pub source: Source<'a>,
+    /// What to do with an input that cannot be appended.
     pub on_error: OnError,
     /// How images are stored; unchanged by default.
     pub recode: Option<&'a Recode>,
 }
 
-impl FileInput<'_> {
-    /// Appends the files and counts their images. Returns the skipped files, with reasons.
+impl Ingest<'_> {
+    /// Appends the inputs and counts their images. Returns the positions of the skipped ones, with
+    /// reasons.
     ///
-    /// `values(i)` returns the values of the other fields for file `i`, in schema order.
+    /// `values(i)` returns the values of the other fields for input `i`, in schema order.
     ///
     /// # Errors
-    /// With [`OnError::Raise`], the first bad file. Failed writes; interrupts, between two records;
-    /// contradictory settings of `recode`, or `recode` for a bytes field. Files before the error
+    /// With [`OnError::Raise`], the first bad input. Failed writes; interrupts, between two records;
+    /// contradictory settings of `recode`, or `recode` for a bytes field. Inputs before the error
     /// are appended and counted.
     pub fn append_to<'v>(
         &self,
@@ -161,7 +230,7 @@ impl FileInput<'_> {
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
     ) -> Result<Vec<(usize, String)>> {
-        let Self { field, paths, on_error, recode } = *self;
+        let Self { field, source, recode, .. } = *self;
         writer.check_usable()?;
         let is_image = takes_images(writer, field)?;
         if let Some(recode) = recode {
@@ -170,31 +239,51 @@ impl FileInput<'_> {
                 return Err(Error::Schema("only the images of a field of type image can be recoded".to_owned()));
             }
         }
-        let cpus = pool::default_threads();
-        let change = recode.map(|recode| Decoders::new(recode, cpus.min(paths.len())));
+        let (cpus, count) = (pool::default_threads(), source.len());
+        let change = recode.map(|recode| Decoders::new(recode, cpus.min(count)));
+        let buffers = Buffers(Mutex::new(mem::take(&mut writer.spare)));
+        let maker = Maker { source, is_image, change, buffers };
+        let readers = match (source, recode) {
+            // Probing and summing bytes in memory takes less time than waking a thread.
+            (Source::Memory(_), None) => 0,
+            (Source::Memory(_), Some(_)) => cpus,
+            (Source::Files(_), None) => cpus.max(MIN_READERS),
+            (Source::Files(_), Some(_)) => cpus + MIN_READERS,
+        };
+        let skipped = if readers == 0 {
+            self.append_made(writer, tally, values, control, &maker, |i| Ok(maker.make(i)))
+        } else {
+            self.append_ahead(writer, tally, values, control, &maker, readers.min(count))
+        };
+        writer.spare = maker.buffers.into_spare();
+        skipped
+    }
+
+    /// Appends what other threads make ahead.
+    fn append_ahead<'v>(
+        &self,
+        writer: &mut Writer,
+        tally: &mut Tally,
+        values: impl Fn(usize) -> Vec<Value<'v>>,
+        control: &dyn Control,
+        maker: &Maker<'_>,
+        readers: usize,
+    ) -> Result<Vec<(usize, String)>> {
         // Recoding an image takes long, so hand out images one by one.
-        let at_once = if recode.is_some() { 1 } else { AT_ONCE };
-        let (queue, buffers) = (
-            OrderedQueue::new(paths.len(), AHEAD, AHEAD_BYTES, at_once),
-            Buffers(Mutex::new(mem::take(&mut writer.spare))),
-        );
+        let at_once = if self.recode.is_some() { 1 } else { AT_ONCE };
+        let queue = OrderedQueue::new(self.source.len(), AHEAD, AHEAD_BYTES, at_once);
         let serve = || {
-            while let Some(files) = queue.claim() {
-                for file in files {
-                    queue.wait_for_room(file);
-                    let path = &paths[file];
-                    let load = || load(path, buffers.take(), is_image, change.as_ref());
-                    // A panic is about this file: a decoder met what it was not made for.
-                    let loaded = catch_unwind(AssertUnwindSafe(load))
-                        .unwrap_or_else(|_| Err(not_an_image(path, "its decoder panicked".to_owned())));
-                    let held = loaded.as_ref().map_or(0, Loaded::held);
-                    queue.put(file, loaded, held);
+            while let Some(inputs) = queue.claim() {
+                for input in inputs {
+                    queue.wait_for_room(input);
+                    let made = maker.make(input);
+                    let held = made.as_ref().map_or(0, Loaded::held);
+                    queue.put(input, made, held);
                 }
             }
         };
-        let readers = if recode.is_some() { cpus + MIN_READERS } else { cpus.max(MIN_READERS) }.min(paths.len());
-        let skipped = thread::scope(|scope| {
-            let close = CloseOnDrop(&queue);
+        thread::scope(|scope| {
+            let _close = CloseOnDrop(&queue);
             for number in 0..readers {
                 let builder = thread::Builder::new().name(format!("fastrecord-read-{number}"));
                 if let Err(error) = builder.spawn_scoped(scope, serve) {
@@ -204,103 +293,121 @@ impl FileInput<'_> {
                     break;
                 }
             }
-            let mut skipped = Vec::new();
-            let mut asked = Instant::now();
-            for (i, path) in paths.iter().enumerate() {
-                let loaded = queue.take(control)?;
-                let appended = loaded.and_then(|loaded| {
+            self.append_made(writer, tally, values, control, maker, |_| queue.take(control))
+        })
+    }
+
+    /// Appends what `next` returns for each input, in order.
+    fn append_made<'a, 'v>(
+        &self,
+        writer: &mut Writer,
+        tally: &mut Tally,
+        values: impl Fn(usize) -> Vec<Value<'v>>,
+        control: &dyn Control,
+        maker: &Maker<'_>,
+        mut next: impl FnMut(usize) -> Result<Made<'a>>,
+    ) -> Result<Vec<(usize, String)>> {
+        let Self { field, source, on_error, .. } = *self;
+        let mut skipped = Vec::new();
+        let mut asked = Instant::now();
+        for i in 0..source.len() {
+            match (next(i)?, on_error) {
+                (Ok(loaded), _) => {
                     let mut record = values(i);
-                    let crc = loaded.crc;
-                    let value = match &loaded.recoded {
-                        Some(recoded) => {
-                            let Recoded { side, size, .. } = recoded;
-                            Value::Image { data: recoded.stored(loaded.data()), side, size: *size, crc }
-                        }
-                        None => Value::Image { data: loaded.data(), side: &[], size: loaded.size, crc },
-                    };
-                    record.insert(field, value);
-                    let appended = writer.append(&record);
-                    drop(record);
-                    if is_image && appended.is_ok() {
-                        tally.count(loaded.length, loaded.recoded.as_ref(), loaded.foreign);
+                    record.insert(field, loaded.value());
+                    writer.append(&record)?;
+                    if maker.is_image {
+                        tally.count(loaded.data.bytes().len(), loaded.recoded.as_ref(), loaded.foreign);
                     }
-                    buffers.give_back(loaded.buffer);
-                    appended
-                });
-                match appended {
-                    Ok(_) => {}
-                    Err(error @ (Error::NotAnImage { .. } | Error::Io { .. }))
-                        if on_error == OnError::Skip && error_is_of(&error, path) =>
-                    {
-                        skipped.push((i, error.to_string()));
+                    if let Data::Read(buffer, _) = loaded.data {
+                        maker.buffers.give_back(buffer);
                     }
-                    Err(error) => return Err(error),
                 }
-                if asked.elapsed() >= SLICE {
-                    asked = Instant::now();
-                    control.check()?;
-                }
+                (Err(refused), OnError::Skip) => skipped.push((i, refused.reason(source, i))),
+                (Err(refused), OnError::Raise) => return Err(refused.error(source, i)),
             }
-            drop(close);
-            Ok(skipped)
-        });
-        writer.spare = buffers.into_spare();
-        skipped
+            if asked.elapsed() >= SLICE {
+                asked = Instant::now();
+                control.check()?;
+            }
+        }
+        Ok(skipped)
     }
 }
 
-/// Whether the files are images, from the type of their field.
+/// Whether the inputs are images, from the type of their field.
 fn takes_images(writer: &Writer, field: usize) -> Result<bool> {
     match writer.schema().fields().get(field).map(|field| &field.kind) {
         Some(FieldType::Image) => Ok(true),
         Some(FieldType::Bytes) => Ok(false),
-        _ => Err(Error::Schema("files go into a field of type image or bytes".to_owned())),
+        _ => Err(Error::Schema("files and images go into a field of type image or bytes".to_owned())),
     }
 }
 
-fn error_is_of(error: &Error, input: &Path) -> bool {
-    match error {
-        Error::NotAnImage { input: named, .. } | Error::Io { path: named, .. } => named == input,
-        _ => false,
-    }
+/// An input that is ready to be appended, or why it cannot be.
+type Made<'a> = std::result::Result<Loaded<'a>, Refused>;
+
+/// Reads, checks and recodes inputs, on any thread.
+struct Maker<'a> {
+    source: Source<'a>,
+    is_image: bool,
+    change: Option<Decoders<'a>>,
+    buffers: Buffers,
 }
 
-fn not_an_image(path: &Path, detail: String) -> Error {
-    Error::NotAnImage { input: path.to_owned(), detail }
-}
+impl<'a> Maker<'a> {
+    fn make(&self, input: usize) -> Made<'a> {
+        // A panic is about this input: a decoder met what it was not made for.
+        catch_unwind(AssertUnwindSafe(|| self.load(input)))
+            .unwrap_or_else(|_| Err(Refused::Image("its decoder panicked".to_owned())))
+    }
 
-fn load(path: &Path, mut buffer: Vec<u8>, is_image: bool, change: Option<&Decoders<'_>>) -> Result<Loaded> {
-    let io = |e| Error::io(path, e);
-    // Non-blocking, because opening a pipe would wait for its other end. It has no effect on
-    // regular files.
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
-    let meta = file.metadata().map_err(io)?;
-    if meta.is_dir() {
-        return Err(io(io::Error::from_raw_os_error(libc::EISDIR)));
-    }
-    if !meta.is_file() {
-        return Err(not_an_image(path, "not a regular file".to_owned()));
-    }
-    if is_image {
-        check_image(meta.len()).map_err(|detail| not_an_image(path, detail))?;
-    }
-    let length = read_to_end(&mut file, meta.len(), &mut buffer).map_err(io)?;
-    let data = &buffer[..length];
-    let size = if is_image { image_size(data).map_err(|detail| not_an_image(path, detail))? } else { (0, 0) };
-    let recoded = match change {
-        Some(decoders) => decoders
-            .with(|decoder| decoders.recode.apply(decoder, data, size))
-            .map_err(|error| not_an_image(path, error.to_string()))?,
-        None => None,
-    };
-    let crc = match &recoded {
-        Some(recoded) => {
-            crate::format::crc::crc32c_append(crate::format::crc::crc32c(recoded.stored(data)), &recoded.side)
+    fn load(&self, input: usize) -> Made<'a> {
+        let data = match self.source {
+            Source::Files(paths) => self.read(&paths[input])?,
+            Source::Memory(images) => Data::Given(images[input]),
+        };
+        let bytes = data.bytes();
+        let mut size = (0, 0);
+        if self.is_image {
+            self.check_length(bytes.len() as u64)?;
+            size = image_size(bytes).map_err(Refused::Image)?;
         }
-        None => crate::format::crc::crc32c(data),
-    };
-    let foreign = if is_image && recoded.is_none() { foreign_kind(data) } else { None };
-    Ok(Loaded { buffer, length, size, recoded, foreign, crc })
+        let recoded = match &self.change {
+            Some(decoders) => decoders
+                .with(|decoder| decoders.recode.apply(decoder, bytes, size))
+                .map_err(|error| Refused::Image(error.to_string()))?,
+            None => None,
+        };
+        let crc = match &recoded {
+            Some(recoded) => crc32c_append(crc32c(recoded.stored(bytes)), &recoded.side),
+            None => crc32c(bytes),
+        };
+        let foreign = if self.is_image && recoded.is_none() { foreign_kind(bytes) } else { None };
+        Ok(Loaded { data, size, recoded, foreign, crc })
+    }
+
+    fn check_length(&self, length: u64) -> std::result::Result<(), Refused> {
+        if self.is_image { check_image(length).map_err(Refused::Image) } else { Ok(()) }
+    }
+
+    fn read(&self, path: &Path) -> std::result::Result<Data<'a>, Refused> {
+        // Non-blocking, because opening a pipe would wait for its other end. It has no effect on
+        // regular files.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let mut file = file.map_err(Refused::Io)?;
+        let meta = file.metadata().map_err(Refused::Io)?;
+        if meta.is_dir() {
+            return Err(Refused::Io(io::Error::from_raw_os_error(libc::EISDIR)));
+        }
+        if !meta.is_file() {
+            return Err(Refused::Image("not a regular file".to_owned()));
+        }
+        self.check_length(meta.len())?;
+        let mut buffer = self.buffers.take();
+        let length = read_to_end(&mut file, meta.len(), &mut buffer).map_err(Refused::Io)?;
+        Ok(Data::Read(buffer, length))
+    }
 }
 
 /// Reads a file to its end. Returns the number of bytes, which are at the start of the buffer.

@@ -159,6 +159,11 @@ impl Column<'_> {
         }
     }
 
+    /// The value of record `i`, for a field of type `kind`, which the column fits.
+    pub fn get(&self, kind: &FieldType, i: usize) -> Value<'_> {
+        self.value(i, self.block(kind))
+    }
+
     /// The value of one record.
     pub(super) fn value(&self, i: usize, block: Block) -> Value<'_> {
         match self {

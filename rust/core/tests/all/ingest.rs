@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Nth, Rng, folder, never, open, options, png};
 use fastrecord_core::{
-    Control, DType, Depth, Error, FieldType, FileInput, Mode, OnError, Result, Schema, Tally, Value, Verify, Writer,
-    verify,
+    Control, DType, Depth, Error, FieldType, Ingest, Mode, OnError, Result, Schema, Source, Tally, Value, Verify,
+    Writer, verify,
 };
 
 /// More files than may wait in memory; most are small.
@@ -49,7 +49,8 @@ fn append_files(
     control: &dyn Control,
 ) -> Result<Vec<(usize, String)>> {
     let (before, mut tally) = (writer.len(), Tally::default());
-    let skipped = FileInput { field: 0, paths, on_error, recode: None }.append_to(writer, &mut tally, values, control);
+    let skipped = Ingest { field: 0, source: Source::Files(paths), on_error, recode: None }
+        .append_to(writer, &mut tally, values, control);
     assert_eq!((tally.images, tally.kept), (writer.len() - before, writer.len() - before));
     skipped
 }
@@ -126,7 +127,7 @@ fn a_file_whose_size_the_system_does_not_know_is_read_to_its_end() {
     assert!(fs::metadata(&source).unwrap().len() == 0 && !bytes.is_empty());
     let out = folder.path().join("x.frec");
     let mut writer = Writer::open(&out, Some(bytes_and_label()), None, &options(Mode::Create)).unwrap();
-    let input = FileInput { field: 0, paths: &[source], on_error: OnError::Raise, recode: None };
+    let input = Ingest { field: 0, source: Source::Files(&[source]), on_error: OnError::Raise, recode: None };
     input.append_to(&mut writer, &mut Tally::default(), label, &never).unwrap();
     writer.close().unwrap();
     assert_holds(&out, &[(0, &bytes)]);
@@ -143,7 +144,7 @@ fn later_calls_read_larger_and_smaller_files_into_the_same_buffers() {
     let mut writer = Writer::open(&out, Some(bytes_and_label()), None, &options(Mode::Create)).unwrap();
     for number in 0..files.len() {
         let paths = &paths[number..=number];
-        let input = FileInput { field: 0, paths, on_error: OnError::Raise, recode: None };
+        let input = Ingest { field: 0, source: Source::Files(paths), on_error: OnError::Raise, recode: None };
         input.append_to(&mut writer, &mut Tally::default(), |_| label(number), &never).unwrap();
     }
     writer.close().unwrap();

@@ -1,5 +1,7 @@
 //! Conversion of arrays and numbers between the core and numpy, torch or Python.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::convert::numbers::not_wanted;
 use crate::convert::numbers::number_bytes;
 use crate::convert::numbers::wrong;
@@ -34,6 +36,20 @@ fn numpy(py: Python<'_>) -> PyResult<&Numpy> {
             dtypes: DType::ALL.into_iter().map(dtype).collect::<PyResult<_>>()?,
         })
     })
+}
+
+/// Whether a value is an array. This does not import numpy, which takes longer than a small pack:
+/// without numpy, no value is an array.
+pub(crate) fn is_array(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static IMPORTED: AtomicBool = AtomicBool::new(false);
+    if !IMPORTED.load(Ordering::Relaxed) {
+        let modules = value.py().import("sys")?.getattr("modules")?;
+        if !modules.contains("numpy")? {
+            return Ok(false);
+        }
+        IMPORTED.store(true, Ordering::Relaxed);
+    }
+    Ok(value.is_instance_of::<PyUntypedArray>())
 }
 
 /// Returns the numpy dtype name. numpy has no bfloat16: it sees the bits.

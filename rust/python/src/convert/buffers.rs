@@ -180,6 +180,29 @@ pub(crate) fn with_writable<T>(out: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u
     result
 }
 
+/// The bytes of a Python object. The export keeps them in place.
+pub(crate) struct BorrowedBytes(PyBuffer<u8>);
+
+impl BorrowedBytes {
+    /// # Panics
+    /// If the buffer is not contiguous.
+    pub(crate) fn new(buffer: PyBuffer<u8>) -> Self {
+        assert!(buffer.is_c_contiguous(), "only the memory of a contiguous buffer can be borrowed");
+        Self(buffer)
+    }
+
+    pub(crate) fn bytes<'a>(&'a self, _py: Python<'a>) -> &'a [u8] {
+        let length = self.0.len_bytes();
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: the buffer is contiguous (checked in `new`). The export, which `self` holds, keeps
+        // its bytes allocated and in place. The caller must ensure that no other thread writes to
+        // them meanwhile, as for `array_bytes`.
+        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>(), length) }
+    }
+}
+
 /// Returns the bytes of a C-contiguous array.
 ///
 /// # Panics

@@ -3,6 +3,7 @@
 use crate::convert::arrays::array_from;
 use crate::convert::arrays::as_array;
 use crate::convert::arrays::in_c_order;
+use crate::convert::arrays::is_array;
 use crate::convert::arrays::is_of;
 use crate::convert::numbers::not_wanted;
 use crate::convert::numbers::number_bytes;
@@ -16,20 +17,22 @@ use fastrecord_core::memory::zeros;
 use fastrecord_core::{ArrayType, Column, DType, FieldType, Value, shape_text};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use pyo3::types::PyTuple;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PySet, PyString};
 
 use crate::convert::arrays::dtype_of;
-use crate::convert::buffers::array_bytes;
+use crate::convert::buffers::{BorrowedBytes, array_bytes};
 use crate::convert::indices::json_text;
 
 /// A value taken from a Python record, kept alive while it is appended.
 pub(crate) enum InputValue {
     Bytes(Py<PyBytes>),
-    Buffer(Vec<u8>),
+    /// The memory of another bytes-like object.
+    Lent(BorrowedBytes),
+    /// A copy of bytes with gaps.
+    Copied(Vec<u8>),
     Text(String),
     Int(i64),
     Float(f64),
@@ -44,7 +47,8 @@ impl InputValue {
     pub(crate) fn value<'a>(&'a self, py: Python<'a>) -> Value<'a> {
         match self {
             Self::Bytes(bytes) => Value::Bytes(bytes.as_bytes(py)),
-            Self::Buffer(bytes) => Value::Bytes(bytes),
+            Self::Lent(bytes) => Value::Bytes(bytes.bytes(py)),
+            Self::Copied(bytes) => Value::Bytes(bytes),
             Self::Text(text) => Value::Str(text),
             Self::List(bytes) => Value::List(bytes),
             Self::Int(number) => Value::Int(*number),
@@ -65,9 +69,12 @@ pub(crate) fn extract_value(value: &Bound<'_, PyAny>, kind: &FieldType) -> Resul
             }
             let unfit = |e: &PyErr| wrong(value, "a bytes-like object", e);
             let buffer = PyBuffer::<u8>::get(value).map_err(|e| unfit(&e))?;
+            if buffer.is_c_contiguous() {
+                return Ok(InputValue::Lent(BorrowedBytes::new(buffer)));
+            }
             let mut bytes = zeros(buffer.len_bytes()).map_err(|_| NO_MEMORY.to_owned())?;
             buffer.copy_to_slice(py, &mut bytes).map_err(|e| unfit(&e))?;
-            Ok(InputValue::Buffer(bytes))
+            Ok(InputValue::Copied(bytes))
         }
         FieldType::String => match value.cast::<PyString>() {
             Ok(text) => text
@@ -106,6 +113,16 @@ impl InputColumn {
         }
     }
 
+    /// Returns the bytes of each value of a bytes field.
+    pub(crate) fn payloads<'a>(&'a self, py: Python<'a>) -> Vec<&'a [u8]> {
+        let Self::Values(values) = self else { return Vec::new() };
+        let bytes = |held: &'a InputValue| match held.value(py) {
+            Value::Bytes(bytes) => bytes,
+            _ => &[],
+        };
+        values.iter().map(bytes).collect()
+    }
+
     pub(crate) fn column<'a>(&'a self, py: Python<'a>) -> Column<'a> {
         match self {
             Self::Block(array, shape) => Column::Block { data: array_bytes(py, array), shape },
@@ -127,7 +144,7 @@ pub(crate) fn extract_column(
     };
     if let Some(wanted) = wanted {
         let tensor = values.hasattr("__torch_function__")? && values.hasattr("detach")?;
-        if tensor || values.is_instance_of::<PyUntypedArray>() {
+        if tensor || is_array(values)? {
             return Ok(extract_block(values, &wanted, scalar).map_err(|detail| (0, detail)));
         }
     }
@@ -193,98 +210,6 @@ fn extract_array(value: &Bound<'_, PyAny>, wanted: &ArrayType) -> Result<InputVa
         format!("{detail} (an array of shape {shape}, where the field is {wanted})")
     })?;
     Ok(InputValue::Array(array.unbind(), shape))
-}
-
-/// A value that holds no Python object.
-pub(crate) enum Owned {
-    Number(Vec<u8>),
-    Array(Vec<u8>, Vec<u64>),
-    Text(String),
-    List(Vec<u8>),
-}
-
-/// One column of values for `append_files`.
-pub(crate) enum FileColumn {
-    Ints(Vec<i64>),
-    Floats(Vec<f64>),
-    Texts(Vec<String>),
-    Bytes(Vec<Vec<u8>>),
-    Others(Vec<Owned>),
-}
-
-impl FileColumn {
-    pub(crate) fn new(values: &Bound<'_, PyAny>, kind: &FieldType) -> PyResult<Self> {
-        let py = values.py();
-        let array = |dtype: &str, kinds: &str| {
-            let array = py.import("numpy")?.call_method1("asarray", (values,))?;
-            let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-            if array.len()? > 0 && !kinds.contains(&kind) {
-                return Err(PyTypeError::new_err(format!(
-                    "{dtype} values are wanted, not {}",
-                    array.getattr("dtype")?
-                )));
-            }
-            Ok(array)
-        };
-        // This does not need numpy, which takes longer to import than a small pack.
-        if *kind == FieldType::Scalar(DType::Int64)
-            && let Ok(numbers) = PyBuffer::<i64>::get(values)
-            && numbers.dimensions() == 1
-        {
-            return numbers.to_vec(py).map(Self::Ints);
-        }
-        match kind {
-            // Use Python integers: numpy would wrap values outside int64.
-            FieldType::Scalar(DType::Int64) => array("int64", "iub")?.call_method0("tolist")?.extract().map(Self::Ints),
-            FieldType::Scalar(DType::Float64) => {
-                let values = array("float64", "iubf")?.call_method1("astype", ("float64",))?;
-                values.call_method0("tolist")?.extract().map(Self::Floats)
-            }
-            FieldType::String => values.extract().map(Self::Texts),
-            FieldType::Bytes | FieldType::Image => {
-                let bytes = values.try_iter()?.map(|item| PyBuffer::<u8>::get(&item?)?.to_vec(py));
-                bytes.collect::<PyResult<_>>().map(Self::Bytes)
-            }
-            other => {
-                let owned = |held: InputValue| match held.value(py) {
-                    Value::Number(bytes) => Owned::Number(bytes.to_vec()),
-                    Value::Array { data, shape } => Owned::Array(data.to_vec(), shape.to_vec()),
-                    Value::Str(text) => Owned::Text(text.to_owned()),
-                    Value::List(bytes) => Owned::List(bytes.to_vec()),
-                    _ => Owned::Number(Vec::new()), // no other type gets here; the core refuses it
-                };
-                let held = values
-                    .try_iter()?
-                    .map(|item| extract_value(&item?, other).map_err(PyTypeError::new_err).map(owned));
-                held.collect::<PyResult<_>>().map(Self::Others)
-            }
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Ints(values) => values.len(),
-            Self::Floats(values) => values.len(),
-            Self::Texts(values) => values.len(),
-            Self::Bytes(values) => values.len(),
-            Self::Others(values) => values.len(),
-        }
-    }
-
-    pub(crate) fn value(&self, i: usize) -> Value<'_> {
-        match self {
-            Self::Ints(values) => Value::Int(values[i]),
-            Self::Floats(values) => Value::Float(values[i]),
-            Self::Texts(values) => Value::Str(&values[i]),
-            Self::Bytes(values) => Value::Bytes(&values[i]),
-            Self::Others(values) => match &values[i] {
-                Owned::Number(bytes) => Value::Number(bytes),
-                Owned::Array(data, shape) => Value::Array { data, shape },
-                Owned::Text(text) => Value::Str(text),
-                Owned::List(bytes) => Value::List(bytes),
-            },
-        }
-    }
 }
 
 /// Builds the payload of a list, or returns why the value does not fit.

@@ -1,12 +1,12 @@
 //! Input mappings of a writer: field names to values, of one record or of many.
 
-use fastrecord_core::Schema;
+use fastrecord_core::{FieldType, Schema};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 
 use crate::error::SchemaError;
-use crate::write::input::{FileColumn, InputColumn, InputValue, extract_column, extract_value};
+use crate::write::input::{InputColumn, InputValue, extract_column, extract_value};
 use crate::write::state::WriterState;
 
 /// Returns the columns of many records, in schema order, and the number of records.
@@ -57,36 +57,41 @@ pub(crate) fn record_from(state: &WriterState, record: &Bound<'_, PyMapping>) ->
     Ok(held)
 }
 
-/// Returns the position of the field for the files, and the values of each other field, one per
-/// file.
-pub(crate) fn beside_files(
+/// Returns the position of the field that takes the inputs, and the values of each other field, one
+/// per input. `inputs` is what errors call them.
+pub(crate) fn beside_inputs(
     schema: &Schema,
     field: &str,
-    files: usize,
+    (count, inputs): (usize, &str),
     values: &Bound<'_, PyMapping>,
-) -> PyResult<(usize, Vec<FileColumn>)> {
+) -> PyResult<(usize, Vec<InputColumn>)> {
     let py = values.py();
     let no_field =
         |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {} [FR407]", schema.describe()));
+    let bad = |name: &str, detail: &str| SchemaError::new_err(format!("field {name}: {detail} [FR402]"));
     let position = schema.position(field).ok_or_else(|| no_field(field))?;
     if let Some(name) = unknown_key(schema, values, Some(field))? {
-        let twice = || SchemaError::new_err(format!("field {field}: both files and values are given for it [FR402]"));
+        let twice = || bad(field, &format!("both {inputs} and values are given for it"));
         return Err(if name == field { twice() } else { no_field(&name) });
     }
     let mut columns = Vec::new();
     for other in schema.fields().iter().filter(|f| f.name != field) {
         let given = get(values, &other.name)?;
         let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {} [FR402]", other.name)))?;
-        let column = FileColumn::new(&given, &other.kind);
-        let column =
-            column.map_err(|e| SchemaError::new_err(format!("field {}: {} [FR402]", other.name, e.value(py))))?;
-        if column.len() != files {
-            let message = format!("field {}: {} values for {} files [FR402]", other.name, column.len(), files);
-            return Err(SchemaError::new_err(message));
+        let column = extract_column(&given, &other.kind)?;
+        let column = column.map_err(|(i, detail)| bad(&other.name, &format!("value {i}: {detail}")))?;
+        if column.len(py) != count {
+            return Err(bad(&other.name, &format!("{} values for {count} {inputs}", column.len(py))));
         }
         columns.push(column);
     }
     Ok((position, columns))
+}
+
+/// Returns images in memory.
+pub(crate) fn images_from(images: &Bound<'_, PyAny>) -> PyResult<InputColumn> {
+    extract_column(images, &FieldType::Bytes)?
+        .map_err(|(i, detail)| SchemaError::new_err(format!("images[{i}]: {detail} [FR402]")))
 }
 
 /// Returns the first key that names no field, or names the field to leave out.

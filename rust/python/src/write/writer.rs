@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fastrecord_core::{Codec, Column, Error, FileInput, Mode, Tally, Value, Writer as CoreWriter, WriterOptions};
+use fastrecord_core::{
+    Codec, Column, Error, FieldType, Ingest, Mode, Recode, Source, Tally, Value, Writer as CoreWriter, WriterOptions,
+};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
@@ -16,7 +18,7 @@ use crate::error::{SchemaError, to_py};
 use crate::logging::{delivered, follow};
 use crate::write::field_filler::Filler;
 use crate::write::recode::{on_error_from, recode_from, tally_dict};
-use crate::write::records::{beside_files, columns_from, record_from};
+use crate::write::records::{beside_inputs, columns_from, images_from, record_from};
 use crate::write::state::WriterState;
 
 /// The only writer of a file: appends records, commits, closes.
@@ -61,6 +63,41 @@ pub(crate) struct Writer {
 fn exists_already(path: &Path, source: &io::Error) -> PyErr {
     let text = "File exists: choose mode=\"a\" (add to it), mode=\"w\" (replace it) or another path";
     PyOSError::new_err((source.raw_os_error(), text, path.as_os_str().to_owned()))
+}
+
+impl Writer {
+    /// Appends files or images, with the values of the other fields.
+    fn ingest(
+        &self,
+        py: Python<'_>,
+        field: &str,
+        source: Source<'_>,
+        values: &Bound<'_, PyMapping>,
+        on_error: &str,
+        recode: Result<Option<Recode>, String>,
+    ) -> PyResult<Vec<(usize, String)>> {
+        let recode = recode.map_err(PyValueError::new_err)?;
+        let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
+        let schema = self.state.schema();
+        let inputs = match source {
+            Source::Files(paths) => (paths.len(), "files"),
+            Source::Memory(images) => (images.len(), "images"),
+        };
+        let (field, held) = beside_inputs(&schema, field, inputs, values)?;
+        let kinds = schema.fields().iter().map(|field| &field.kind).enumerate();
+        let kinds = kinds.filter(|(i, _)| *i != field).map(|(_, kind)| kind);
+        let columns: Vec<(Column<'_>, &FieldType)> = held.iter().map(|column| column.column(py)).zip(kinds).collect();
+        let row = |i: usize| {
+            let mut row = Vec::with_capacity(1 + columns.len());
+            row.extend(columns.iter().map(|(column, kind)| column.get(kind, i)));
+            row
+        };
+        let input = Ingest { field, source, on_error, recode: recode.as_ref() };
+        let mut tally = Tally::default();
+        let skipped = self.state.call_long(py, |writer, control| input.append_to(writer, &mut tally, row, control));
+        self.state.tally().add(tally);
+        skipped
+    }
 }
 
 #[pymethods]
@@ -218,15 +255,54 @@ impl Writer {
         sixteen_bit: Option<&str>,
     ) -> PyResult<Vec<(usize, String)>> {
         let recode = recode_from(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit);
-        let recode = recode.map_err(PyValueError::new_err)?;
-        let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
-        let (field, columns) = beside_files(&self.state.schema(), field, paths.len(), values)?;
-        let input = FileInput { field, paths: &paths, on_error, recode: recode.as_ref() };
-        let row = |i: usize| columns.iter().map(|column| column.value(i)).collect::<Vec<_>>();
-        let mut tally = Tally::default();
-        let skipped = self.state.call_long(py, |writer, control| input.append_to(writer, &mut tally, row, control));
-        self.state.tally().add(tally);
-        skipped
+        self.ingest(py, field, Source::Files(&paths), values, on_error, recode)
+    }
+
+    /// Append one record for each image in memory, in order; several threads recode ahead, without
+    /// the GIL.
+    ///
+    /// As `append_files`, which describes the other arguments, with the same bytes in the file.
+    /// Without one of the options, the calling thread does everything: it copies an image sooner
+    /// than it wakes another thread.
+    ///
+    /// Args:
+    ///     field: The field of type image or bytes that receives the images.
+    ///     images: N bytes-like objects. They are not copied before they are written, and must not
+    ///         change during the call.
+    ///     values: N values for each other field, as for `extend`.
+    ///     on_error: "raise" stops at the first bytes that are not an image, or that must be decoded
+    ///         and cannot be. Images before them are appended; later ones are not. "skip" leaves
+    ///         such images out.
+    ///     short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit: See
+    ///         `append_files`.
+    /// Returns:
+    ///     The skipped images: (position in `images`, reason). `recoded` counts what happened to
+    ///     the others.
+    /// Raises:
+    ///     DecodeError: bytes are not an image, or must be decoded and cannot be; names the
+    ///     position. SchemaError: an image is not a bytes-like object, or a value does not fit its
+    ///     field. OSError: a write failed. ValueError: the options contradict each other.
+    #[pyo3(signature = (field, images, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, crop_index = false, sixteen_bit = None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn append_images(
+        &self,
+        py: Python<'_>,
+        field: &str,
+        images: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyMapping>,
+        on_error: &str,
+        short_side: Option<i64>,
+        max_side: Option<i64>,
+        quality: Option<i64>,
+        raw: bool,
+        crop_ready: Option<&str>,
+        crop_index: bool,
+        sixteen_bit: Option<&str>,
+    ) -> PyResult<Vec<(usize, String)>> {
+        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit);
+        let images = images_from(images)?;
+        let images: Vec<&[u8]> = images.payloads(py);
+        self.ingest(py, field, Source::Memory(&images), values, on_error, recode)
     }
 
     /// Start to add a field to the records of the file. Uncommitted records are committed first.
@@ -342,12 +418,13 @@ impl Writer {
         Ok(self.state.lock(py)?.bytes_written())
     }
 
-    /// What happened to the images appended by `append_files`, a new dict each time.
+    /// What happened to the images appended by `append_files` and `append_images`, a new dict each
+    /// time.
     ///
     /// "images" is the number of images. "kept" counts those stored byte for byte, and "smaller"
     /// those shrunk by `short_side` or `max_side`. "crop_ready", "crop_index" and "raw" count
-    /// images stored that way, including kept and shrunk ones. "bytes_in" is the size of the files, and "bytes_out" their
-    /// stored size.
+    /// images stored that way, including kept and shrunk ones. "bytes_in" is the size of the
+    /// images as given, and "bytes_out" their stored size.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         tally_dict(py, &self.state.tally())
@@ -356,7 +433,7 @@ impl Writer {
     /// Kinds of appended images that the core does not decode, such as "AVIF", a new dict each
     /// time: kind -> count.
     ///
-    /// Counts only images from `append_files`. The loader and data sets decode them with Pillow, if
+    /// Counts only images from `append_files` and `append_images`. The loader and data sets decode them with Pillow, if
     /// it can.
     #[getter]
     fn foreign<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
