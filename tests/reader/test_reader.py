@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import add_crop_index
 from tests.conftest import encode
 from tests.support.child import run_child
+from tests.support.recoding import encoded, picture
 
 SCHEMA = fr.Schema(
     {"image": fr.image(), "blob": fr.bytes_(), "key": fr.string(), "label": fr.int64(), "score": fr.float64()}
@@ -351,3 +353,40 @@ def test_ctrl_c_ends_a_long_call_and_the_reader_goes_on(tmp_path: Path, call: st
             print(reader.verify()["ok"], len(reader.read_batch([1], verify=True)["data"][0]))
     """
     assert run_child(script, tmp_path, timeout=30) == f"True {4 << 20}\n"
+
+
+def test_checksums_come_from_the_index_and_are_of_the_stored_bytes(tmp_path: Path) -> None:
+    schema = {"data": fr.bytes_(), "packed": fr.bytes_(compression="zstd"), "key": fr.string(), "label": fr.int64()}
+    values = [b"123456789", b"", b"123456789", b"a" * 5000]
+    with fr.Writer(tmp_path / "a.frec", schema) as writer:
+        writer.extend({"data": values, "packed": values, "key": ["123456789"] * 4, "label": range(4)})
+    reader = fr.Reader(tmp_path / "a.frec")
+    checksums = reader.checksums("data")
+    assert checksums.dtype == np.dtype(np.uint32)
+    assert checksums.shape == (4,)
+    assert checksums.tolist()[:3] == [0xE3069283, 0, 0xE3069283]  # the check value of CRC-32C
+    assert reader.checksums("data", [-1, 0]).tolist() == [checksums[3], 0xE3069283]
+    assert reader.checksums("key").tolist() == [0xE3069283] * 4
+    packed = reader.checksums("packed")
+    assert packed[:3].tolist() == checksums[:3].tolist()  # too short to compress
+    assert packed[3] != checksums[3]
+    with pytest.raises(TypeError, match=r"a\.frec: field label is of type int64: it has no payloads"):
+        reader.checksums("label")
+    with pytest.raises(IndexError, match="record 4 is out of range"):
+        reader.checksums("data", [4])
+    with pytest.raises(KeyError, match="nope"):
+        reader.checksums("nope")
+
+
+def test_the_checksum_of_an_image_covers_the_side_bytes_after_it_and_none_elsewhere(tmp_path: Path) -> None:
+    image = encoded(picture(0, 500, 400), quality=98)
+    with fr.Writer(tmp_path / "a.frec", {"image": fr.image()}) as writer:
+        writer.append_images("image", [image, image], {})
+        writer.append_images("image", [image], {}, crop_index=True)
+    reader = fr.Reader(tmp_path / "a.frec")
+    before = reader.checksums("image").tolist()
+    assert {bytes(record["image"]) for record in reader} == {image}
+    assert before[0] == before[1] != before[2]
+    assert add_crop_index(tmp_path / "a.frec", "image")["indexed"] == 2
+    assert reader.refresh()
+    assert reader.checksums("image").tolist() == before

@@ -59,6 +59,14 @@ impl Reader {
         Ok(extents)
     }
 
+    /// The CRC-32C of each record's stored bytes, from the index; 0 for a missing value.
+    ///
+    /// # Errors
+    /// A damaged index, or a field without payloads.
+    pub fn checksums(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u32>> {
+        Ok(self.extents(field, records)?.iter().map(|extent| extent.crc).collect())
+    }
+
     /// The further checks of the extents of arrays and lists.
     fn check_extents(
         &self,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::{Access, Codec, Depth, Error, Reader as CoreReader, Verify, hex, verify};
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -159,14 +160,33 @@ impl Reader {
         indices: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let reader = &state.reader;
-        let records = match indices {
-            Some(given) => state.records(given)?,
-            None => reader.run(0..reader.len()).map_err(to_py)?,
-        };
-        let field = state.field(field)?;
-        let lengths = py.detach(|| reader.lengths(field, &records)).map_err(to_py)?;
+        let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
+        let lengths = py.detach(|| state.reader.lengths(field, &records)).map_err(to_py)?;
         Ok(int64_array(py, lengths))
+    }
+
+    /// Return the CRC-32C of each record's stored bytes, uint32 (N,), from the index, without
+    /// reading any value.
+    ///
+    /// The default is all records. A missing value has 0. Fields without payloads (scalars, arrays
+    /// of at most 64 bytes) have no checksums.
+    ///
+    /// Equal values have equal checksums if they are stored in the same way: the checksum is about
+    /// the bytes in the file. Those of a compressed value are the compressed ones. Those of an
+    /// image include the side bytes that follow it: of a crop-ready JPEG, or the crop index of an
+    /// image packed with `crop_index`. An index that `fastrecord index` added lies elsewhere and
+    /// does not count.
+    #[pyo3(signature = (field, indices = None))]
+    fn checksums<'py>(
+        &self,
+        py: Python<'py>,
+        field: &str,
+        indices: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.state()?;
+        let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
+        let checksums = py.detach(|| state.reader.checksums(field, &records)).map_err(to_py)?;
+        Ok(PyArray1::from_vec(py, checksums).into_any())
     }
 
     /// Return how the values of each compressed field are stored: field -> dict. Reads their index

@@ -87,6 +87,11 @@ impl ReaderState {
         self.reader.resolve(&indices(given)?).map_err(to_py)
     }
 
+    /// As [`ReaderState::records`]; all records without numbers.
+    pub(crate) fn records_or_all(&self, given: Option<&Bound<'_, PyAny>>) -> PyResult<Records<'static>> {
+        given.map_or_else(|| self.reader.run(0..self.reader.len()).map_err(to_py), |given| self.records(given))
+    }
+
     /// The given setting of `verify`, or the reader's default.
     pub(crate) fn verify(&self, given: Option<Check>) -> Verify {
         given.map_or(self.verify, |check| check.0)
