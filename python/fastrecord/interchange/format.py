@@ -87,6 +87,21 @@ class Format(ABC):
     settings: Mapping[str, Setting] = {}
     suffixes: tuple[str, ...] = ()
 
+    def check_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return settings given by a caller.
+
+        Raises:
+            ValueError: a name is unknown, or a value is not among its choices.
+        """
+        for name, value in settings.items():
+            if name not in self.settings:
+                known = ", ".join(self.settings) or "none"
+                raise ValueError(f"{self.title} has no setting {name!r}: its settings are {known}")
+            choices = self.settings[name].choices
+            if choices and value not in choices:
+                raise ValueError(f"the setting {name!r} of {self.title} is one of {', '.join(choices)}, not {value!r}")
+        return dict(settings)
+
     @abstractmethod
     def recognise(self, found: Found) -> str | None:
         """Return why something is of this format ("it begins with a tar header"), or None.
