@@ -69,6 +69,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.loader.skip import Skip as Skip
     from fastrecord.loader.skip import SkippedRecord as SkippedRecord
     from fastrecord.loader.stats import LoaderStats as LoaderStats
+    from fastrecord.operations.export import export_records as export_records
     from fastrecord.operations.extract import extract_records as extract_records
     from fastrecord.operations.index import index_file as index_file
     from fastrecord.operations.metadata import set_metadata as set_metadata
@@ -107,6 +108,7 @@ _LAZY = {
     "compact": "operations.rewrite",
     "concat": "dataset.dataset",
     "examine": "diagnose.doctor",
+    "export_records": "operations.export",
     "extract_records": "operations.extract",
     "index_file": "operations.index",
     "merge": "operations.rewrite",

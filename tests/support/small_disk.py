@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
+from tests.support.own_format import install
 from tests.support.packing import metadata, records, write
 from tests.support.pictures import png
 from tests.support.rewriting import rows, write_rows
@@ -277,6 +279,26 @@ def extract(disk: Path, work: Path) -> None:
     good("extract", "--overwrite", path, disk / "out")
     names = sorted(path.relative_to(work).as_posix() for path in (work / "out").rglob("*") if path.is_file())
     assert [name for name in names if (disk / name).read_bytes() != (work / name).read_bytes()] == []
+
+
+@scenario
+def export(disk: Path, work: Path) -> None:
+    path, out = write_rows(work / "in.frec", 300, largest=8_000), disk / "out"
+    sys.path.insert(0, str(install(work / "site")))
+    command = ("export", path, out, "-f", "jsonlines")
+    for options in ((), ("--shard-size", "100kB"), ("--overwrite",)):
+        ballast = Ballast(disk)
+        told = failed(*command, *options)
+        left = "is as it was before" if options == ("--overwrite",) else "nothing is written"
+        assert told == f"error: {out}: {FULL}\n{out}: {left}\n"
+        assert len(ballast.others()) == (options == ("--overwrite",))
+        ballast.remove()
+        good(*command, *options)
+        if "--shard-size" in options:
+            shutil.rmtree(out)
+            out.write_text("old")
+        elif not options:
+            out.unlink()
 
 
 if __name__ == "__main__":

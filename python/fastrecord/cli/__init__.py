@@ -23,6 +23,7 @@ _COMMANDS = {
     "info": ("inspect", "Show what files hold."),
     "ls": ("inspect", "List the records of a file."),
     "extract": ("inspect", "Write records back into files of their own."),
+    "export": ("export", "Write records in a format of other tools."),
     "verify": ("verify", "Check every checksum of files."),
     "repair": ("repair", "Save what can be saved of a damaged file."),
     "merge": ("rewrite", "Write the records of several files into one."),

@@ -1,4 +1,4 @@
-"""Files made from files: merge, split, shuffle, compact, repair, extract, and adding a field.
+"""Files made from files: merge, split, shuffle, compact, repair, extract, export, adding a field.
 
-Imports `schema`, `checks` and the core. Writes through temporary files only. Decodes nothing.
+Imports `dataset`, `interchange`, `schema`, `checks` and the core. Writes through temporary files only. Decodes nothing.
 """

@@ -80,8 +80,8 @@ def merge(
         if not allow_incomplete:
             check_together(readers, option=COMMANDS)
         for reader in readers[1:]:
-            _check_fields(readers[0], reader)
-        metadata, differing = _merge_metadata(readers)
+            check_same_fields(readers[0], reader)
+        metadata, differing = merge_metadata(readers)
         classes, tables = _merge_labels(readers)
         if classes is not None:
             metadata["classes"] = classes
@@ -281,7 +281,8 @@ def compact(
         return summary
 
 
-def _check_fields(first: Reader, other: Reader) -> None:
+def check_same_fields(first: Reader, other: Reader) -> None:
+    """Refuse files that differ in the names or types of their fields."""
     for one, two in ((first, other), (other, first)):
         for name in one.schema:
             if name not in two.schema:
@@ -294,7 +295,7 @@ def _check_fields(first: Reader, other: Reader) -> None:
             )
 
 
-def _merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
+def merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
     """Return the metadata without the classes, and the keys whose values differ between files."""
     all_metadata = [reader.metadata for reader in readers]
     merged: dict[str, Any] = {}

@@ -1,0 +1,389 @@
+"""`export_records`: writes the records of .frec files in a format of other tools."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import FastRecordError, Reader
+from fastrecord.checks import integer
+from fastrecord.dataset.shards import Paths, find_files
+from fastrecord.errors import Code, extend
+from fastrecord.interchange import Format
+from fastrecord.interchange.format import Found
+from fastrecord.interchange.registry import load, names
+from fastrecord.interchange.source import ROWS, ROWS_BYTES
+from fastrecord.operations.copy_job import Progress, open_source
+from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.rewrite import check_same_fields, merge_metadata
+from fastrecord.operations.staging import Staging, sync_folder
+from fastrecord.schema import Schema
+from fastrecord.schema.classes import class_names
+from fastrecord.schema.shard_sets import COMMANDS, check_together
+
+# Records whose sizes are looked up at once.
+_SIZES = 1 << 16
+# Runs of records that are read while one is written.
+_AHEAD = 2
+
+
+@dataclass(slots=True)
+class ExportSummary:
+    """Result of an export.
+
+    Attributes:
+        path: The file or folder written.
+        format: Name of its format.
+        records: Number of records.
+        fields: Names of the fields written.
+        dropped: Names of the fields left out.
+        files: Number of files written.
+        bytes: Total size of these files.
+        source_bytes: Total size of the .frec files.
+        seconds: Wall time.
+    """
+
+    path: str
+    format: str
+    records: int = 0
+    fields: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON-able values."""
+        return asdict(self)
+
+
+def export_records(
+    path: Paths,
+    destination: str | os.PathLike[str],
+    format: str,  # noqa: A002  the public name
+    *,
+    shard_size: int | None = None,
+    drop: Sequence[str] = (),
+    overwrite: bool = False,
+    allow_incomplete: bool = False,
+    settings: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write all records, in order, in a format of other tools, with verified checksums.
+
+    `import_records` makes the same records of it again. One thread reads ahead of the writing one.
+    Memory stays below some hundred MB, unless single records are larger.
+
+    Args:
+        path: A .frec file; or a folder, a pattern or a sequence of files, such as the shards of a
+            set: one after the other.
+        destination: The file or folder to write. It appears when it is complete.
+        format: Name of the format, such as "webdataset"; docs/formats.md lists them.
+        shard_size: Make `destination` a folder of files `NAME-00000.EXT`, each with values of at
+            most so many bytes (unless a single record has more): images as they are stored, text as
+            UTF-8, numbers as in the .frec file. The files are larger by what the format adds.
+            Formats that divide their records themselves count in their own way.
+        drop: Fields to leave out.
+        overwrite: Replace `destination` at the end, if it exists: a file, or a folder that holds
+            such an export.
+        allow_incomplete: Also accept files whose packing is unfinished, incomplete shard sets, and
+            files together with files made from them.
+        settings: Settings of the format, by name; docs/formats.md lists them.
+        progress: Called now and then with records done and records in total; an exception in it
+            cancels the export.
+
+    Raises:
+        FastRecordError: no such format; a package that it needs is not installed; the format cannot
+            hold fields or a value (names them); a file is incomplete, or shards are missing;
+            `destination` is one of the files, or holds one.
+        SchemaError: several files differ in their fields or classes; no field of a name in `drop`.
+        CorruptFileError: a checksum differs; names the record.
+        FileExistsError: `destination` exists.
+        ValueError: an unknown setting, or a value that it does not have.
+        OSError: reading or writing failed.
+        KeyboardInterrupt: Ctrl-C.
+
+    After an error `destination` is as it was before. What a killed export leaves beside it, in
+    `destination.tmp-xxxxxxxx`, the next one to this destination removes.
+    """
+    started = time.perf_counter()
+    kind, values = check_format(format, shard_size, settings or {})
+    with ExitStack() as stack:
+        files = [os.fspath(path)] if isinstance(path, (str, os.PathLike)) and os.path.isfile(path) else None
+        readers = [
+            stack.enter_context(open_source(file, allow_incomplete=allow_incomplete))
+            for file in files or [file for file, _ in find_files(path)]
+        ]
+        if not allow_incomplete:
+            check_together(readers, option=COMMANDS)
+        for reader in readers[1:]:
+            check_same_fields(readers[0], reader)
+        schema = _schema(readers[0], kind, drop)
+        metadata = _metadata(readers)
+        _check_destination(os.fspath(destination), [reader.path for reader in readers], kind, overwrite=overwrite)
+        with Staging(destination, overwrite=overwrite) as staging:
+            try:
+                with _Files(kind, staging, schema, metadata, values, shard_size) as target:
+                    _copy(readers, list(schema), target, shard_size, progress)
+                    target.close()
+                count, size = _measure(staging.path)
+                with HeldInterrupt() as interrupt:
+                    staging.finish()
+            except KeyboardInterrupt as err:
+                raise KeyboardInterrupt(_left(staging)) from err
+            except Exception as err:
+                told = _told(err, staging)
+                told.add_note(_left(staging))
+                if told is err:
+                    raise
+                raise told from err
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{staging.given}: everything is written")
+        return ExportSummary(
+            path=staging.given,
+            format=kind.name,
+            records=sum(len(reader) for reader in readers),
+            fields=list(schema),
+            dropped=[name for name in readers[0].schema if name not in schema],
+            files=count,
+            bytes=size,
+            source_bytes=sum(os.path.getsize(reader.path) for reader in readers),
+            seconds=time.perf_counter() - started,
+        )
+
+
+def check_format(name: str, shard_size: int | None, settings: Mapping[str, str]) -> tuple[Format, dict[str, str]]:
+    """Return a format, and settings for `Format.create`.
+
+    Raises:
+        ValueError, FastRecordError: as `export_records`, for arguments that do not fit the format.
+    """
+    kind = load(name)
+    if not kind.writes:
+        raise Code.UNKNOWN_FORMAT.error(
+            f"{kind.title} can only be read: the formats that can be written are {', '.join(names(writes=True))}"
+        )
+    values = kind.check_settings(settings)
+    if shard_size is None:
+        return kind, values
+    integer("shard_size", shard_size, 1)
+    if not kind.several_files(sharded=True):
+        if "shard_size" not in kind.settings:
+            raise ValueError(f"{kind.title} cannot be divided into shards: leave out shard_size (--shard-size)")
+        values["shard_size"] = str(shard_size)
+    return kind, values
+
+
+def _schema(reader: Reader, kind: Format, drop: Sequence[str]) -> Schema:
+    if isinstance(drop, str):
+        raise TypeError(f"drop is a sequence of names of fields, not one str: {drop!r}")
+    for name in drop:
+        if name not in reader.schema:
+            raise Code.NO_FIELD.error(
+                f"{reader.path}: no field {name!r} to leave out: it has {', '.join(reader.schema)}"
+            )
+    schema = Schema({name: each for name, each in reader.schema.items() if name not in drop})
+    if not schema:
+        raise Code.NO_FIELD.error(f"{reader.path}: every field is to be left out: keep one")
+    if refused := kind.refuse(schema):
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in refused.items())
+        options = " ".join(f"--drop {name}" for name in refused)
+        what, them = ("a field", "it") if len(refused) == 1 else ("these fields", "them")
+        raise Code.CANNOT_HOLD.error(
+            f"{reader.path}: {kind.title} cannot hold {what}: {reasons}: `{options}` (drop={list(refused)}) leaves "
+            f"{them} out; or choose another format"
+        )
+    return schema
+
+
+def _metadata(readers: Sequence[Reader]) -> dict[str, Any]:
+    metadata, _ = merge_metadata(readers)
+    classes = class_names(readers[0])
+    for reader in readers[1:]:
+        if class_names(reader) != classes:
+            raise Code.FIELDS_DIFFER.error(
+                f"{reader.path}: has other classes than {readers[0].path}: `fastrecord merge` gives both the same ones"
+            )
+    return metadata if classes is None else metadata | {"classes": classes}
+
+
+def _check_destination(path: str, sources: Sequence[str], kind: Format, *, overwrite: bool) -> None:
+    """Refuse to replace what is read, and folders that hold something else than an export."""
+    target = os.path.realpath(path)
+    for source in map(os.path.realpath, sources):
+        if source == target or source.startswith(target + os.sep):
+            raise Code.OUTPUT_IS_INPUT.error(f"{path}: is or holds {source}, which is to be read: choose another place")
+    if not overwrite or not os.path.isdir(target):
+        return
+    found = Found.at(target)
+    stem, ending = _shard_name(target, kind)
+    shard = re.compile(rf"{re.escape(stem)}-\d{{5,}}{re.escape(ending)}")
+    other = next((name for name in found.names if not shard.fullmatch(name)), None)
+    if other is not None and kind.recognise(found) is None:
+        raise FileExistsError(
+            f"{path}: is a folder with other things than an export to {kind.title} ({other!r}), and is not replaced: "
+            "remove it, or choose another place"
+        )
+
+
+def _shard_name(path: str, kind: Format) -> tuple[str, str]:
+    """Return the beginning and the end of the names of shards."""
+    name = os.path.basename(path)
+    endings = sorted((each for each in kind.suffixes if name.endswith(each)), key=len)
+    ending = endings[-1] if endings else kind.suffixes[0] if kind.suffixes else ""
+    return name.removesuffix(ending), ending
+
+
+class _Files(AbstractContextManager["_Files"]):
+    """The destination, as one file or as shards; what is not closed in the end is broken off."""
+
+    def __init__(
+        self,
+        kind: Format,
+        staging: Staging,
+        schema: Schema,
+        metadata: Mapping[str, object],
+        settings: Mapping[str, str],
+        shard_size: int | None,
+    ) -> None:
+        self._folder, self._number, self._closed = "", 0, False
+        self._stem, self._ending = _shard_name(staging.target, kind)
+        path = staging.path
+        if kind.several_files(sharded=shard_size is not None):
+            os.mkdir(path)
+            self._folder, path = path, self._shard(path)
+        self._destination = kind.create(path, schema, metadata, settings)
+
+    def _shard(self, folder: str) -> str:
+        return os.path.join(folder, f"{self._stem}-{self._number:05d}{self._ending}")
+
+    def write(self, start: int, columns: Mapping[str, Any], *, new_shard: bool) -> None:
+        if new_shard:
+            self._number += 1
+            self._destination.next_shard(self._shard(self._folder))
+        self._destination.write(start, columns)
+
+    def close(self) -> None:
+        self._destination.close()
+        self._closed = True
+        if self._folder:
+            sync_folder(self._folder)
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._closed:
+            self._destination.abort()
+
+
+class _Run(NamedTuple):
+    """Records that are read and written at once."""
+
+    reader: Reader
+    start: int
+    stop: int
+    new_shard: bool
+
+
+def _copy(
+    readers: Sequence[Reader], fields: Sequence[str], target: _Files, shard_size: int | None, progress: Progress | None
+) -> None:
+    done, total = 0, sum(len(reader) for reader in readers)
+    with closing(_read_ahead(_runs(readers, fields, shard_size), fields)) as batches:
+        for run, columns in batches:
+            target.write(done, columns, new_shard=run.new_shard)
+            done += run.stop - run.start
+            if progress is not None:
+                progress(done, total)
+
+
+def _read_ahead(runs: Iterator[_Run], fields: Sequence[str]) -> Generator[tuple[_Run, dict[str, Any]]]:
+    """Read runs in another thread while the caller uses the ones before."""
+    pool = ThreadPoolExecutor(1, "fastrecord-export")
+    waiting: deque[tuple[_Run, Future[dict[str, Any]]]] = deque()
+    try:
+        for run in chain(runs, repeat(None, _AHEAD)):
+            if run is not None:
+                waiting.append((run, pool.submit(_read, run, fields)))
+            if waiting and (run is None or len(waiting) > _AHEAD):
+                this, columns = waiting.popleft()
+                yield this, columns.result()
+                del columns  # its memory
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _read(run: _Run, fields: Sequence[str]) -> dict[str, Any]:
+    # A copy: libraries that get a view of the mapping would meet a failing disk as a signal.
+    batch = run.reader.read_batch(range(run.start, run.stop), fields, verify=True, copy=True)
+    return {name: batch[name] for name in fields}
+
+
+def _runs(readers: Sequence[Reader], fields: Sequence[str], shard_size: int | None) -> Iterator[_Run]:
+    """Divide records into runs of a few MiB, and into shards."""
+    used = 0  # bytes in this shard
+    for reader in readers:
+        for first in range(0, len(reader), _SIZES):
+            sizes = _sizes(reader, fields, first, min(_SIZES, len(reader) - first))
+            ends = np.cumsum(sizes)
+            start = 0
+            while start < len(sizes):
+                before = int(ends[start]) - int(sizes[start])
+                new = shard_size is not None and used > 0 and used + int(sizes[start]) > shard_size
+                used = 0 if new else used
+                room = ROWS_BYTES if shard_size is None else min(ROWS_BYTES, shard_size - used)
+                stop = max(int(np.searchsorted(ends, before + room, side="right")), start + 1)
+                stop = min(stop, start + ROWS)
+                used += int(ends[stop - 1]) - before
+                yield _Run(reader, first + start, first + stop, new)
+                start = stop
+
+
+def _sizes(reader: Reader, fields: Sequence[str], first: int, count: int) -> NDArray[np.int64]:
+    """Return the bytes of the values of each record."""
+    sizes = np.zeros(count, np.int64)
+    for name in fields:
+        fixed = reader.schema[name].nbytes
+        sizes += reader.lengths(name, range(first, first + count)) if fixed is None else fixed
+    return sizes
+
+
+def _measure(path: str) -> tuple[int, int]:
+    """Return the number of files at a path, and their size in bytes."""
+    if not os.path.isdir(path):
+        return 1, os.path.getsize(path)
+    count = size = 0
+    for folder, _, files in os.walk(path):
+        count += len(files)
+        size += sum(os.path.getsize(os.path.join(folder, name)) for name in files)
+    return count, size
+
+
+def _told(err: Exception, staging: Staging) -> Exception:
+    """Return an error as the caller should see it: with the path that was given, and the way out."""
+    if isinstance(err, OSError) and err.errno is not None and err.strerror is not None:
+        name = staging.given if err.filename is None else str(err.filename)
+        return type(err)(err.errno, err.strerror, name.replace(staging.path, staging.given))
+    if isinstance(err, FastRecordError) and err.code == Code.NO_VALUE:
+        return extend(err, ": leave the field out with `--drop` (drop=)")
+    if isinstance(err, (FastRecordError, OSError)) and staging.path in str(err):
+        told = type(err)(str(err).replace(staging.path, staging.given))
+        if isinstance(told, FastRecordError) and isinstance(err, FastRecordError):
+            told.record = err.record
+        return told
+    return err
+
+
+def _left(staging: Staging) -> str:
+    """Return what a failed export leaves, for a message."""
+    return f"{staging.given}: {'is as it was before' if os.path.lexists(staging.target) else 'nothing is written'}"
