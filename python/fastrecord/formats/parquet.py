@@ -1,0 +1,263 @@
+"""Apache Parquet, and Arrow IPC files and streams (.arrow, .feather).
+
+The formats: https://parquet.apache.org/docs/file-format/ and
+https://arrow.apache.org/docs/format/Columnar.html; the library is pyarrow. The metadata of a schema
+may describe images and names of classes as Hugging Face's datasets does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord.errors import Code
+from fastrecord.interchange.arrow import ArrowSource, arrow, is_stream, open_files
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.libraries import library
+from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import Source
+from fastrecord.schema import FieldType, Schema
+
+# A row group ends at so many bytes, or records.
+_GROUP_BYTES = 32 << 20
+_GROUP_ROWS = 1 << 16
+_MAX_VALUE = (1 << 31) - 1
+_SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
+_COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+
+
+class ParquetFormat(Format):
+    """See the module."""
+
+    name = "parquet"
+    title = "Apache Parquet, Arrow IPC"
+    writes = True
+    suffixes = _SUFFIXES
+    settings: Mapping[str, Setting] = {
+        "compression": Setting("how an export compresses all but images: zstd (the default)", _COMPRESSIONS),
+        "images": Setting(
+            "what an export makes of images: struct, with bytes and path, as Hugging Face's datasets shows them "
+            "(the default), or binary",
+            ("struct", "binary"),
+        ),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """See `Format.recognise`."""
+        if not found.is_folder:
+            return _kind(found.head)
+        for suffix in _SUFFIXES:
+            first = next((name for name in found.names if name.endswith(suffix)), None)
+            if first is not None and _kind(Found.at(os.path.join(found.path, first)).head) is not None:
+                return f"the folder holds files *{suffix}"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """See `Format.open`."""
+        del settings
+        return ArrowSource(open_files(expand(source, _SUFFIXES)))
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """See `Format.refuse`."""
+        reasons = {name: _refusal(kind) for name, kind in schema.items()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def create(
+        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
+    ) -> Destination:
+        """See `Format.create`."""
+        return _Destination(path, schema, metadata, settings)
+
+
+class _Destination(Destination):
+    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]) -> None:
+        self._structs = settings.get("images", "struct") == "struct"
+        self._fields = schema
+        pa = arrow()
+        columns = [pa.field(name, _arrow_type(kind, structs=self._structs)) for name, kind in schema.items()]
+        features = {name: feature for name, kind in schema.items() if (feature := self._feature(name, kind, metadata))}
+        known = {CARD: Card(schema, metadata).to_json()}
+        if features:
+            known["huggingface"] = json.dumps({"info": {"features": features}})
+        self._schema = pa.schema(columns, known)
+        codec = settings.get("compression", "zstd")
+        raw = [field.name for field in columns if schema[field.name].name == "image"]
+        leaves = {field.name: list(_leaves(field.name, field.type)) for field in columns}
+        self._options = {
+            "compression": {leaf: "none" if name in raw else codec for name, below in leaves.items() for leaf in below},
+            "use_dictionary": [leaf for name in leaves for leaf in leaves[name] if schema[name].name == "string"],
+            "write_statistics": [leaf for name in leaves for leaf in leaves[name] if schema[name].shape == ()],
+            "write_page_checksum": True,
+        }
+        self._begin(path)
+
+    def _begin(self, path: str) -> None:
+        self._path = path
+        self._batches: list[Any] = []
+        self._rows = self._bytes = 0
+        parquet = library("pyarrow.parquet", "parquet", "Parquet")
+        self._writer = parquet.ParquetWriter(path, self._schema, **self._options)
+
+    def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
+        """See `Destination.write`."""
+        pa = arrow()
+        arrays = []
+        for name, kind in self._fields.items():
+            try:
+                arrays.append(_array(columns[name], kind, structs=self._structs))
+            except _CannotHoldError as err:
+                raise Code.CANNOT_HOLD.error(f"record {start + err.row}: field {name!r}: {err}") from None
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """See `Destination.close`."""
+        self._flush()
+        self._writer.close()
+        with open(self._path, "rb+") as file:
+            os.fsync(file.fileno())
+
+    def abort(self) -> None:
+        """See `Destination.abort`."""
+        self._batches.clear()
+        with suppress(OSError, ValueError):
+            self._writer.close()
+
+    def next_shard(self, path: str) -> None:
+        """See `Destination.next_shard`."""
+        self.close()
+        self._begin(path)
+
+    def _flush(self) -> None:
+        if self._batches:
+            table = arrow().Table.from_batches(self._batches)
+            self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+            self._batches.clear()
+            self._rows = self._bytes = 0
+
+    def _feature(self, name: str, kind: FieldType, metadata: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return how Hugging Face's datasets describes a field that Arrow's type says too little of."""
+        if kind.name == "image" and self._structs:
+            return {"_type": "Image"}
+        classes = metadata.get("classes")
+        if name == "label" and kind.name == "int64" and isinstance(classes, list):
+            return {"_type": "ClassLabel", "names": [str(each) for each in classes]}
+        return None
+
+
+class _CannotHoldError(Exception):
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+def _kind(head: bytes) -> str | None:
+    if head.startswith(b"PAR1"):
+        return "it begins as Parquet files do"
+    if head.startswith(b"ARROW1"):
+        return "it begins as Arrow IPC files do"
+    return "it begins as Arrow IPC streams do" if is_stream(head) else None
+
+
+def _refusal(kind: FieldType) -> str | None:
+    if kind.dtype in ("bfloat16", "complex64", "complex128"):
+        return f"Parquet has no {kind.dtype}"
+    if kind.shape is not None and 0 in kind.shape:
+        return f"Parquet has no lists of fixed size 0, as in {kind}"
+    return None if kind.item is None else _refusal(kind.item)
+
+
+def _arrow_type(kind: FieldType, *, structs: bool) -> Any:
+    pa = arrow()
+    if kind.name == "image":
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())]) if structs else pa.binary()
+    if kind.name == "bytes":
+        return pa.binary()
+    if kind.name in ("string", "json"):
+        return pa.string()
+    if kind.item is not None:
+        return pa.list_(_arrow_type(kind.item, structs=structs))
+    found = pa.bool_() if kind.dtype == "bool" else pa.from_numpy_dtype(np.dtype(kind.dtype))
+    for size in reversed(kind.shape or ()):
+        found = pa.list_(found) if size is None else pa.list_(found, size)
+    return found
+
+
+def _leaves(name: str, kind: Any) -> Iterator[str]:
+    """Yield the paths of the columns that Parquet makes of a column."""
+    types = arrow().types
+    if types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{name}.{field.name}", field.type)
+    elif types.is_list(kind) or types.is_fixed_size_list(kind):
+        yield from _leaves(f"{name}.list.element", kind.value_type)
+    else:
+        yield name
+
+
+def _array(values: Sequence[Any], kind: FieldType, *, structs: bool) -> Any:
+    """Return values of a field as an Arrow array."""
+    pa = arrow()
+    if kind.name in ("image", "bytes"):
+        views = list(values)
+        for row, view in enumerate(views):
+            if len(view) > _MAX_VALUE:
+                raise _CannotHoldError(row, f"{len(view)} bytes, but a value in Parquet has at most {_MAX_VALUE}")
+        found = pa.array(views, pa.binary())
+        if kind.name == "image" and structs:
+            return pa.StructArray.from_arrays([found, pa.nulls(len(found), pa.string())], ["bytes", "path"])
+        return found
+    if kind.name == "string":
+        return pa.array(list(values), pa.string())
+    if kind.name == "json":
+        return pa.array([json.dumps(value, ensure_ascii=False) for value in values], pa.string())
+    if kind.item is not None:
+        ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
+        items = list(chain.from_iterable(values))
+        inner = _array(items, kind.item, structs=structs)
+        return pa.ListArray.from_arrays(pa.array(ends), inner)
+    if not kind.shape:
+        return pa.array(np.asarray(values, kind.dtype))
+    return _nested(values, kind)
+
+
+def _nested(values: Any, kind: FieldType) -> Any:
+    """Return arrays as nested lists."""
+    pa, shape = arrow(), kind.shape or ()
+    if isinstance(values, np.ndarray):
+        flat: NDArray[Any] = values.reshape(-1)
+        shapes = np.broadcast_to(np.array(values.shape[1:], np.int64), (len(values), len(shape)))
+    else:
+        arrays = [np.asarray(value, kind.dtype) for value in values]
+        flat = np.concatenate([np.empty(0, kind.dtype), *(each.reshape(-1) for each in arrays)])
+        shapes = np.array([each.shape for each in arrays], np.int64).reshape(len(arrays), len(shape))
+    empty = (shapes[:, 1:] == 0).any(axis=1)
+    if empty.any():
+        row = int(np.argmax(empty))
+        own = tuple(shapes[row].tolist())
+        raise _CannotHoldError(row, f"an array of shape {own}: lists in Parquet forget a shape that has no items")
+    found = pa.array(flat)
+    for axis in reversed(range(len(shape))):
+        size = shape[axis]
+        if size is None:
+            lengths = np.repeat(shapes[:, axis], np.prod(shapes[:, :axis], axis=1))
+            found = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *lengths], dtype=np.int32)), found)
+        else:
+            found = pa.FixedSizeListArray.from_arrays(found, size)
+    return found
+
+
+FORMATS = [ParquetFormat()]

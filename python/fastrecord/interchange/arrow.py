@@ -1,0 +1,665 @@
+"""`ArrowSource`: records in columns of Apache Arrow, from Parquet files or Arrow IPC files and streams.
+
+What the types of Arrow become is in `_column`. pyarrow decodes the files; values of bytes and
+numbers are views of the memory that it decodes into.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import image_size
+from fastrecord.errors import Code
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.libraries import library
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.schema import FieldType, array, list_
+
+# Records that are looked at to tell images from other bytes; few, since each may be large.
+_FIRST = 16
+_LABELS = ("label", "labels", "class", "cls", "target")
+_CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "string")
+_PAIR = ["bytes", "path"]
+_NUMBERS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_MESSAGE = b"\xff\xff\xff\xff"
+
+_Feature: TypeAlias = Mapping[str, Any]
+
+
+def arrow() -> Any:
+    """Import and return pyarrow."""
+    return library("pyarrow", "parquet", "Arrow and Parquet")
+
+
+def is_stream(head: bytes) -> bool:
+    """Return whether a file begins as an Arrow IPC stream."""
+    return head.startswith(_MESSAGE) and len(head) > 8 and 0 < int.from_bytes(head[4:8], "little") < 1 << 28
+
+
+def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, _Feature]:
+    """Return the features of Hugging Face's datasets in the metadata of an Arrow schema, by column."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+class ArrowFile(ABC):
+    """One file.
+
+    Attributes:
+        path: Its path.
+        schema: Its Arrow schema.
+        rows: The number of its records.
+        broken: Why what follows these records cannot be read; None if nothing follows.
+    """
+
+    path: str
+    schema: Any
+    rows: int
+    broken: str | None = None
+
+    @abstractmethod
+    def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches with some columns from a record on, each of about `ROWS_BYTES`."""
+
+
+class ParquetFile(ArrowFile):
+    """A Parquet file. Only one batch is decoded at a time, however large a row group is."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        file = self._open()
+        self.schema = file.schema_arrow
+        metadata = file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        self._ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
+        self.rows = int(self._ends[-1]) if groups else 0
+        self._bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
+        file.close()
+
+    def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """See `ArrowFile.batches`."""
+        file = self._open()
+        try:
+            for group in range(bisect_right(self._ends, start), len(self._ends)):
+                first = int(self._ends[group - 1]) if group else 0
+                skip = max(start - first, 0)
+                rows = int(min(max(ROWS_BYTES // max(self._bytes, 1), 1), ROWS))
+                for batch in file.iter_batches(rows, row_groups=[group], columns=list(names)):
+                    # Dictionaries in the file make records larger than the file's own numbers say.
+                    self._bytes = max(self._bytes, batch.nbytes / max(batch.num_rows, 1))
+                    if skip < batch.num_rows:
+                        yield batch.slice(skip)
+                    skip = max(skip - batch.num_rows, 0)
+        finally:
+            file.close()
+
+    def _open(self) -> Any:
+        parquet = library("pyarrow.parquet", "parquet", "Parquet")
+        return parquet.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+
+
+class IpcFile(ArrowFile):
+    """An Arrow IPC file or stream, mapped into memory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            self._stream = is_stream(file.read(16))
+        with self._open(None) as reader:
+            self.schema = reader.schema
+        types = arrow().types
+        small = [field.name for field in self.schema if types.is_primitive(field.type)] or self.schema.names
+        counts: list[int] = []
+        try:
+            with self._open(small[:1]) as reader:
+                counts.extend(batch.num_rows for batch in _each(reader))
+        except (arrow().ArrowException, OSError) as err:
+            self.broken = str(err)
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        self.rows = int(self._ends[-1]) if counts else 0
+
+    def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """See `ArrowFile.batches`."""
+        first = bisect_right(self._ends, start)
+        with self._open(names) as reader:
+            for number, batch in zip(range(first, len(self._ends)), _each(reader, first), strict=False):
+                batch.validate()
+                rows = batch.slice(max(start - (int(self._ends[number - 1]) if number else 0), 0))
+                step = int(min(max(ROWS_BYTES * rows.num_rows // max(rows.nbytes, 1), 1), ROWS))
+                for at in range(0, rows.num_rows, step):
+                    yield rows.slice(at, step)
+
+    def take(self, rows: NDArray[np.int64], names: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches with some records; `rows` ascend."""
+        numbers = np.searchsorted(self._ends, rows, "right")
+        wanted = set(numbers.tolist())
+        with self._open(names) as reader:
+            for number, batch in enumerate(_each(reader)):
+                if number in wanted:
+                    batch.validate(full=True)
+                    first = int(self._ends[number - 1]) if number else 0
+                    yield batch.take(arrow().array(rows[numbers == number] - first))
+
+    @contextmanager
+    def _open(self, names: Sequence[str] | None) -> Iterator[Any]:
+        ipc = arrow().ipc
+        columns = [] if names is None else sorted(self.schema.get_field_index(name) for name in names)
+        options = ipc.IpcReadOptions(included_fields=columns)
+        with arrow().memory_map(self.path) as file:
+            yield (ipc.open_stream if self._stream else ipc.open_file)(file, options=options)
+
+
+def _each(reader: Any, first: int = 0) -> Iterator[Any]:
+    """Yield the record batches from number `first` on."""
+    if hasattr(reader, "get_batch"):
+        yield from (reader.get_batch(number) for number in range(first, reader.num_record_batches))
+    else:  # a stream has no index
+        yield from islice(reader, first, None)
+
+
+@dataclass(slots=True)
+class _Column:
+    """How the values of a column become values of a field.
+
+    Attributes:
+        type: The field's type.
+        values: Arrow array without nulls -> values. Raises `ValueError` if it cannot be.
+        classes: The names of classes, if the column has some.
+        certain: Whether the type is known without looking at the values.
+    """
+
+    type: FieldType
+    values: Callable[[Any], Any]
+    classes: Sequence[str] | None = None
+    certain: bool = True
+
+
+class ArrowSource(Source):
+    """Records of one or more files with the same columns.
+
+    Args:
+        files: The files, in order.
+        features: Features of Hugging Face's datasets by column; None: as the first file's schema says.
+        indices: Numbers of the records to read, in this order; None: all.
+        metadata: Entries for the metadata of a .frec file.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ArrowFile],
+        features: Mapping[str, _Feature] | None = None,
+        indices: NDArray[np.int64] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._files = files
+        self.paths = [file.path for file in files]
+        self._ends = np.cumsum([file.rows for file in files], dtype=np.int64)
+        self._rows = int(self._ends[-1])
+        self._indices = indices
+        if indices is not None and len(indices) and not 0 <= indices.min() <= indices.max() < self._rows:
+            raise Code.SOURCE.error(
+                f"{self.paths[0]}: its indices name records from {indices.min()} to {indices.max()}, but there are "
+                f"{self._rows}: save the data set again"
+            )
+        own = files[0].schema.metadata or {}
+        self._card = Card.from_json(own.get(CARD.encode()))
+        self._features = features_of(own) if features is None else features
+        self.metadata = {**(self._card.metadata if self._card is not None else {}), **(metadata or {})}
+        self._columns = self._columns_of(files[0])
+        self._look()
+        self.fields = self._fields()
+        self._compare()
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return self._rows if self._indices is None else len(self._indices)
+
+    def place(self, number: int) -> str:
+        """Return the file, and the record's number in it."""
+        number = number if self._indices is None else int(self._indices[number])
+        file = min(bisect_right(self._ends, number), len(self._files) - 1)
+        return f"{self.paths[file]}: record {number - (int(self._ends[file - 1]) if file else 0)}"
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """See `Source.read`."""
+        at = start
+        for file, batch in self._batches(start, names):
+            yield self._rows_of(batch, file, at, names)
+            at += batch.num_rows
+
+    def _batches(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """Yield (number of the file, record batch)."""
+        if self._indices is not None:
+            yield from self._selected(start, names)
+            return
+        for file in range(bisect_right(self._ends, start), len(self._files)):
+            first = int(self._ends[file - 1]) if file else 0
+            at = max(start, first)
+            try:
+                for batch in self._files[file].batches(at - first, names):
+                    yield file, batch
+                    at += batch.num_rows
+            except arrow().ArrowException as err:
+                raise self._damaged(at, err) from err
+            except OSError as err:  # pyarrow raises it for damage too, then without errno
+                raise (err if err.errno else self._damaged(at, err)) from err
+            if at != self._ends[file] or self._files[file].broken is not None:
+                raise self._damaged(at, self._files[file].broken or "the file ends before its last record")
+
+    def _selected(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        pa, at, step = arrow(), start, SAMPLE
+        assert self._indices is not None  # noqa: S101 - the caller has checked
+        while at < len(self._indices):
+            rows = self._indices[at : at + step]
+            order = np.argsort(rows, kind="stable")
+            ascending = rows[order]
+            files = np.searchsorted(self._ends, ascending, "right")
+            try:
+                parts: list[Any] = []
+                for number in np.unique(files).tolist():
+                    file = self._files[number]
+                    if not isinstance(file, IpcFile):
+                        raise Code.SOURCE.error(f"{file.path}: indices select records of Arrow files only")
+                    first = int(self._ends[number - 1]) if number else 0
+                    parts.extend(file.take(ascending[files == number] - first, names))
+                back = np.empty(len(rows), np.int64)
+                back[order] = np.arange(len(rows))
+                batch = pa.concat_batches(parts).take(pa.array(back))
+            except pa.ArrowException as err:
+                raise self._damaged(at, err) from err
+            yield 0, batch
+            at += len(rows)
+            step = int(min(max(ROWS_BYTES * len(rows) // max(batch.nbytes, 1), 1), ROWS))
+
+    def _rows_of(self, batch: Any, file: int, start: int, names: Sequence[str]) -> Rows:
+        columns = self._columns if file == 0 else self._columns_of(self._files[file])
+        arrays = {name: batch.column(name) for name in names}
+        try:
+            values = {name: _values(columns[name], arrays[name]) for name in names}
+            return Rows(start, batch.num_rows, values, nbytes=batch.nbytes)
+        except ValueError:  # find the records that are bad
+            rows: dict[str, list[Any]] = {name: [] for name in names}
+            bad = {}
+            for row in range(batch.num_rows):
+                name = ""
+                try:
+                    record = []
+                    for name in names:
+                        record.append(_values(columns[name], arrays[name].slice(row, 1))[0])
+                except ValueError as err:
+                    bad[start + row] = f"column {name!r}: {err}"
+                    continue
+                for name, value in zip(names, record, strict=True):
+                    rows[name].append(value)
+            return Rows(start, batch.num_rows, rows, bad, batch.nbytes)
+
+    def _columns_of(self, file: ArrowFile) -> dict[str, _Column]:
+        columns: dict[str, _Column] = {}
+        for field in file.schema:
+            if field.name in columns:
+                raise Code.SOURCE.error(f"{file.path}: two columns are called {field.name!r}: rename one")
+            columns[field.name] = _column(field.type, self._features.get(field.name))
+            if self._card is not None and field.name in self._card.schema:
+                columns[field.name] = _exported(field.type, columns[field.name], self._card.schema[field.name])
+        return columns
+
+    def _look(self) -> None:
+        """Tell columns of images from columns of other bytes by the first records."""
+        columns = self._columns
+        names = [name for name, column in columns.items() if not column.certain]
+        if not names or not self._rows:
+            return
+        for _, batch in self._batches(0, names):
+            for name in names:
+                column, items = columns[name], []
+                for row in range(min(_FIRST, batch.num_rows)):
+                    with suppress(ValueError):
+                        value = _values(column, batch.column(name).slice(row, 1))[0]
+                        items += value if isinstance(value, list) else [value]
+                if items and all(image_size(item) is not None for item in items):
+                    kind = FieldType("image")
+                    column.type = kind if column.type.name == "bytes" else list_(kind)
+            return
+
+    def _compare(self) -> None:
+        """Check that all files have the columns of the first one."""
+        first = {name: _loose(column.type) for name, column in self._columns.items()}
+        for file in self._files[1:]:
+            found = {name: _loose(column.type) for name, column in self._columns_of(file).items()}
+            for name in first | found:
+                if first.get(name) != found.get(name):
+                    raise Code.MIXED_FIELDS.error(
+                        f"{file.path}: column {name!r} is {found.get(name, 'missing')}, but "
+                        f"{first.get(name, 'missing')} in {self.paths[0]}: import files with other columns on "
+                        "their own"
+                    )
+
+    def _fields(self) -> list[SourceField]:
+        columns = self._columns
+        named = [name for name, column in columns.items() if column.classes is not None]
+        images = [name for name, column in columns.items() if column.type.name == "image"]
+        labels = named or [name for name in columns if name in _LABELS and columns[name].type.name in _CLASS_TYPES]
+        renames = {names[0]: to for names, to in ((images, "image"), (labels, "label")) if len(names) == 1}
+        renames |= {"__key__": "key"} if "__key__" in columns else {}
+        # A name that another column has already stays with it.
+        renames = {name: to for name, to in renames.items() if to == name or to not in columns}
+        if self._card is not None:
+            renames = {name: name for name in named if name == "label"}
+        label = next((name for name in named if renames.get(name) == "label"), None)
+        self.classes = columns[label].classes if label is not None else None
+        fields = []
+        for field in self._files[0].schema:
+            rename = renames.get(field.name)
+            kind = columns[field.name].type
+            fields.append(SourceField(field.name, kind, _origin(field, self._features.get(field.name)), rename))
+        return fields
+
+    def _damaged(self, number: int, reason: object) -> Exception:
+        return Code.SOURCE.error(
+            f"{self.place(number)}: {reason}: get the file again, or import the files before and after it"
+        )
+
+
+def open_files(paths: Sequence[str]) -> list[ArrowFile]:
+    """Open Parquet files and Arrow IPC files and streams.
+
+    Raises:
+        FastRecordError: a file is damaged, or of another kind.
+        OSError: a file cannot be read.
+    """
+    pa = arrow()
+    files: list[ArrowFile] = []
+    for path in paths:
+        with open(path, "rb") as file:
+            head = file.read(16)
+        try:
+            if head.startswith(b"PAR1"):
+                files.append(ParquetFile(path))
+            elif head.startswith(b"ARROW1") or is_stream(head):
+                files.append(IpcFile(path))
+            else:
+                kind = {b"PARE": "an encrypted Parquet file", b"FEA1": "a Feather file of version 1", b"": "empty"}
+                what = kind.get(head[:4], "neither Parquet nor Arrow IPC")
+                raise Code.SOURCE.error(f"{path}: the file is {what}: leave it out, or write it again as Parquet")
+        except (pa.ArrowException, OSError) as err:
+            if isinstance(err, OSError) and err.errno:
+                raise
+            raise Code.SOURCE.error(f"{path}: {err}: the file is damaged or cut short; get it again") from err
+    return files
+
+
+def _loose(kind: FieldType) -> str:
+    """Return the type for comparisons, in which images are bytes."""
+    return str(kind).replace("image", "bytes")
+
+
+def _origin(field: Any, feature: _Feature | None) -> str:
+    kind = str(field.type)
+    kind = kind if len(kind) <= 60 else f"{kind[:57]}..."
+    name = feature.get("_type") if feature is not None else None
+    return f"column of {kind}" if name in (None, "Value") else f"column of {kind}, {name}"
+
+
+def _values(column: _Column, values: Any) -> Any:
+    if values.null_count and column.type.name != "json":
+        raise ValueError("the value is null: fill it, or leave the column out by naming the others with --map")
+    values.validate(full=True)
+    return column.values(values)
+
+
+def _column(kind: Any, feature: _Feature | None) -> _Column:
+    """Return how a column of an Arrow type is read."""
+    pa = arrow()
+    types = pa.types
+    name = feature.get("_type") if feature is not None else None
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _Column(array(_number(kind.value_type), _permuted(kind)), _tensors)
+    if isinstance(kind, pa.BaseExtensionType):
+        inner = _column(kind.storage_type, feature)
+        if kind.extension_name == "arrow.json":
+            return _Column(FieldType("json"), lambda values: [_json(text) for text in values.storage.to_pylist()])
+        return _Column(inner.type, lambda values: inner.values(values.storage), inner.classes, inner.certain)
+    if feature is not None and name in ("Array2D", "Array3D", "Array4D", "Array5D"):
+        shape = _shape(feature.get("shape"))
+        dtype = _number(_leaf(kind, len(shape)))
+        if shape and dtype is not None:
+            return _Column(array(dtype, shape), lambda values: _arrays(values, shape))
+    dtype = _number(kind)
+    if dtype is not None:
+        names = feature.get("names") if feature is not None and name == "ClassLabel" else None
+        classes = [str(each) for each in names] if isinstance(names, list) else None
+        return _Column(FieldType(dtype), _numbers, classes)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return _Column(FieldType("string"), lambda values: values.to_pylist())
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return _Column(FieldType("image" if name == "Image" else "bytes"), _binary, certain=name == "Image")
+    if types.is_fixed_size_binary(kind):
+        return _Column(FieldType("bytes"), lambda values: _binary(values.cast(pa.binary())), certain=False)
+    if types.is_dictionary(kind):
+        inner = _column(kind.value_type, feature)
+        values = _categories if inner.type.name == "string" else lambda values: inner.values(values.dictionary_decode())
+        return _Column(inner.type, values, inner.classes, inner.certain)
+    if types.is_struct(kind) and sorted(field.name for field in kind) == _PAIR:
+        inner = _column(kind.field("bytes").type, feature)
+        if inner.type.name in ("image", "bytes"):
+            return _Column(inner.type, lambda values: _files(values, inner.values), certain=name is not None)
+    if types.is_fixed_size_list(kind):
+        fixed = _fixed(kind)
+        if fixed is not None:
+            return _Column(array(*fixed), lambda values: _arrays(values, fixed[1]))
+    if _is_list(kind):
+        features = feature.get("feature") if feature is not None else None
+        found = _list(kind.value_type, features if isinstance(features, dict) else None)
+        if found is not None:
+            return found
+    if types.is_temporal(kind) or types.is_decimal(kind):
+        return _Column(FieldType("string"), _texts)
+    return _Column(FieldType("json"), _plain)
+
+
+def _exported(kind: Any, column: _Column, written: FieldType) -> _Column:
+    """Return how a column is read that an export wrote for a field of type `written`."""
+    name, found = written.name, column.type.name
+    if name == "json" and found == "string":
+        return _Column(written, lambda values: [_json(text) for text in column.values(values)])
+    if name == "array" and written.shape and _number(_leaf(kind, len(written.shape))) == written.dtype:
+        shape = written.shape
+        return _Column(written, lambda values: _arrays(values, shape))
+    if name == "list" and written.item is not None and _is_list(kind):
+        item = _exported(kind.value_type, _column(kind.value_type, None), written.item)
+        return _Column(written, lambda values: _lists(values, item)) if item.type == written.item else column
+    same = name == found or (name in ("image", "bytes") and found in ("image", "bytes"))
+    return _Column(written, column.values, column.classes) if same else column
+
+
+def _is_list(kind: Any) -> bool:
+    types = arrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _fixed(kind: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return (dtype, shape) of nested lists of fixed size with numbers in them."""
+    shape = []
+    while arrow().types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    dtype = _number(kind)
+    return None if dtype is None else (dtype, tuple(shape))
+
+
+def _leaf(kind: Any, depth: int) -> Any:
+    """Return the type of the items of lists that are nested `depth` times."""
+    for _ in range(depth):
+        kind = kind.value_type if _is_list(kind) else None
+    return kind
+
+
+def _shape(value: object) -> tuple[int | None, ...]:
+    """Return the shape in the description of a column; () if it is none."""
+    sizes = value if isinstance(value, list) else []
+    good = all(size is None or (isinstance(size, int) and size >= 0) for size in sizes)
+    return tuple(sizes) if good else ()
+
+
+def _number(kind: Any) -> str | None:
+    """Return numpy's name of a type of numbers."""
+    types = arrow().types
+    if kind is None or not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        return None
+    return _NUMBERS.get(str(kind), str(kind))
+
+
+def _list(kind: Any, feature: _Feature | None) -> _Column | None:
+    """Return how lists with items of a type are read; None for items that only JSON can hold."""
+    inner = _column(kind, feature)
+    if inner.type.name in ("json", "list"):
+        return None
+
+    return _Column(list_(inner.type), lambda values: _lists(values, inner), certain=inner.certain)
+
+
+def _lists(values: Any, inner: _Column) -> list[Sequence[Any]]:
+    if arrow().types.is_fixed_size_list(values.type):
+        size = values.type.list_size
+        ends = [row * size for row in range(len(values) + 1)]
+    else:
+        ends = _offsets(values).tolist()
+    found = inner.values(_inner(values))
+    return [found[start:end] for start, end in pairwise(ends)]
+
+
+def _offsets(values: Any) -> NDArray[np.int64]:
+    """Return where each list begins in `values.flatten()`, and where the last one ends."""
+    if not len(values):
+        return np.zeros(1, np.int64)
+    offsets = np.asarray(values.offsets)
+    return np.asarray(offsets - offsets[0], np.int64)
+
+
+def _inner(values: Any) -> Any:
+    """Return the items of all lists."""
+    items = values.flatten()
+    if items.null_count:
+        raise ValueError(
+            "an item of the list is null: fill it, or leave the column out by naming the others with --map"
+        )
+    return items
+
+
+def _binary(values: Any) -> list[memoryview]:
+    pa = arrow()
+    if pa.types.is_binary_view(values.type):
+        values = values.cast(pa.large_binary())
+    _, offsets, data = values.buffers()
+    if not len(values):
+        return []
+    dtype = np.dtype(np.int64 if pa.types.is_large_binary(values.type) else np.int32)
+    ends = np.frombuffer(offsets, dtype, len(values) + 1, values.offset * dtype.itemsize).tolist()
+    view = memoryview(b"" if data is None else data).cast("B")
+    return [view[start:end] for start, end in pairwise(ends)]
+
+
+def _files(values: Any, inner: Callable[[Any], Sequence[Any]]) -> Sequence[Any]:
+    """Return the bytes in pairs of bytes and path."""
+    found = values.field("bytes")
+    if found.null_count:
+        raise ValueError(
+            "the file is not stored, only its path: store the bytes, as `Dataset.push_to_hub` and "
+            "`Dataset.save_to_disk` do"
+        )
+    return inner(found)
+
+
+def _categories(values: Any) -> list[Any]:
+    names = values.dictionary.to_pylist()
+    if None in names:
+        raise ValueError("the value is null: fill it, or leave the column out by naming the others with --map")
+    return [names[index] for index in values.indices.to_pylist()]
+
+
+def _arrays(values: Any, shape: Sequence[int | None]) -> Any:
+    """Return nested lists as arrays of a shape.
+
+    Raises:
+        ValueError: lists of one array differ in length, or have another one than `shape` says.
+    """
+    count = len(values)
+    # For each dimension: its size in each array, and where the arrays begin in all lists so far.
+    sizes, starts = [], np.arange(count + 1)
+    for size in shape:
+        if arrow().types.is_fixed_size_list(values.type):
+            ends = np.arange(len(values) + 1) * values.type.list_size
+        else:
+            ends = _offsets(values)
+        lengths = np.diff(ends)
+        if size is not None and (lengths != size).any():
+            raise ValueError(f"a list of {lengths[lengths != size][0]} items instead of {size}")
+        filled = starts[:-1] < starts[1:]
+        own = np.zeros(count, np.int64)
+        own[filled] = lengths[starts[:-1][filled]]
+        if size is None and (lengths != np.repeat(own, np.diff(starts))).any():
+            raise ValueError("the lists in it differ in length, so that it is not an array")
+        sizes.append(own if size is None else np.full(count, size))
+        values, starts = _inner(values), ends[starts]
+    flat = _numbers(values)
+    if None not in shape:
+        return flat.reshape(count, *(size for size in shape if size is not None))
+    shapes = np.stack(sizes, 1).tolist()
+    return [flat[start:end].reshape(own) for (start, end), own in zip(pairwise(starts.tolist()), shapes, strict=True)]
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _permuted(kind: Any) -> list[int]:
+    order = kind.permutation or range(len(kind.shape))
+    return [kind.shape[axis] for axis in order]
+
+
+def _tensors(values: Any) -> NDArray[Any]:
+    count, kind = len(values), values.type
+    flat = _numbers(_inner(values.storage)).reshape(count, *kind.shape)
+    return flat if kind.permutation is None else flat.transpose(0, *(axis + 1 for axis in kind.permutation))
+
+
+def _texts(values: Any) -> Sequence[str]:
+    pa = arrow()
+    try:
+        found: list[str] = values.cast(pa.string()).to_pylist()
+    except pa.ArrowNotImplementedError:
+        found = [str(value) for value in values.to_pylist()]
+    return found
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _plain(values: Any) -> Any:
+    try:
+        return json.loads(json.dumps(values.to_pylist(), default=_text))
+    except TypeError as err:
+        raise ValueError(f"{err}: leave the column out by naming the others with --map") from err
+
+
+def _text(value: object) -> str:
+    """Return a date, a time or a decimal inside of a JSON value as text."""
+    if isinstance(value, (bytes, bytearray)):
+        raise TypeError("JSON cannot hold bytes")
+    return str(value)

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from fastrecord.interchange import registry
+from tests.support import foreign
+from tests.support.foreign import open_source, plain, records, renames, types
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+PARQUET = registry.load("parquet")
+
+COUNT = 25
+IMAGES = foreign.images(COUNT)
+FEATURES = {
+    "picture": {"_type": "Image"},
+    "label": {"_type": "ClassLabel", "names": ["cat", "dog", "fox"]},
+    "grid": {"_type": "Array2D", "shape": [2, 3], "dtype": "float32"},
+    "frames": {"_type": "Array3D", "shape": [None, 2, 1], "dtype": "int16"},
+}
+
+
+def table(*, described: bool = True) -> Any:
+    rows = range(COUNT)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(COUNT * 6, dtype=np.int32).reshape(COUNT, 2, 3))
+    columns = {
+        "picture": pa.array([{"bytes": data, "path": None} for data in IMAGES]),
+        "label": pa.array([i % 3 for i in rows], pa.int64()),
+        "name": [f"näme {i}" for i in rows],
+        "long": pa.array([f"{i}" for i in rows], pa.large_string()),
+        "seen": pa.array([f"{i}" for i in rows], pa.string_view()),
+        "raw": [bytes([i]) * i for i in rows],
+        "wide": pa.array([bytes([i]) * i for i in rows], pa.large_binary()),
+        "hash": pa.array([bytes([i]) * 5 for i in rows], pa.binary(5)),
+        "class": pa.array([["x", "y"][i % 2] for i in rows]).dictionary_encode(),
+        "number": pa.array([float(i % 4) for i in rows]).dictionary_encode(),
+        "half": pa.array(np.arange(COUNT).astype(np.float16)),
+        "flag": [i % 2 == 0 for i in rows],
+        "tags": [["a"] * (i % 3) for i in rows],
+        "counts": pa.array([list(range(i % 4)) for i in rows], pa.large_list(pa.uint16())),
+        "box": pa.array([[i, 1, 2, 3] for i in rows], pa.list_(pa.float32(), 4)),
+        "boxes": pa.array([[[i, 1]] * (i % 3) for i in rows], pa.list_(pa.list_(pa.int8(), 2))),
+        "tensor": tensors,
+        "grid": pa.array([[[i, 1, 2], [3, 4, 5]] for i in rows], pa.list_(pa.list_(pa.float32()))),
+        "frames": pa.array([[[[1], [i]]] * (i % 3) for i in rows], pa.list_(pa.list_(pa.list_(pa.int16())))),
+        "nested": [{"a": i, "b": [{"c": "x"}], "d": None} for i in rows],
+        "when": [datetime.datetime(2024, 1, 1, 0, 0, i) for i in rows],
+        "price": [decimal.Decimal(f"{i}.50") for i in rows],
+        "empty": pa.nulls(COUNT),
+    }
+    found = pa.table(columns)
+    if described:
+        found = found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+    return found
+
+
+EXPECTED = {
+    "picture": "image",
+    "label": "int64",
+    "name": "string",
+    "long": "string",
+    "seen": "string",
+    "raw": "bytes",
+    "wide": "bytes",
+    "hash": "bytes",
+    "class": "string",
+    "number": "float64",
+    "half": "float16",
+    "flag": "bool",
+    "tags": "list(string)",
+    "counts": "list(uint16)",
+    "box": "array(float32, (4,))",
+    "boxes": "list(array(int8, (2,)))",
+    "tensor": "array(int32, (2, 3))",
+    "grid": "array(float32, (2, 3))",
+    "frames": "array(int16, (None, 2, 1))",
+    "nested": "json",
+    "when": "string",
+    "price": "string",
+    "empty": "json",
+}
+
+
+def check(found: list[dict[str, Any]], start: int = 0) -> None:
+    assert len(found) == COUNT - start
+    for i, record in enumerate(found, start):
+        own = plain(record)
+        assert own["picture"] == IMAGES[i]
+        assert own["label"] == i % 3
+        assert own["name"] == f"näme {i}"
+        assert own["long"] == own["seen"] == f"{i}"
+        assert own["raw"] == own["wide"] == bytes([i]) * i
+        assert own["hash"] == bytes([i]) * 5
+        assert own["class"] == ["x", "y"][i % 2]
+        assert own["number"] == i % 4
+        assert own["half"] == i
+        assert own["flag"] == (i % 2 == 0)
+        assert own["tags"] == ["a"] * (i % 3)
+        assert record["counts"].tolist() == list(range(i % 4))
+        assert record["box"].tolist() == [i, 1, 2, 3]
+        assert np.asarray(record["boxes"]).tolist() == [[i, 1]] * (i % 3)
+        assert record["tensor"].tolist() == np.arange(i * 6, i * 6 + 6).reshape(2, 3).tolist()
+        assert record["grid"].tolist() == [[i, 1, 2], [3, 4, 5]]
+        assert record["frames"].shape == (i % 3, 2, 1)
+        assert record["frames"].tolist() == [[[1], [i]]] * (i % 3)
+        assert own["nested"] == {"a": i, "b": [{"c": "x"}], "d": None}
+        assert own["when"].startswith(f"2024-01-01 00:00:{i:02d}")
+        assert own["price"] == f"{i}.50"
+        assert own["empty"] is None
+
+
+def write(kind: str, path: Path, data: Any) -> Path:
+    if kind == "parquet":
+        pq.write_table(data, path, row_group_size=10, data_page_size=100)
+    elif kind == "file":
+        with pa.ipc.new_file(path, data.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(data, max_chunksize=7)
+    else:
+        with pa.ipc.new_stream(path, data.schema) as writer:
+            writer.write_table(data, max_chunksize=7)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
+def test_all_types_come_in_from_any_record_on(tmp_path: Path, kind: str) -> None:
+    path = write(kind, tmp_path / "data", table())
+    chosen, why = registry.recognise(str(path))
+    assert chosen.name == "parquet"
+    assert "begins as" in why
+    with open_source(chosen, path) as source:
+        assert types(source) == EXPECTED
+        assert renames(source) == {"picture": "image", "label": "label"}
+        assert source.classes == ["cat", "dog", "fox"]
+        assert source.count() == COUNT
+        assert source.place(12) == f"{path}: record 12"
+        for start in (0, 1, 7, 10, 24, 25):
+            check(records(source, start), start)
+        assert plain(records(source, 20, ["name", "label"])) == [
+            {"name": f"näme {i}", "label": i % 3} for i in range(20, 25)
+        ]
+    foreign.import_back(open_source(chosen, path), tmp_path / "out.frec")
+
+
+def test_images_are_recognised_without_a_description(tmp_path: Path) -> None:
+    data = table(described=False).select(["picture", "raw", "grid"])
+    source = open_source(PARQUET, write("parquet", tmp_path / "data.parquet", data))
+    assert types(source) == {"picture": "image", "raw": "bytes", "grid": "json"}
+    lists = pa.table({"views": [[IMAGES[0]], [], IMAGES[:2]]})
+    source = open_source(PARQUET, write("parquet", tmp_path / "lists.parquet", lists))
+    assert types(source) == {"views": "list(image)"}
+    assert [plain(record["views"]) for record in records(source)] == [IMAGES[:1], [], IMAGES[:2]]
+
+
+def test_files_of_a_folder_follow_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    data = table()
+    write("parquet", folder / "a.parquet", data.slice(0, 12))
+    write("parquet", folder / "b.parquet", data.slice(0, 0))
+    write("parquet", folder / "c.parquet", data.slice(12))
+    chosen, why = registry.recognise(str(folder))
+    assert (chosen.name, why) == ("parquet", "the folder holds files *.parquet")
+    source = open_source(chosen, folder)
+    check(records(source))
+    check(records(source, 15), 15)
+    assert source.place(13) == f"{folder}/c.parquet: record 1"
+    check(records(open_source(chosen, f"{folder}/{{a,c}}.parquet")))
+
+
+def test_a_name_that_is_taken_stays(tmp_path: Path) -> None:
+    data = pa.table({"png": [IMAGES[0]], "image": ["a.png"], "cls": [3]})
+    assert renames(open_source(PARQUET, write("parquet", tmp_path / "x.parquet", data))) == {"cls": "label"}
+
+
+def test_large_row_groups_are_read_in_small_batches(tmp_path: Path) -> None:
+    value = bytes(1 << 20)
+    data = pa.table({"raw": pa.array([value] * 64, pa.large_binary())})
+    for dictionary in (True, False):  # a dictionary makes the file tell much smaller records
+        path = tmp_path / f"{dictionary}.parquet"
+        pq.write_table(data, path, use_dictionary=dictionary)
+        runs = list(open_source(PARQUET, path).read(0, ["raw"]))
+        assert sum(run.count for run in runs) == 64
+        assert max(run.count for run in runs[1:]) <= 16
+
+
+def test_bad_values_are_bad_records(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "text": pa.array(["a", None, "c", "d", "e"]),
+            "numbers": pa.array([[1], [2], [None], [4], [5]], pa.list_(pa.int32())),
+            "picture": pa.array([{"bytes": IMAGES[0], "path": "x"}] * 3 + [{"bytes": None, "path": "x"}] * 2),
+            "meta": pa.array([None, None, None, None, {"a": 1}]),
+        }
+    )
+    for kind in ("parquet", "stream"):
+        source = open_source(PARQUET, write(kind, tmp_path / kind, data))
+        rows = next(iter(source.read(0, [field.name for field in source.fields])))
+        assert {number: why.split(":")[0] for number, why in rows.bad.items()} == {
+            1: "column 'text'",
+            2: "column 'numbers'",
+            3: "column 'picture'",
+            4: "column 'picture'",
+        }
+        assert "only its path" in rows.bad[3]
+        assert list(rows.columns["text"]) == ["a"]
+        assert rows.columns["meta"] == [None]
+
+
+def test_a_text_that_is_not_utf8_is_a_bad_record(tmp_path: Path) -> None:
+    data = pa.table({"key": pa.array([b"a", b"\xff\xfe", b"c"])})
+    buffers = data.column("key").chunk(0).buffers()
+    texts = pa.StringArray.from_buffers(3, buffers[1], buffers[2])
+    for kind in ("parquet", "stream"):
+        source = open_source(PARQUET, write(kind, tmp_path / kind, pa.table({"key": texts})))
+        rows = next(iter(source.read(0, ["key"])))
+        assert list(rows.bad) == [1]
+        assert list(rows.columns["key"]) == ["a", "c"]
+
+
+def test_files_with_other_columns_are_refused_by_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "1.parquet")
+    for other in ({"a": ["1"], "b": ["x"]}, {"a": [1]}, {"a": [1], "b": ["x"], "c": [1]}):
+        pq.write_table(pa.table(other), tmp_path / "2.parquet")
+        with pytest.raises(fr.FastRecordError, match=r"2\.parquet: column '[abc]' is .*FR754"):
+            open_source(PARQUET, tmp_path)
+    pq.write_table(pa.table({"b": pa.array(["x"], pa.large_string()), "a": [1]}), tmp_path / "2.parquet")
+    assert len(records(open_source(PARQUET, tmp_path))) == 2
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
+def test_files_that_are_cut_short_end_with_an_error(tmp_path: Path, kind: str) -> None:
+    data = table().select(["picture", "name", "label"])
+    whole = write(kind, tmp_path / "whole", data).read_bytes()
+    path = tmp_path / "cut"
+    for size in [*range(0, 64, 9), *range(64, len(whole) - 1, len(whole) // 60)]:
+        path.write_bytes(whole[:size])
+        found = 0
+        try:
+            with open_source(PARQUET, path) as source:
+                for rows in source.read(0, ["picture", "name", "label"]):
+                    found += rows.count
+        except fr.FastRecordError as err:
+            assert str(path) in str(err)  # noqa: PT017 - a cut between two messages of a stream is no error
+            assert err.code == "FR752"  # noqa: PT017
+        else:
+            assert kind == "stream"
+        assert found < COUNT or kind == "stream"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
+def test_damaged_files_never_crash(tmp_path: Path, kind: str) -> None:
+    data = table().select(["picture", "name", "label", "tags", "class"])
+    whole = write(kind, tmp_path / "whole", data).read_bytes()
+    path = tmp_path / "damaged"
+    rng = np.random.default_rng(3)
+    errors = 0
+    for _ in range(150):
+        changed = bytearray(whole)
+        for at in rng.integers(0, len(whole), 4):
+            changed[at] = rng.integers(0, 256)
+        path.write_bytes(changed)
+        try:
+            with open_source(PARQUET, path) as source:
+                for rows in source.read(0, [field.name for field in source.fields]):
+                    assert rows.count >= len(rows.bad)
+        except (fr.FastRecordError, MemoryError):
+            errors += 1
+    assert errors
+
+
+def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"text number {i:06d}" for i in range(5000)]
+    pq.write_table(
+        pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True,
+        row_group_size=1000,
+    )  # fmt: skip
+    data = bytearray(path.read_bytes())
+    at = data.index(b"number 003500")
+    data[at] ^= 1
+    path.write_bytes(data)
+    source = open_source(PARQUET, path)
+    runs = source.read(0, ["text"])
+    assert sum(rows.count for rows in itertools.islice(runs, 3)) == 3000
+    with pytest.raises(fr.FastRecordError, match=rf"{path}: record 3000: .*CRC.*FR752"):
+        next(runs)
+
+
+def test_what_is_not_parquet_is_said(tmp_path: Path) -> None:
+    for head, what in [(b"", "empty"), (b"PARE....", "encrypted"), (b"FEA1....", "version 1"), (b"text", "neither")]:
+        (tmp_path / "x.parquet").write_bytes(head)
+        with pytest.raises(fr.FastRecordError, match=rf"x\.parquet: the file is .*{what}.*FR752"):
+            open_source(PARQUET, tmp_path / "x.parquet")
+    with pytest.raises(FileNotFoundError):
+        open_source(PARQUET, tmp_path / "missing.parquet")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = write("parquet", tmp_path / "x.parquet", table())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(fr.FastRecordError, match=r"pip install 'fastrecord\[parquet\]'"):
+        open_source(PARQUET, path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"images": "binary", "compression": "none"}])
+def test_an_export_comes_back_the_same(tmp_path: Path, settings: dict[str, str]) -> None:
+    schema, columns = foreign.every_type()
+    frec = foreign.write_frec(tmp_path / "a.frec", schema, columns, classes=["a", "b", "c", "d"], note={"x": 1})
+    path = foreign.export(PARQUET, frec, tmp_path / "a.parquet", **settings)
+    with open_source(PARQUET, path) as source:
+        assert not {name: to for name, to in renames(source).items() if name != to}
+        foreign.assert_same_file(frec, foreign.import_back(source, tmp_path / "b.frec"))
+    rows = pq.read_table(path).to_pylist()
+    for i, row in enumerate(rows):
+        image = row["image"] if settings else row["image"]["bytes"]
+        assert image == columns["image"][i]
+        assert row["raw"] == columns["raw"][i]
+        assert row["key"] == columns["key"][i]
+        assert json.loads(row["meta"]) == columns["meta"][i]
+        for name in ("label", "flag", "small", "signed", "large", "half", "single", "double", "grid"):
+            assert row[name] == columns[name][i].tolist()
+        for name in ("line", "frames", "ragged"):
+            assert row[name] == columns[name][i].tolist()
+        assert row["numbers"] == columns["numbers"][i]
+        assert row["words"] == columns["words"][i]
+        assert row["boxes"] == [box.tolist() for box in columns["boxes"][i]]
+
+
+def test_an_export_has_row_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastrecord.formats.parquet._GROUP_BYTES", 1000)
+    frec = foreign.write_frec(tmp_path / "a.frec", {"raw": fr.bytes_()}, {"raw": [bytes(300)] * 40})
+    path = foreign.export(PARQUET, frec, tmp_path / "a.parquet")
+    metadata = pq.ParquetFile(path).metadata
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [6] * 6 + [4]
+
+
+def test_an_export_goes_on_in_another_file(tmp_path: Path) -> None:
+    schema = fr.Schema({"n": fr.int64()})
+    destination = PARQUET.create(str(tmp_path / "1.parquet"), schema, {}, {})
+    destination.write(0, {"n": range(4)})
+    destination.next_shard(str(tmp_path / "2.parquet"))
+    destination.write(4, {"n": range(4, 6)})
+    destination.close()
+    assert [record["n"] for record in records(open_source(PARQUET, tmp_path))] == list(range(6))
+
+
+def test_what_parquet_cannot_hold_is_refused(tmp_path: Path) -> None:
+    schema = fr.Schema({"a": fr.bfloat16(), "b": fr.complex64(), "c": fr.array("int8", (0, 3)), "d": fr.int8()})
+    assert set(PARQUET.refuse(schema)) == {"a", "b", "c"}
+    kind = {"x": fr.array("int8", (None, None))}
+    frec = foreign.write_frec(tmp_path / "a.frec", kind, {"x": [np.zeros((2, 1), np.int8), np.zeros((2, 0), np.int8)]})
+    with pytest.raises(fr.FastRecordError, match=r"record 1: field 'x': an array of shape \(2, 0\).*FR757"):
+        foreign.export(PARQUET, frec, tmp_path / "a.parquet")
+
+
+@pytest.mark.slow
+def test_datasets_shows_images_and_classes_of_an_export(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs datasets")
+    schema = {"image": fr.image(), "label": fr.int64(), "grid": fr.array("float32", (2, 3))}
+    columns = {"image": IMAGES, "label": np.arange(COUNT) % 2, "grid": np.ones((COUNT, 2, 3), np.float32)}
+    frec = foreign.write_frec(tmp_path / "a.frec", schema, columns, classes=["cat", "dog"])
+    path = foreign.export(PARQUET, frec, tmp_path / "a.parquet")
+    found = datasets.load_dataset("parquet", data_files=str(path), cache_dir=str(tmp_path / "cache"), split="train")
+    assert found.features["label"].names == ["cat", "dog"]
+    for i, row in enumerate(found):
+        assert row["image"].size == size(IMAGES[i])
+        assert row["label"] == i % 2
+        assert row["grid"] == [[1.0] * 3] * 2
+
+
+def size(data: bytes) -> tuple[int, int]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return image.size

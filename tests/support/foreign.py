@@ -1,0 +1,157 @@
+"""Read sources of other formats whole, and export records to them; values compared exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastrecord as fr
+from fastrecord.interchange import Format, Source
+from tests.support.pictures import jpeg, picture, save
+
+RNG = np.random.default_rng(7)
+
+
+def records(source: Source, start: int = 0, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the records from `start` on; none may be bad, and none missing."""
+    names = [field.name for field in source.fields] if names is None else names
+    found: list[dict[str, Any]] = []
+    for rows in source.read(start, names):
+        assert not rows.bad, rows.bad
+        assert rows.start == start + len(found)
+        assert list(rows.columns) == list(names)
+        assert all(len(values) == rows.count for values in rows.columns.values())
+        found += [dict(zip(names, row, strict=True)) for row in zip(*rows.columns.values(), strict=True)]
+    return found
+
+
+def bad(source: Source) -> dict[int, str]:
+    """Return the numbers of the bad records, and why they are bad."""
+    names = [field.name for field in source.fields]
+    return {number: why for rows in source.read(0, names) for number, why in rows.bad.items()}
+
+
+def types(source: Source) -> dict[str, str]:
+    """Return the types of a source's fields, as text."""
+    return {field.name: str(field.type) for field in source.fields}
+
+
+def renames(source: Source) -> dict[str, str]:
+    """Return the names that fields get in a .frec file."""
+    return {field.name: field.rename for field in source.fields if field.rename is not None}
+
+
+def open_source(chosen: Format, source: str | Path | Sequence[str], **settings: str) -> Source:
+    """Open a source."""
+    return chosen.open(str(source) if isinstance(source, Path) else source, settings)
+
+
+def write_frec(path: Path, schema: Mapping[str, fr.FieldType], columns: Mapping[str, Any], **metadata: Any) -> Path:
+    """Write a .frec file."""
+    with fr.Writer(path, fr.Schema(schema), metadata=metadata) as writer:
+        writer.extend(columns)
+    return path
+
+
+def export(chosen: Format, frec: Path, path: Path, **settings: str) -> Path:
+    """Export a .frec file in batches of 3."""
+    batch = 3
+    with fr.Reader(frec) as reader:
+        assert not chosen.refuse(reader.schema)
+        destination = chosen.create(str(path), reader.schema, reader.metadata, settings)
+        for start in range(0, len(reader), batch):
+            part = reader.read_batch(range(start, min(start + batch, len(reader))))
+            destination.write(start, {name: part[name] for name in reader.schema})
+        destination.close()
+    return path
+
+
+def import_back(source: Source, path: Path) -> Path:
+    """Write the records of a source into a .frec file, with its types and names."""
+    schema = {field.rename or field.name: field.type for field in source.fields}
+    names = {field.rename or field.name: field.name for field in source.fields}
+    with fr.Writer(path, schema, metadata=source.metadata) as writer:
+        for rows in source.read(0, list(names.values())):
+            assert not rows.bad, rows.bad
+            writer.extend({name: rows.columns[own] for name, own in names.items()})
+    return path
+
+
+def assert_same_file(first: Path, second: Path) -> None:
+    """Compare schema, metadata and every value of two .frec files."""
+    with fr.Reader(first) as one, fr.Reader(second) as two:
+        assert one.schema == two.schema
+        assert one.metadata == two.metadata
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            assert plain(a) == plain(b)
+
+
+def plain(value: Any) -> Any:
+    """Return a value in a form that compares exactly: arrays as (dtype, shape, bytes)."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, (memoryview, bytearray)):
+        return bytes(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def images(count: int) -> list[bytes]:
+    """Return small images, of several kinds."""
+    return [
+        jpeg(20 + i, 15, quality=60 + i) if i % 3 else save(picture(17, 12 + i, seed=i), "PNG") for i in range(count)
+    ]
+
+
+def every_type(count: int = 10) -> tuple[dict[str, fr.FieldType], dict[str, Any]]:
+    """Return a schema with every kind of field that files of arrays and bytes can hold, and columns."""
+    schema = {
+        "image": fr.image(),
+        "label": fr.int64(),
+        "key": fr.string(),
+        "raw": fr.bytes_(),
+        "meta": fr.json(),
+        "flag": fr.bool_(),
+        "small": fr.uint8(),
+        "signed": fr.int16(),
+        "large": fr.uint64(),
+        "half": fr.float16(),
+        "single": fr.float32(),
+        "double": fr.float64(),
+        "grid": fr.array("float32", (3, 4)),
+        "line": fr.array("int32", (None,)),
+        "frames": fr.array("uint8", (None, 2, 3)),
+        "ragged": fr.array("int16", (None, None)),
+        "numbers": fr.list_(fr.int64()),
+        "words": fr.list_(fr.string()),
+        "boxes": fr.list_(fr.array("float32", (4,))),
+    }
+    columns: dict[str, Any] = {
+        "image": images(count),
+        "label": np.arange(count) % 4,
+        "key": [f"clé/{i}" for i in range(count)],
+        "raw": [bytes(RNG.integers(0, 256, i * 3, dtype=np.uint8)) for i in range(count)],
+        "meta": [{"n": i, "tags": ["a", None, 1.5]} if i % 2 else [i, "x"] for i in range(count)],
+        "flag": np.arange(count) % 2 == 0,
+        "small": np.arange(count, dtype=np.uint8),
+        "signed": np.arange(count, dtype=np.int16) - 5,
+        "large": np.full(count, 2**64 - 1, np.uint64) - np.arange(count, dtype=np.uint64),
+        "half": RNG.random(count).astype(np.float16),
+        "single": RNG.random(count, np.float32),
+        "double": RNG.random(count),
+        "grid": RNG.random((count, 3, 4), np.float32),
+        "line": [np.arange(i, dtype=np.int32) for i in range(count)],
+        "frames": [RNG.integers(0, 256, (i % 3, 2, 3), dtype=np.uint8) for i in range(count)],
+        "ragged": [np.full((i % 3 + 1, i + 1), i, np.int16) for i in range(count)],
+        "numbers": [list(range(i % 4)) for i in range(count)],
+        "words": [["ä", ""][: i % 3] for i in range(count)],
+        "boxes": [[np.full(4, j, np.float32) for j in range(i % 3)] for i in range(count)],
+    }
+    return schema, columns
