@@ -7,6 +7,7 @@ numbers are views of the memory that it decodes into.
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ _CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", 
 _PAIR = ["bytes", "path"]
 _NUMBERS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _MESSAGE = b"\xff\xff\xff\xff"
+_END = _MESSAGE + bytes(4)
 
 _Feature: TypeAlias = Mapping[str, Any]
 
@@ -113,12 +115,20 @@ class ParquetFile(ArrowFile):
 
 
 class IpcFile(ArrowFile):
-    """An Arrow IPC file or stream, mapped into memory."""
+    """An Arrow IPC file or stream, mapped into memory.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: Its path.
+        marked: Whether a stream must end with a mark, as most writers put one there.
+    """
+
+    def __init__(self, path: str, *, marked: bool = False) -> None:
         self.path = path
         with open(path, "rb") as file:
             self._stream = is_stream(file.read(16))
+            file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            if marked and self._stream and file.read() != _END:
+                self.broken = "the file is cut short: it has no end mark"
         with self._open(None) as reader:
             self.schema = reader.schema
         types = arrow().types
@@ -374,8 +384,12 @@ class ArrowSource(Source):
         )
 
 
-def open_files(paths: Sequence[str]) -> list[ArrowFile]:
+def open_files(paths: Sequence[str], *, marked: bool = False) -> list[ArrowFile]:
     """Open Parquet files and Arrow IPC files and streams.
+
+    Args:
+        paths: Their paths.
+        marked: Whether streams must end with a mark.
 
     Raises:
         FastRecordError: a file is damaged, or of another kind.
@@ -390,7 +404,7 @@ def open_files(paths: Sequence[str]) -> list[ArrowFile]:
             if head.startswith(b"PAR1"):
                 files.append(ParquetFile(path))
             elif head.startswith(b"ARROW1") or is_stream(head):
-                files.append(IpcFile(path))
+                files.append(IpcFile(path, marked=marked))
             else:
                 kind = {b"PARE": "an encrypted Parquet file", b"FEA1": "a Feather file of version 1", b"": "empty"}
                 what = kind.get(head[:4], "neither Parquet nor Arrow IPC")

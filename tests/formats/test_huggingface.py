@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.interchange import registry
+from tests.support import foreign
+from tests.support.foreign import open_source, plain, records, renames, types
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+datasets = pytest.importorskip("datasets", reason="needs datasets")
+HUGGINGFACE = registry.load("huggingface")
+
+COUNT = 30
+PICTURES = foreign.images(COUNT)
+GRIDS = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Any:
+    features = datasets.Features(
+        {
+            "img": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog", "fox"]),
+            "text": datasets.Value("string"),
+            "score": datasets.Value("float32"),
+            "tokens": datasets.Sequence(datasets.Value("int32")),
+            "views": datasets.Sequence(datasets.Image()),
+            "grid": datasets.Array2D((2, 3), "float32"),
+            "frames": datasets.Array3D((None, 2, 1), "uint8"),
+            "meta": {"a": datasets.Value("int64"), "b": datasets.Value("string")},
+        }
+    )
+    rows = {
+        "img": [{"bytes": data, "path": None} for data in PICTURES],
+        "label": [i % 3 for i in range(COUNT)],
+        "text": [f"tëxt {i}" for i in range(COUNT)],
+        "score": [i / 4 for i in range(COUNT)],
+        "tokens": [list(range(i % 4)) for i in range(COUNT)],
+        "views": [[{"bytes": data, "path": None} for data in PICTURES[: i % 3]] for i in range(COUNT)],
+        "grid": list(GRIDS),
+        "frames": [np.full((i % 3 + 1, 2, 1), i, np.uint8) for i in range(COUNT)],
+        "meta": [{"a": i, "b": "x"} for i in range(COUNT)],
+    }
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def check(found: list[dict[str, Any]], numbers: list[int]) -> None:
+    assert len(found) == len(numbers)
+    for record, i in zip(found, numbers, strict=True):
+        own = plain(record)
+        assert own["img"] == PICTURES[i]
+        assert own["label"] == i % 3
+        assert own["text"] == f"tëxt {i}"
+        assert own["score"] == i / 4
+        assert record["tokens"].tolist() == list(range(i % 4))
+        assert own["views"] == PICTURES[: i % 3]
+        assert own["grid"] == plain(GRIDS[i])
+        assert own["frames"] == plain(np.full((i % 3 + 1, 2, 1), i, np.uint8))
+        assert own["meta"] == {"a": i, "b": "x"}
+
+
+def test_a_saved_data_set_comes_in(tmp_path: Path, dataset: Any) -> None:
+    folder = tmp_path / "saved"
+    dataset.save_to_disk(folder, num_shards=3)
+    chosen, why = registry.recognise(str(folder))
+    assert chosen.name == "huggingface"
+    assert "save_to_disk" in why
+    with open_source(chosen, folder) as source:
+        assert types(source) == {
+            "img": "image",
+            "label": "int64",
+            "text": "string",
+            "score": "float32",
+            "tokens": "list(int32)",
+            "views": "list(image)",
+            "grid": "array(float32, (2, 3))",
+            "frames": "array(uint8, (None, 2, 1))",
+            "meta": "json",
+        }
+        assert renames(source) == {"img": "image", "label": "label"}
+        assert source.classes == ["cat", "dog", "fox"]
+        check(records(source), list(range(COUNT)))
+        check(records(source, 17), list(range(17, COUNT)))
+        assert source.place(11) == f"{folder}/data-00001-of-00003.arrow: record 1"
+        frec = foreign.import_back(source, tmp_path / "out.frec")
+    # The package itself agrees on what is saved.
+    loaded = datasets.load_from_disk(str(folder))
+    for row, record in zip(loaded, fr.Reader(frec), strict=True):
+        with Image.open(io.BytesIO(record["image"])) as image:
+            assert np.array_equal(np.asarray(image), np.asarray(row["img"]))
+        assert row["text"] == record["text"]
+        assert row["grid"] == record["grid"].tolist()
+
+
+def test_a_selection_comes_in_in_its_order(tmp_path: Path, dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Today's versions rewrite a selection when they save it; earlier ones saved the indices.
+    folder = tmp_path / "saved"
+    dataset.save_to_disk(folder, num_shards=3)
+    order = np.random.default_rng(0).integers(0, COUNT, 70)
+    with pa.ipc.new_stream(folder / "indices.arrow", pa.schema([("indices", pa.uint64())])) as writer:
+        writer.write_table(pa.table({"indices": pa.array(order, pa.uint64())}), max_chunksize=9)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "_indices_files": [{"filename": "indices.arrow"}]}))
+    monkeypatch.setattr("fastrecord.interchange.arrow.SAMPLE", 8)
+    with open_source(HUGGINGFACE, folder) as source:
+        assert source.count() == 70
+        check(records(source), order.tolist())
+        check(records(source, 33), order[33:].tolist())
+        shard, number = divmod(int(order[5]), 10)
+        assert source.place(5) == f"{folder}/data-{shard:05d}-of-00003.arrow: record {number}"
+    order[3] = COUNT
+    with pa.ipc.new_stream(folder / "indices.arrow", pa.schema([("indices", pa.uint64())])) as writer:
+        writer.write_table(pa.table({"indices": pa.array(order, pa.uint64())}))
+    with pytest.raises(fr.FastRecordError, match=rf"{folder}.*to 30, but there are 30.*FR752"):
+        open_source(HUGGINGFACE, folder)
+
+
+def test_one_split_of_several_is_chosen_by_name(tmp_path: Path, dataset: Any) -> None:
+    folder = tmp_path / "splits"
+    parts = {"train": dataset.select(range(20)), "test": dataset.select(range(20, COUNT))}
+    datasets.DatasetDict(parts).save_to_disk(folder)
+    assert registry.recognise(str(folder))[0].name == "huggingface"
+    with pytest.raises(fr.FastRecordError, match=r"has the splits train, test.*--set split=train.*FR752"):
+        open_source(HUGGINGFACE, folder)
+    with pytest.raises(fr.FastRecordError, match=r"no split 'val', but train, test"):
+        open_source(HUGGINGFACE, folder, split="val")
+    check(records(open_source(HUGGINGFACE, folder, split="test")), list(range(20, COUNT)))
+    with pytest.raises(fr.FastRecordError, match=r"it is the split .*, not val"):
+        open_source(HUGGINGFACE, folder / "test", split="val")
+
+
+def test_a_repository_and_a_cache_come_in(tmp_path: Path, dataset: Any) -> None:
+    repository = tmp_path / "repository"
+    (repository / "data").mkdir(parents=True)
+    for i, shard in enumerate((range(13), range(13, COUNT))):
+        dataset.select(shard).to_parquet(repository / "data" / f"train-{i:05d}-of-00002.parquet")
+    dataset.select(range(3)).to_parquet(repository / "data" / "test-00000-of-00001.parquet")
+    assert registry.recognise(str(repository))[0].name == "huggingface"
+    check(records(open_source(HUGGINGFACE, repository, split="train")), list(range(COUNT)))
+    with pytest.raises(fr.FastRecordError, match="has the splits test, train"):
+        open_source(HUGGINGFACE, repository)
+
+    saved, cache = tmp_path / "saved", tmp_path / "cache"
+    dataset.save_to_disk(saved)
+    cache.mkdir()
+    shutil.copy(saved / "data-00000-of-00001.arrow", cache / "my-set-train.arrow")
+    shutil.copy(saved / "dataset_info.json", cache)
+    assert registry.recognise(str(cache))[0].name == "huggingface"
+    check(records(open_source(HUGGINGFACE, cache)), list(range(COUNT)))
+
+
+def test_damage_is_named(tmp_path: Path, dataset: Any) -> None:
+    folder = tmp_path / "saved"
+    dataset.save_to_disk(folder, num_shards=2)
+    shard, state = folder / "data-00001-of-00002.arrow", folder / "state.json"
+    whole, text = shard.read_bytes(), state.read_text()
+    shard.write_bytes(whole[:-8])  # all records are there, but no end mark
+    with open_source(HUGGINGFACE, folder) as source:
+        runs = source.read(0, ["text"])
+        with pytest.raises(fr.FastRecordError, match=rf"{shard}: record 15: .*cut short.*FR752"):
+            assert sum(run.count for run in runs) < 0
+    for size in (0, 100, len(whole) // 2):
+        shard.write_bytes(whole[:size])
+        with pytest.raises(fr.FastRecordError, match=rf"{shard}.*FR752"):
+            records(open_source(HUGGINGFACE, folder))
+    shard.unlink()
+    with pytest.raises(FileNotFoundError):
+        open_source(HUGGINGFACE, folder)
+    shard.write_bytes(whole)
+    for wrong in ("", "[]", "{}", '{"_data_files": [{"filename": "../x.arrow"}]}', '{"_data_files": []}'):
+        state.write_text(wrong)
+        with pytest.raises(fr.FastRecordError, match=rf"{folder}.*FR752"):
+            open_source(HUGGINGFACE, folder)
+    state.write_text(text)
+    with pytest.raises(fr.FastRecordError, match=r"not one folder.*FR752"):
+        open_source(HUGGINGFACE, shard)
