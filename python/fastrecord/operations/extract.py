@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import io
-import json
 import os
 import stat
 import unicodedata
@@ -19,9 +17,9 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader
 from fastrecord.errors import Code
+from fastrecord.interchange.contents import content as as_file
 from fastrecord.names import as_name, name_some
 from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
 
 # Records between progress reports.
@@ -109,7 +107,7 @@ def extract_records(
                     # One value at a time: a few compressed bytes may expand to 64 MiB.
                     try:
                         value = reader.get(number, payload, verify=True, copy=True)
-                        content, ending = _content(value, kind)
+                        content, ending = as_file(value, kind)
                     except MemoryError as err:
                         if on_large is None:
                             raise
@@ -372,43 +370,3 @@ def _status(name: str, folder: int) -> os.stat_result | None:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-_BRANDS = {b"avif": ".avif", b"avis": ".avif", b"heic": ".heic", b"heix": ".heic", b"mif1": ".heif"}
-_MAGIC = (
-    (b"\xff\xd8\xff", ".jpg"),
-    (b"\x89PNG\r\n\x1a\n", ".png"),
-    (b"GIF8", ".gif"),
-    (b"BM", ".bmp"),
-    (b"II*\0", ".tif"),
-    (b"MM\0*", ".tif"),
-    (b"P5", ".pgm"),
-    (b"P6", ".ppm"),
-    (b"\xff\x0a", ".jxl"),
-    (b"\0\0\0\x0cJXL ", ".jxl"),
-)
-
-
-def _content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
-    """Return the file content and the file name extension for a value."""
-    if kind.name == "string":
-        return value.encode(), ".txt"
-    if kind.name == "json":
-        return json.dumps(value, ensure_ascii=False).encode(), ".json"
-    if kind.name == "array":
-        if kind.dtype == "bfloat16":
-            # numpy sees bfloat16 as uint16: the upper halves of float32.
-            value = (value.astype(np.uint32) << 16).view(np.float32)
-        file = io.BytesIO()
-        np.save(file, value)
-        return file.getbuffer(), ".npy"
-    return value, _ending(bytes(value[:16]))
-
-
-def _ending(head: bytes) -> str:
-    """Return the usual extension for the first 16 bytes of an image, `.bin` for other data."""
-    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
-        return _BRANDS[head[8:12]]
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return ".webp"
-    return next((ending for magic, ending in _MAGIC if head.startswith(magic)), ".bin")

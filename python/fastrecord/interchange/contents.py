@@ -1,0 +1,118 @@
+"""Values as the contents of files: how an image, a text or an array looks as a file of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord.schema import FieldType
+
+# Ends of the names of image files, in lower case, without the dot.
+IMAGE_ENDINGS = frozenset(
+    {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "avif",
+     "heic", "heif", "jxl", "jp2", "img"}
+)  # fmt: skip
+_BRANDS = {b"avif": ".avif", b"avis": ".avif", b"heic": ".heic", b"heix": ".heic", b"mif1": ".heif"}
+_MAGIC = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG\r\n\x1a\n", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"),
+    (b"P5", ".pgm"),
+    (b"P6", ".ppm"),
+    (b"\xff\x0a", ".jxl"),
+    (b"\0\0\0\x0cJXL ", ".jxl"),
+)
+_NPY_MAGIC = b"\x93NUMPY"
+
+
+def content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
+    """Return the file content and the file name extension for a value.
+
+    Args:
+        value: A value of a field of type image, bytes, string, json or array, as a reader returns
+            it.
+        kind: The field's type.
+    """
+    if kind.name == "string":
+        return value.encode(), ".txt"
+    if kind.name == "json":
+        return json.dumps(value, ensure_ascii=False).encode(), ".json"
+    if kind.name == "array":
+        return npy_bytes(as_floats(value) if kind.dtype == "bfloat16" else value), ".npy"
+    return value, ending(bytes(value[:16]))
+
+
+def ending(head: bytes) -> str:
+    """Return the usual extension for the first 16 bytes of an image, `.bin` for other data."""
+    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
+        return _BRANDS[head[8:12]]
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return ".webp"
+    return next((ending for magic, ending in _MAGIC if head.startswith(magic)), ".bin")
+
+
+def as_floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return bfloat16 values as float32; numpy has their bits as uint16."""
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def as_bits(floats: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper halves of float32: the bits of bfloat16, without rounding."""
+    return (np.ascontiguousarray(floats, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def npy_bytes(array: NDArray[Any]) -> memoryview:
+    """Return an array as an .npy file."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getbuffer()
+
+
+def npy_array(data: bytes | memoryview) -> NDArray[Any]:
+    """Return the array of an .npy file, as a view of `data`.
+
+    Raises:
+        ValueError: it is damaged, or holds Python objects, which are never loaded.
+    """
+    view = memoryview(data)
+    start = _npy_start(view)
+    dtype, shape, columns_first = _npy_header(bytes(view[:start]))
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    if start + count * dtype.itemsize != len(view):
+        raise ValueError(
+            f"an .npy file of {dtype}, {shape} has {start + count * dtype.itemsize:,} bytes, not {len(view):,}"
+        )
+    array = np.frombuffer(view, dtype, count, start)
+    return array.reshape(shape[::-1]).T if columns_first else array.reshape(shape)
+
+
+def _npy_start(view: memoryview) -> int:
+    if len(view) < 12 or view[:6] != _NPY_MAGIC or view[6] not in (1, 2):
+        raise ValueError(f"not an .npy file: it begins with {bytes(view[:8])!r}")
+    width = 2 if view[6] == 1 else 4
+    start = 8 + width + int.from_bytes(view[8 : 8 + width], "little")
+    if start > min(len(view), 1 << 16):
+        raise ValueError(f"the header of an .npy file has {start:,} bytes, the file {len(view):,}")
+    return start
+
+
+# Arrays of one field have few headers, and numpy takes 20 µs for each.
+@lru_cache(1024)
+def _npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, columns_first, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("an .npy file of Python objects, which are pickles and are not loaded")
+    if dtype.kind not in "biufc" or any(dim < 0 for dim in shape):
+        raise ValueError(f"an .npy file of {dtype}, {shape}: only arrays of numbers can be taken")
+    return dtype, shape, columns_first
