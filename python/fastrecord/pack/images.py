@@ -15,8 +15,9 @@ from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
+from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Target, class_table, number_labels, open_target
-from fastrecord.pack.packer import BadFiles, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
@@ -130,7 +131,7 @@ def pack_folder(
     return summary
 
 
-class _ImagePacker(Packer):
+class _ImagePacker(ListingPacker):
     """Packs one image per record."""
 
     def __init__(

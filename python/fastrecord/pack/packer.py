@@ -1,4 +1,4 @@
-"""`Packer`: fills the files of a pack in chunks, with commits between them.
+"""`Packer`: fills the files of a pack, one after the other.
 
 Leaves files in a known state after errors and Ctrl-C.
 """
@@ -21,7 +21,6 @@ from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
-from fastrecord.pack.listing import Listing
 from fastrecord.pack.output import Target
 
 _log = logging.getLogger("fastrecord.pack")
@@ -29,19 +28,11 @@ _log = logging.getLogger("fastrecord.pack")
 Mode = Literal["create", "append", "resume", "overwrite"]
 BadFiles = Literal["stop", "skip"]
 
-# One call into the core reads about this much, so that progress and Ctrl-C work a few times a
-# second.
-_CHUNK_BYTES = 64 << 20
-_CHUNK_FILES = range(16, 1025)
-_FIRST_CHUNK_FILES = 64
-# Target duration of a chunk when images are changed: its time then depends on CPUs, not on disks.
-_CHUNK_SECONDS = 0.3
-_FIRST_CHANGED_FILES = 2
 # Maximum number of skipped files named in the log.
 _NAMED = 20
 # A writer commits by itself, within a chunk, when its index takes 64 MiB of memory; this limit
 # comes long before.
-_COMMIT_RECORDS = 1 << 18
+COMMIT_RECORDS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +40,15 @@ class PackProgress:
     """Progress of a pack.
 
     Attributes:
-        files: Input files done, packed or skipped, including earlier runs.
-        total: Files in the input.
+        files: Input files, or records of another format, done, packed or skipped, including earlier
+            runs.
+        total: Their number in the input; None if it is not known.
         bytes: Bytes that this run has written.
         stage: "sizes" during the lookup of the sizes of pairs, then "pack".
     """
 
     files: int
-    total: int
+    total: int | None
     bytes: int
     stage: Literal["sizes", "pack"] = "pack"
 
@@ -108,39 +100,33 @@ class Packer(ABC):
     """Packs one part after the other, and sums up the results.
 
     Args:
-        listing: The input.
-        bad_files: Whether a bad file ends the pack.
+        bad_files: Whether a bad file or record ends the pack.
         commit_bytes: Commit durably each time this many bytes have been written.
-        progress: Called after each chunk.
-        changes: Whether storing images takes computation and changes their size.
+        progress: Called a few times a second.
+        total: Number of input files or records; None if unknown.
         started: When the pack began, by `time.perf_counter`.
     """
 
-    # The end of an error message: what is packed, and what each input must be.
-    inputs = "input files is an image"
-
     def __init__(
         self,
-        listing: Listing,
         bad_files: BadFiles,
         commit_bytes: int,
         progress: Callable[[PackProgress], None] | None,
         *,
-        changes: bool,
+        total: int | None,
         started: float,
     ) -> None:
-        self.listing, self.bad_files, self.commit_bytes, self.progress = listing, bad_files, commit_bytes, progress
-        self.changes = changes
-        self.summary = PackSummary(ignored=listing.ignored)
+        self.bad_files, self.commit_bytes, self.progress, self.total = bad_files, commit_bytes, progress, total
+        self.summary = PackSummary()
         self._started = started
 
     @abstractmethod
-    def append(self, positions: range, target: Target, writer: Writer) -> None:
-        """Append the records of some input files; skipped files are added to `target.skipped`."""
+    def fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
+        """Append what the file lacks; return whether everything was done, or Ctrl-C came first."""
 
     @abstractmethod
-    def describe_bad(self, position: int, reason: str) -> FastRecordError:
-        """Return the error for a bad file."""
+    def nothing(self, part: Part, target: Target) -> FastRecordError | None:
+        """Return the error for a file without any record; None if it may be empty."""
 
     def count(self, writer: Writer) -> None:  # noqa: B027 - by default there is nothing to count
         """Add a writer's counts to the summary."""
@@ -150,11 +136,10 @@ class Packer(ABC):
         for kind, number in kinds.items():
             self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
 
-    def refuse_bad(self) -> None:
-        """Raise the error for the first known bad file, if bad files end the pack."""
-        if self.listing.bad and self.bad_files == "stop":
-            position = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
-            raise self.describe_bad(position, self.listing.bad[self.listing.keys[position]])
+    def report(self, position: int) -> None:
+        """Tell the caller how much of the input is done."""
+        if self.progress is not None:
+            self.progress(PackProgress(position, self.total, self.summary.written))
 
     def run(self, parts: Sequence[Part], out: str, mode: Mode, opened: Callable[[Part], Target]) -> PackSummary:
         """Pack all parts.
@@ -209,11 +194,11 @@ class Packer(ABC):
         if writer is not None:
             before = len(writer)
             with _explained(part.path, writer):
-                finished = self._fill(part, target, writer, interrupt)
+                finished = self.fill(part, target, writer, interrupt)
                 if not finished and (replaces or len(writer) == target.first_record):
                     raise KeyboardInterrupt
-                if len(writer) == 0 and len(target.skipped) == len(self.listing):
-                    raise self._nothing(part, target)
+                if len(writer) == 0 and (error := self.nothing(part, target)) is not None:
+                    raise error
                 writer.metadata = target.metadata()
                 writer.complete = finished
                 summary.packed += len(writer) - before
@@ -247,48 +232,6 @@ class Packer(ABC):
             for part, _, writer in begun:
                 with _explained(part.path, writer):
                     writer.close()
-
-    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
-        """Append what the file lacks; return whether everything was done, or Ctrl-C came first."""
-        position = target.position
-        files = _FIRST_CHANGED_FILES if self.changes else _FIRST_CHUNK_FILES
-        committed_bytes, committed_records = writer.bytes_written, len(writer)
-        self._report(position)
-        while position < part.stop:
-            if interrupt.pending:
-                return False
-            stop = min(position + files, part.stop)
-            before, started = writer.bytes_written, time.perf_counter()
-            self.append(range(position, stop), target, writer)
-            grown, seconds = writer.bytes_written - before, time.perf_counter() - started
-            self.summary.written += grown
-            files = self._next_files(stop - position, grown, seconds)
-            position = stop
-            bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
-            if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
-                writer.metadata = target.metadata()
-                writer.commit()
-                committed_bytes, committed_records = writer.bytes_written, len(writer)
-            self._report(position)
-        return True
-
-    def _next_files(self, files: int, grown: int, seconds: float) -> int:
-        """Return the size of the next chunk in files, from the cost of this chunk of `files`."""
-        by_bytes = int(_CHUNK_BYTES * files / max(grown, 1))
-        if not self.changes:
-            return min(max(by_bytes, _CHUNK_FILES.start), _CHUNK_FILES.stop - 1)
-        by_time = int(_CHUNK_SECONDS * files / max(seconds, 1e-9))
-        return min(max(min(by_bytes, by_time, 4 * files), 1), _CHUNK_FILES.stop - 1)
-
-    def _report(self, position: int) -> None:
-        if self.progress is not None:
-            self.progress(PackProgress(position, len(self.listing), self.summary.written))
-
-    def _nothing(self, part: Part, target: Target) -> FastRecordError:
-        key, reason = target.skipped[0]
-        return Code.NO_IMAGES.error(
-            f"{part.path}: none of its {part.stop - part.start:,} {self.inputs}; the first, {key}: {reason}"
-        )
 
 
 @contextmanager

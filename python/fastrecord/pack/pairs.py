@@ -15,8 +15,9 @@ from fastrecord.errors import Code, plain
 from fastrecord.names import name_some
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE
+from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Target, open_target
-from fastrecord.pack.packer import BadFiles, Packer, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.schema import FieldType, Schema, array, image, string
 
@@ -121,7 +122,7 @@ def pack_pairs(
         )
 
 
-class _PairPacker(Packer):
+class _PairPacker(ListingPacker):
     """Packs two images per record."""
 
     inputs = "pairs is one of two images"
