@@ -78,8 +78,10 @@ if typing.TYPE_CHECKING:
     from fastrecord.operations.rewrite import merge as merge
     from fastrecord.operations.rewrite import shuffle as shuffle
     from fastrecord.operations.rewrite import split as split
+    from fastrecord.pack.datasets import pack_dataset as pack_dataset
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
+    from fastrecord.pack.records import import_records as import_records
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
@@ -110,8 +112,10 @@ _LAZY = {
     "examine": "diagnose.doctor",
     "export_records": "operations.export",
     "extract_records": "operations.extract",
+    "import_records": "pack.records",
     "index_file": "operations.index",
     "merge": "operations.rewrite",
+    "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
     "repair": "operations.repair",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 import click
@@ -20,6 +21,7 @@ from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_strea
 # overview.
 _COMMANDS = {
     "pack": ("pack", "Pack a folder of images into one file."),
+    "import": ("imports", "Store the records of another format in one file."),
     "info": ("inspect", "Show what files hold."),
     "ls": ("inspect", "List the records of a file."),
     "extract": ("inspect", "Write records back into files of their own."),
@@ -45,7 +47,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"fastrecord.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
+        module = import_module(f"fastrecord.cli.{_COMMANDS[cmd_name][0]}")
+        command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from fastrecord.errors import Code
 from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
@@ -36,9 +38,14 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
             )
         ends = [total * (i + 1) // shards for i in range(shards)]
     elif shard_size is not None:
-        ends = _ends_by_size(listing, shard_size)
+        ends = ends_by_size(_sizes(listing), shard_size, listing.classes or ())
     else:
         return [Part(out, 0, total)]
+    return parts_of(out, ends)
+
+
+def parts_of(out: str, ends: Sequence[int]) -> list[Part]:
+    """Return the shards whose last records come before these positions."""
     starts = [0, *ends[:-1]]
     return [
         Part(shard_path(out, i, len(ends)), start, stop)
@@ -46,19 +53,30 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     ]
 
 
-def _ends_by_size(listing: Listing, limit: int) -> list[int]:
+def ends_by_size(sizes: Iterable[int], limit: int, classes: Sequence[str]) -> list[int]:
+    """Return where shards end so that none exceeds a size.
+
+    Args:
+        sizes: Size of the values of each record, in bytes, in order.
+        limit: Maximum size of a file in bytes, unless a single record is larger.
+        classes: The class names, which each file has.
+    """
     # The first and the last commit each write the class names.
-    empty = _FILE_OVERHEAD + 2 * sum(len(name.encode()) + 4 for name in listing.classes or ())
-    ends = []
-    size = empty
+    empty = _FILE_OVERHEAD + 2 * sum(len(name.encode()) + 4 for name in classes)
+    ends, size, position = [], empty, -1
+    for position, values in enumerate(sizes):
+        record = values + _RECORD_OVERHEAD
+        if size + record > limit and size > empty:
+            ends.append(position)
+            size = empty
+        size += record
+    return [*ends, position + 1]
+
+
+def _sizes(listing: Listing) -> Iterator[int]:
     for position, key in enumerate(listing.keys):
         try:
             image = listing.stored_bytes(position)
         except OSError:
             image = 0  # reading it later reports the error
-        record = image + len(key.encode()) + _RECORD_OVERHEAD
-        if size + record > limit and size > empty:
-            ends.append(position)
-            size = empty
-        size += record
-    return [*ends, len(listing)]
+        yield image + len(key.encode())

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
 from fastrecord.errors import Code
@@ -20,11 +20,18 @@ from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 
 Labels: TypeAlias = "array[int]"
-Settings = Recode | Pairing
 
-# A pack commits between its chunks, when the list of skipped files is complete; the writer must not
-# commit by itself.
-_NEVER = 1 << 62
+
+class Settings(Protocol):
+    """How a pack stores its records; compared when one is resumed."""
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entries for the file's metadata."""
+
+
+# `commit_bytes` of a writer: a pack commits between its chunks, when the list of skipped files is
+# complete; the writer must not commit by itself.
+NEVER = 1 << 62
 _BATCH = 4096
 
 
@@ -159,12 +166,17 @@ def open_target(
     path = part.path
     if mode == "resume":
         path = os.path.realpath(path)  # a link stays a link to the written file
-        if os.path.exists(path) and not _removed_without_commit(path):
+        if os.path.exists(path) and not removed_without_commit(path):
             return _resume(part, listing, schema, labels, classes, settings)
     kept = _with_facts({} if part.shard is None else part.shard.entry(), facts or {})
     target = Target(None, classes, labels, part.start, kept=kept, source=_source(listing), settings=settings)
-    create = "w" if mode == "overwrite" else "x"
-    target.writer = Writer(path, schema, create, target.metadata(), complete=False, commit_bytes=_NEVER)
+    return create(target, path, schema, overwrite=mode == "overwrite")
+
+
+def create(target: Target, path: str, schema: Schema, *, overwrite: bool) -> Target:
+    """Create the file of a target and return the target."""
+    mode = "w" if overwrite else "x"
+    target.writer = Writer(path, schema, mode, target.metadata(), complete=False, commit_bytes=NEVER)
     return target
 
 
@@ -177,7 +189,7 @@ def _source(listing: Listing) -> str:
     return os.fsencode(os.path.basename(os.path.abspath(listing.source))).decode(errors="backslashreplace")
 
 
-def _removed_without_commit(path: str) -> bool:
+def removed_without_commit(path: str) -> bool:
     """Remove a file whose writer was killed before its first commit; return whether it was one."""
     if os.path.getsize(path) > 0:
         try:
@@ -202,7 +214,7 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
             raise Code.INCOMPLETE.error(
                 f"{part.path}: its own pack is not complete: `--resume` finishes that one first"
             )
-        _check_schema(reader, schema)
+        check_schema(reader, schema)
         names = class_names(reader)
         if names is None and listing.classes is not None and len(reader):
             raise Code.NO_CLASSES.error(
@@ -224,7 +236,7 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
                     f"another name, or remove it with fastrecord.set_metadata(path, {name}=None)"
                 )
     target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
-    target.writer = _reopen(part.path, records)
+    target.writer = reopen(part.path, records)
     return target
 
 
@@ -237,48 +249,63 @@ def _resume(
     settings: Settings,
 ) -> Target:
     with Reader(part.path) as reader:
-        _check_schema(reader, schema)
+        check_schema(reader, schema)
         kept = reader.metadata
-        this, skipped = _last_pack(part.path, kept)
-        if this["settings"] != settings:
+        this, skipped = last_pack(part.path, kept)
+        was = _settings(part.path, this)
+        if was != settings:
             found = "is complete, and was packed" if reader.complete else "cannot be resumed: it was begun"
             raise Code.OTHER_SETTINGS.error(
-                f"{part.path}: {found} with other settings: {this['settings']}, but this pack has {settings}: "
+                f"{part.path}: {found} with other settings: {was}, but this pack has {settings}: "
                 "give the same, or begin again with `--overwrite`"
             )
         names = class_names(reader)
         if this["first_record"] > 0:  # an append: its class numbers are the file's
             labels, classes = number_labels(listing, names, part.path)
         elif names != classes:
-            raise _other_input(reader, f"its pack began with other classes: {_differ(names, classes)}")
+            raise other_input(reader, f"its pack began with other classes: {_differ(names, classes)}")
         position = _match(reader, part, listing, labels, this["first_record"], {key for key, _ in skipped})
         records, complete = len(reader), reader.complete
         if complete and position < part.stop:
-            raise _other_input(reader, f"{listing.keys[position]!r} is not in the file")
+            raise other_input(reader, f"{listing.keys[position]!r} is not in the file")
     target = Target(
         None, classes, labels, position, records, this["first_record"], skipped, kept, this["source"], settings
     )
     if not complete:
-        target.writer = _reopen(part.path, records)
+        target.writer = reopen(part.path, records)
     return target
 
 
-def _last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Remove the last pack's entry from a file's metadata; return it and its skipped files."""
+def last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Remove the last pack's entry from a file's metadata; return it and its skipped files.
+
+    Raises:
+        FastRecordError: no pack has written the file.
+    """
     try:
         this = metadata["packs"].pop()
-        first_record, source, count = int(this["first_record"]), str(this["source"]), int(this["skipped"])
-        settings = _settings(this)
-        rows = metadata["skipped"]
+        entry = this | {"first_record": int(this["first_record"]), "source": str(this["source"])}
+        rows, count = metadata["skipped"], int(this["skipped"])
         skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
         metadata["skipped"] = rows[: len(rows) - count]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
-        raise Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it cannot be resumed") from err
-    return {"first_record": first_record, "source": source, "settings": settings}, skipped
+        raise _not_packed(path) from err
+    return entry, skipped
 
 
-def _settings(this: dict[str, Any]) -> Settings:
-    return Pairing.from_json(this["pairs"]) if "pairs" in this else Recode.from_json(this.get("recode", {}))
+def _settings(path: str, this: dict[str, Any]) -> Settings:
+    if "import" in this:
+        raise Code.NOT_PACKED.error(
+            f"{path}: was written by `fastrecord import`, so it is resumed by `fastrecord import --resume`"
+        )
+    try:
+        return Pairing.from_json(this["pairs"]) if "pairs" in this else Recode.from_json(this.get("recode", {}))
+    except (TypeError, ValueError, AttributeError) as err:
+        raise _not_packed(path) from err
+
+
+def _not_packed(path: str) -> FastRecordError:
+    return Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it cannot be resumed")
 
 
 def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, first: int, skipped: set[str]) -> int:
@@ -291,9 +318,9 @@ def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, 
         expected = keys[position] if position < part.stop else None
         if key != expected:
             found = "nothing" if expected is None else repr(expected)
-            raise _other_input(reader, f"record {number} is {key!r}, where the input has {found}")
+            raise other_input(reader, f"record {number} is {key!r}, where the input has {found}")
         if labels is not None and label != labels[position]:
-            raise _other_input(
+            raise other_input(
                 reader, f"record {number}, {key!r}, has the label {label}, the input says {labels[position]}"
             )
         position += 1
@@ -302,7 +329,8 @@ def _match(reader: Reader, part: Part, listing: Listing, labels: Labels | None, 
     return position
 
 
-def _other_input(reader: Reader, what: str) -> FastRecordError:
+def other_input(reader: Reader, what: str) -> FastRecordError:
+    """Return the error for a file that was packed from another input."""
     if reader.complete:
         found = "is complete, and was packed from another input"
         ways_out = "`--append` adds files to it, `--overwrite` replaces it"
@@ -321,8 +349,9 @@ def _differ(names: list[str] | None, classes: list[str] | None) -> str:
     return f"without {name_some(gone)}" if gone else "in another order"
 
 
-def _reopen(path: str, records: int) -> Writer:
-    writer = Writer(path, None, "a", complete=False, commit_bytes=_NEVER)
+def reopen(path: str, records: int) -> Writer:
+    """Open a file for appending, if it still has this number of records."""
+    writer = Writer(path, None, "a", complete=False, commit_bytes=NEVER)
     found = len(writer)
     if found != records:
         writer.abort()
@@ -332,7 +361,8 @@ def _reopen(path: str, records: int) -> Writer:
     return writer
 
 
-def _check_schema(reader: Reader, schema: Schema) -> None:
+def check_schema(reader: Reader, schema: Schema) -> None:
+    """Raise SchemaError unless a file has the fields of a schema."""
     found = reader.schema
     if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
         texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))

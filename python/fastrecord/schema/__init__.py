@@ -14,7 +14,7 @@ from typing import Any
 from fastrecord.schema.compression import Compression
 
 # Size of each scalar type in bytes.
-_SIZES = {
+SIZES = {
     "bool": 1,
     "int8": 1,
     "int16": 2,
@@ -55,7 +55,7 @@ class FieldType:
     compression: Compression | None = None
 
     def __post_init__(self) -> None:
-        if self.name in _SIZES:
+        if self.name in SIZES:
             object.__setattr__(self, "dtype", self.name)
             object.__setattr__(self, "shape", ())
 
@@ -64,7 +64,7 @@ class FieldType:
         """Size of each value in bytes for scalars and arrays of fixed shape; None for others."""
         if self.dtype is None or self.shape is None or None in self.shape:
             return None
-        return _SIZES[self.dtype] * math.prod(dim for dim in self.shape if dim is not None)
+        return SIZES[self.dtype] * math.prod(dim for dim in self.shape if dim is not None)
 
     def __repr__(self) -> str:
         """Return the type as Python code."""
@@ -254,18 +254,18 @@ def list_(item: FieldType, compression: Compression | str | None = None) -> Fiel
 
 
 def _dtype_name(dtype: Any) -> str:
-    if isinstance(dtype, FieldType) and dtype.name in _SIZES:
+    if isinstance(dtype, FieldType) and dtype.name in SIZES:
         return dtype.name
     text = str(dtype)
-    if text.startswith("torch.") and text[6:] in _SIZES:
+    if text.startswith("torch.") and text[6:] in SIZES:
         return text[6:]
     if text == "bfloat16":
         return text
     import numpy as np
 
     name = str(np.dtype(dtype).newbyteorder("=").name)
-    if name not in _SIZES:
-        raise TypeError(f"an array of {np.dtype(dtype)}: arrays are of {', '.join(_SIZES)}")
+    if name not in SIZES:
+        raise TypeError(f"an array of {np.dtype(dtype)}: arrays are of {', '.join(SIZES)}")
     return name
 
 

@@ -1,0 +1,71 @@
+"""`ReadAhead`: reads runs of records in a thread, while the caller stores earlier ones."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from fastrecord.interchange import Rows
+
+# Runs that wait: one is being read, one waits, one is being stored.
+_WAITING = 1
+
+
+class ReadAhead:
+    """An iterator over runs, and a context manager that ends its thread.
+
+    Args:
+        runs: The runs. An error that they raise is raised where its run would come.
+
+    Attributes:
+        error: The error that the runs have raised.
+    """
+
+    def __init__(self, runs: Iterator[Rows]) -> None:
+        self.error: BaseException | None = None
+        self._runs = runs
+        self._waiting: queue.Queue[Rows | None] = queue.Queue(_WAITING)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="fastrecord-source", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        while self._thread.is_alive():
+            while not self._waiting.empty():
+                self._waiting.get_nowait()
+            self._thread.join(0.05)
+
+    def __iter__(self) -> Iterator[Rows]:
+        while (rows := self._waiting.get()) is not None:
+            yield rows
+        if self.error is not None:
+            raise self.error
+
+    def _work(self) -> None:
+        error = None
+        try:
+            for rows in self._runs:
+                self._put(rows)
+                if self._stopped.is_set():
+                    break
+        except BaseException as err:  # noqa: BLE001 - raised by the thread that iterates
+            error = err
+        self.error = error
+        self._put(None)
+
+    def _put(self, rows: Rows | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._waiting.put(rows, timeout=0.1)
+            except queue.Full:
+                continue
+            return

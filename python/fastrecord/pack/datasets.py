@@ -1,0 +1,368 @@
+"""`pack_dataset`: stores the items of a data set of torch or Hugging Face, or of any iterable."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from fastrecord.checks import choice, integer
+from fastrecord.errors import Code
+from fastrecord.interchange import Rows, Source, SourceField, common_type
+from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
+from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
+from fastrecord.pack.recode import Recode
+from fastrecord.pack.records import Chosen, store
+from fastrecord.schema import FieldType, Schema
+
+_ITEMS = 64
+_IMAGES = ("png", "jpeg", "webp")
+_QUALITY = 95
+_FIRST_NAMES = ("image", "label")
+
+
+def pack_dataset(
+    dataset: Any,
+    path: str | os.PathLike[str],
+    fields: Sequence[str] | Mapping[str, FieldType] | Schema | None = None,
+    num_workers: int = 0,
+    *,
+    images: str = "png",
+    quality: int | None = None,
+    append: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    bad_files: BadFiles = "stop",
+    shards: int | None = None,
+    compression: str | None = None,
+    short_side: int | None = None,
+    max_side: int | None = None,
+    raw: bool = False,
+    crop_ready: str | None = None,
+    crop_index: bool = False,
+    sixteen_bit: str | None = None,
+    commit_bytes: int = 1 << 30,
+    progress: Callable[[PackProgress], None] | None = None,
+) -> PackSummary:
+    """Store the items of a data set, in its order.
+
+    An item is a dict, a tuple or list, a named tuple, a dataclass, or one value. Its values: images
+    of Pillow are encoded (a file that Hugging Face holds keeps its bytes); arrays and tensors become
+    array fields, with open dimensions if the first 64 items differ in shape; int, float, bool, str,
+    bytes (image, if all begin like one); dicts and lists of JSON values.
+
+    Names of classes, `dataset.classes` as in torchvision or a ClassLabel of Hugging Face, become the
+    file's classes if there is an integer field "label".
+
+    Args:
+        dataset: A torch data set (map-style or iterable), a Hugging Face data set, or any iterable
+            of items.
+        path: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
+            on.
+        fields: Names of the fields of a tuple; ("image", "label") by default if the first value is
+            an image or an array and the second an int, else field0, field1 .... Of a dict: the
+            fields to store. As a mapping to types, or a `Schema`: their types too.
+        num_workers: Processes that make the items, as of `torch.utils.data.DataLoader`; 0: this
+            one. The order stays. An iterable data set must divide its items by
+            `torch.utils.data.get_worker_info()` itself; else each comes once per worker.
+        images: How images of Pillow are encoded: "png" (without loss), "jpeg" or "webp".
+        quality: Quality of jpeg or webp, 1 to 100; 95 by default.
+        append: As in `fastrecord.pack_folder`, as are the following.
+        resume: Likewise; items before the first one that is missing are not made again, if the data
+            set is map-style.
+        overwrite: Likewise.
+        bad_files: "stop" or "skip": what happens to an item with a value that does not fit.
+        shards: Likewise; the data set must have a length.
+        compression: Compress arrays, bytes, json and lists: "lz4", "zstd" or "auto".
+        short_side: As in `fastrecord.pack_folder`, as are the following.
+        max_side: Likewise.
+        raw: Likewise.
+        crop_ready: Likewise.
+        crop_index: Likewise.
+        sixteen_bit: Likewise.
+        commit_bytes: Likewise.
+        progress: Likewise.
+
+    Raises:
+        TypeError: items or values are of types that have no field type, or `dataset` is no
+            iterable.
+        FastRecordError: an item has other fields than the first ones, or a value does not fit.
+        As `fastrecord.import_records` besides. What the data set raises is raised as it is; the
+        items before it stay, and `resume` continues.
+    """
+    started = time.perf_counter()
+    mode = check_options(append, resume, overwrite, bad_files, shards, None, commit_bytes)
+    integer("num_workers", num_workers, 0)
+    choice("images", images, _IMAGES)
+    if quality is not None:
+        integer("quality", quality, 1, 101)
+        if images == "png":
+            raise ValueError("quality belongs to jpeg and webp: png is without loss")
+    recode = Recode(short_side, max_side, None, raw, crop_ready, crop_index, sixteen_bit)
+    names, types = _wanted(fields)
+    encode = _Encode(images, quality or _QUALITY)
+    with _DatasetSource(dataset, names, num_workers, encode) as source:
+        mapping = None if names is None or source.positional else dict(zip(names, names, strict=True))
+        return store(
+            source,
+            os.fspath(path),
+            type(dataset).__name__,
+            mode,
+            Chosen("dataset", mapping, types, {}, compression, recode),
+            classes_from=None,
+            bad_files=bad_files,
+            shards=shards,
+            shard_size=None,
+            commit_bytes=commit_bytes,
+            progress=progress,
+            started=started,
+            number_names=False,
+        )
+
+
+def _wanted(fields: Sequence[str] | Mapping[str, FieldType] | Schema | None) -> tuple[list[str] | None, dict[str, Any]]:
+    if fields is None:
+        return None, {}
+    if isinstance(fields, str):
+        raise TypeError(f"fields is a sequence of names, not a str: {fields!r}")
+    types = dict(fields.items()) if isinstance(fields, (Mapping, Schema)) else {}
+    return list(fields), types
+
+
+class _DatasetSource(Source):
+    """The items of a data set as records."""
+
+    def __init__(self, dataset: Any, names: list[str] | None, workers: int, encode: _Encode) -> None:
+        self.dataset, classes = _stored_images(dataset)
+        self.workers, self.encode = workers, encode
+        self.paths = ()
+        items = self._items(0)
+        sample = list(islice(items, SAMPLE))
+        self.begun: Iterator[Any] | None = chain(sample, items)
+        if not sample:
+            raise Code.SOURCE.error(f"{self._name}: the data set has no items")
+        self.positional = not _is_named(sample[0])
+        self.names = names if self.positional and names is not None else _names_of(sample[0])
+        columns, bad = self._columns(sample, self.names, 0)
+        if bad:
+            number, reason = min(bad.items())
+            raise Code.MIXED_FIELDS.error(f"{self.place(number)}: {reason}")
+        self.fields = [_field(name, values, self._name) for name, values in columns.items()]
+        label = next((field for field in self.fields if field.name == "label"), None)
+        self.classes = classes if label is not None and label.type.name == "int64" else None
+        self.item_bytes = sum(value_bytes(value) for values in columns.values() for value in values) / len(sample)
+
+    @property
+    def _name(self) -> str:
+        return type(self.dataset).__name__
+
+    def count(self) -> int | None:
+        return len(self.dataset) if hasattr(self.dataset, "__len__") else None
+
+    def place(self, number: int) -> str:
+        return f"{self._name}: item {number:,}"
+
+    def identity(self) -> list[list[Any]]:
+        return [[self._name, self.count()]]
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        if start == 0 and self.begun is not None:
+            items, self.begun = self.begun, None
+        else:
+            items = self._items(start)
+        while True:
+            chunk: list[Any] = []
+            error: Exception | None = None
+            try:
+                # An error of the data set leaves the items before it in the list.
+                chunk.extend(islice(items, min(max(int(ROWS_BYTES / (self.item_bytes + 1)), 1), ROWS)))
+            except Exception as err:  # noqa: BLE001 - raised below, after the items before it
+                error = err
+            if chunk:
+                columns, bad = self._columns(chunk, names, start)
+                yield Rows(start, len(chunk), columns, bad)
+                start += len(chunk)
+            if error is not None:
+                error.add_note(f"{self.place(start)} raised this")
+                raise error
+            if not chunk:
+                return
+
+    def _items(self, start: int) -> Iterator[Any]:
+        """Yield the items from number `start` on, with images as bytes and tensors as arrays."""
+        is_map = hasattr(self.dataset, "__getitem__") and hasattr(self.dataset, "__len__")
+        if self.workers > 0:
+            from torch.utils.data import DataLoader, IterableDataset
+
+            if not is_map and not isinstance(self.dataset, IterableDataset):
+                raise TypeError(f"num_workers is for data sets of torch, not for {self._name}: leave it out")
+            batches = DataLoader(
+                self.dataset,
+                batch_size=_ITEMS,
+                sampler=range(start, len(self.dataset)) if is_map else None,
+                num_workers=self.workers,
+                collate_fn=_EncodeItems(self.encode),
+            )
+            items = chain.from_iterable(batches)
+            return items if is_map else islice(items, start, None)
+        if is_map:
+            return (self.dataset[i] for i in range(start, len(self.dataset)))
+        return islice(iter(self.dataset), start, None)
+
+    def _columns(
+        self, items: Sequence[Any], names: Sequence[str], start: int
+    ) -> tuple[dict[str, Sequence[Any]], dict[int, str]]:
+        """Return the values of some items by field, and what is wrong with the others."""
+        width = len(self.names) if self.positional else 0
+        bad: dict[int, str] = {}
+        rows: list[Sequence[Any]] = []
+        order = [self.names.index(name) for name in names] if self.positional else []
+        in_order = order == list(range(width))
+        for number, item in enumerate(items, start):
+            if not self.positional:
+                found = _named_values(item, names)
+                if isinstance(found, str):
+                    bad[number] = found
+                    continue
+                rows.append(found)
+            elif width == 1 and not isinstance(item, (tuple, list)):
+                rows.append([item])
+            elif not isinstance(item, (tuple, list)) or len(item) != width:
+                what = f"{len(item)} values" if isinstance(item, (tuple, list)) else type(item).__name__
+                bad[number] = f"it has {what}, where the first item has {width}: {', '.join(self.names)}"
+            else:
+                rows.append(item if in_order else [item[i] for i in order])
+        columns = zip(*rows, strict=True) if rows else [[] for _ in names]
+        return {
+            name: [self.encode(value) for value in values] for name, values in zip(names, columns, strict=True)
+        }, bad
+
+
+class _Encode:
+    """Encodes images of Pillow, and makes arrays of tensors; leaves other values as they are."""
+
+    def __init__(self, images: str, quality: int) -> None:
+        self.options = {"format": images} | ({} if images == "png" else {"quality": quality})
+
+    def __call__(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _AS_THEY_ARE:
+            return value
+        if hasattr(value, "__torch_function__"):
+            # torch's own arrays are as fast to read, but each one that a worker sends takes a file
+            # descriptor.
+            return value if str(value.dtype) == "torch.bfloat16" else value.detach().cpu().numpy()
+        if kind is dict and value.keys() == {"bytes", "path"}:
+            return _stored_image(value)
+        pillow = sys.modules.get("PIL.Image")
+        if pillow is not None and isinstance(value, pillow.Image):
+            buffer = BytesIO()
+            value.save(buffer, **self.options)
+            return buffer.getvalue()
+        return value
+
+
+_AS_THEY_ARE = {int, float, str, bytes, bool, np.ndarray}
+
+
+class _EncodeItems:
+    """Encodes the values of a batch of items, in the worker that has made them."""
+
+    def __init__(self, encode: _Encode) -> None:
+        self.encode = encode
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return [self._encoded(item) for item in items]
+
+    def _encoded(self, item: Any) -> Any:
+        if isinstance(item, Mapping):
+            return {name: self.encode(value) for name, value in item.items()}
+        if _is_named(item):
+            return {name: self.encode(getattr(item, name)) for name in _names_of(item)}
+        if isinstance(item, (tuple, list)):
+            return [self.encode(value) for value in item]
+        return self.encode(item)
+
+
+def _stored_images(dataset: Any) -> tuple[Any, list[str] | None]:
+    """Return a data set with the bytes of its images where it holds them, and its class names."""
+    if isinstance(dataset, Mapping):
+        raise TypeError(
+            f"dataset is a mapping with {', '.join(map(str, list(dataset)[:5]))}: pack one of them, dataset[NAME]"
+        )
+    if type(dataset).__module__.partition(".")[0] == "datasets" and getattr(dataset, "features", None):
+        library = sys.modules["datasets"]
+        classes = None
+        for name, feature in dataset.features.items():
+            if isinstance(feature, library.Image):
+                dataset = dataset.cast_column(name, library.Image(decode=False))
+            elif isinstance(feature, library.ClassLabel) and name == "label":
+                classes = list(feature.names)
+        return dataset, classes
+    inner = dataset
+    while not hasattr(inner, "classes") and hasattr(inner, "dataset"):  # torch's Subset
+        inner = inner.dataset
+    classes = getattr(inner, "classes", None)
+    if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
+        return dataset, None
+    return dataset, list(classes) if len(set(classes)) == len(classes) else None
+
+
+def _stored_image(value: Mapping[str, Any]) -> Any:
+    """Return the bytes of an image of Hugging Face, which it holds or names."""
+    if value["bytes"] is not None:
+        return value["bytes"]
+    if isinstance(value["path"], str):
+        with open(value["path"], "rb") as file:
+            return file.read()
+    return value
+
+
+def _is_named(item: Any) -> bool:
+    """Whether an item names its values: a dict, a named tuple or a dataclass."""
+    return isinstance(item, Mapping) or hasattr(item, "_fields") or dataclasses.is_dataclass(item)
+
+
+def _names_of(item: Any) -> list[str]:
+    if isinstance(item, Mapping):
+        return [str(name) for name in item]
+    if dataclasses.is_dataclass(item):
+        return [each.name for each in dataclasses.fields(item)]
+    if hasattr(item, "_fields"):
+        return list(item._fields)
+    values = item if isinstance(item, (tuple, list)) else [item]
+    if len(values) == 2 and not isinstance(values[0], (int, float, str)) and isinstance(values[1], (int, np.integer)):
+        return list(_FIRST_NAMES)
+    return [f"field{i}" for i in range(len(values))]
+
+
+def _named_values(item: Any, names: Sequence[str]) -> list[Any] | str:
+    """Return the values of an item by name, or what it lacks."""
+    if isinstance(item, Mapping):
+        try:
+            return [item[name] for name in names]
+        except KeyError as err:
+            return f"it has no {err.args[0]!r}, which the first item has"
+    try:
+        return [getattr(item, name) for name in names]
+    except AttributeError:
+        return f"it is {type(item).__name__}, without the names of the first item: {', '.join(names)}"
+
+
+def _field(name: str, values: Sequence[Any], where: str) -> SourceField:
+    kind = common_type(values)
+    if kind is None:
+        found = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise Code.MIXED_FIELDS.error(
+            f"{where}: field {name!r}: no type is known for its first {len(values)} values, of {found}: give the "
+            "types by fields=, or make the data set return other values"
+        )
+    return SourceField(name, kind, "")

@@ -1,0 +1,240 @@
+"""`plan_fields`: which fields an import stores, under which names, and how their values change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fastrecord.errors import Code
+from fastrecord.interchange import Source, SourceField
+from fastrecord.schema import FieldType, Schema
+from fastrecord.schema.compression import Compression
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LABEL, KEY = "label", "key"
+# Arrays of at most this many bytes are stored in an index column, uncompressed.
+_IN_COLUMNS = 64
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedField:
+    """A field to store.
+
+    Attributes:
+        name: Its name in the file.
+        type: Its type there.
+        source: The field of the source.
+        convert: From a value of the source to a value of the type; None: as it is. Raises
+            ValueError or TypeError for a value that does not fit.
+    """
+
+    name: str
+    type: FieldType
+    source: SourceField
+    convert: Convert | None = None
+
+    def converted(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
+        """Convert a column.
+
+        Returns:
+            The values, with None for the ones that do not fit, and for each of these, by position,
+            why.
+        """
+        if self.convert is None:
+            return values, {}
+        values = _items(values)
+        try:
+            return list(map(self.convert, values)), {}
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return self._one_by_one(values)
+
+    def _one_by_one(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
+        assert self.convert is not None  # noqa: S101 - `converted` has asked
+        found: list[Any] = []
+        bad = {}
+        for i, value in enumerate(values):
+            try:
+                found.append(self.convert(value))
+            except (ValueError, TypeError, KeyError, OverflowError) as err:
+                found.append(None)
+                bad[i] = f"field {self.name!r}: {value!r:.80} does not fit {self.type}: {err}"
+        return found, bad
+
+
+def plan_fields(
+    source: Source,
+    where: str,
+    mapping: Mapping[str, str] | None = None,
+    types: Mapping[str, FieldType] | None = None,
+    compression: str | None = None,
+) -> list[PlannedField]:
+    """Choose the fields to store.
+
+    Args:
+        source: The source.
+        where: Its name, for errors.
+        mapping: Name in the file -> name in the source; then no other field is stored.
+        types: Name in the file -> type, for fields that get another one than the source has.
+        compression: Codec for arrays that are not small, bytes, json and lists.
+
+    Raises:
+        FastRecordError: the source has no such field, two fields would have one name, or a type
+            cannot be made of another.
+    """
+    by_name = {field.rename or field.name: field for field in source.fields}
+    by_name |= {field.name: field for field in source.fields}
+    known = ", ".join(f"{field.name} ({field.type})" for field in source.fields)
+    if mapping is None:
+        names = [(plain_name(field.rename or field.name), field) for field in source.fields]
+        twice = {name for name, _ in names if sum(name == other for other, _ in names) > 1}
+        if twice:
+            raise Code.NO_SUCH_FIELD.error(
+                f"{where}: two fields would have the name {min(twice)!r}: name them with --map, "
+                f"from the fields of the source: {known}"
+            )
+    else:
+        for name in mapping.values():
+            if name not in by_name:
+                raise Code.NO_SUCH_FIELD.error(f"{where}: no field is called {name!r}: the source has {known}")
+        names = [(name, by_name[given]) for name, given in mapping.items()]
+    wanted = dict(types or {})
+    unknown = wanted.keys() - {name for name, _ in names}
+    if unknown:
+        raise Code.NO_SUCH_FIELD.error(
+            f"{where}: no field to store is called {min(unknown)!r}: there are {', '.join(name for name, _ in names)}"
+        )
+    return [_planned(name, field, wanted.get(name), compression, where) for name, field in names]
+
+
+def plain_name(name: str) -> str:
+    """Return a name of a source as a name of a field, which has no dots."""
+    return name.strip("_.").replace(".", "_") or "field"
+
+
+def schema_of(fields: Sequence[PlannedField]) -> Schema:
+    """Return the schema of the records to store."""
+    return Schema({field.name: field.type for field in fields})
+
+
+def number_labels(fields: list[PlannedField], table: Mapping[Any, int]) -> list[PlannedField]:
+    """Return the fields with a label that is numbered by a table of classes.
+
+    Args:
+        fields: The fields.
+        table: Value of the source -> label.
+    """
+
+    def convert(value: Any) -> int:
+        if value not in table:
+            raise ValueError("the class is not among the known ones")
+        return table[value]
+
+    return [
+        replace(field, type=FieldType("int64"), convert=convert) if field.name == LABEL else field for field in fields
+    ]
+
+
+def _planned(
+    name: str, field: SourceField, wanted: FieldType | None, compression: str | None, where: str
+) -> PlannedField:
+    kind = field.type if wanted is None else wanted
+    convert = None
+    if kind != field.type:
+        convert = _conversion(field.type, kind)
+        if convert is None:
+            raise Code.NO_SUCH_FIELD.error(
+                f"{where}: field {field.name!r} is {field.type} ({field.origin}), which cannot become {kind}"
+            )
+    if compression is not None and _compressible(kind):
+        kind = replace(kind, compression=Compression(compression))
+    return PlannedField(name, kind, field, None if convert is _same else convert)
+
+
+def _compressible(kind: FieldType) -> bool:
+    if kind.name == "array":
+        return (kind.nbytes or _IN_COLUMNS + 1) > _IN_COLUMNS
+    return kind.name in ("bytes", "json", "list")
+
+
+def _conversion(given: FieldType, wanted: FieldType) -> Convert | None:
+    """Return how values of one type become values of another, or None if they cannot."""
+    numeric = given.shape is not None
+    match wanted.name:
+        case "string":
+            if given.name == "bytes":
+                return lambda value: str(value, "utf-8")
+            if given.name in ("json", "list"):
+                return json.dumps
+            return str if given.shape == () else None
+        case "bytes" | "image":
+            if given.name == "string":
+                return str.encode
+            return _same if given.name in ("bytes", "image") else None
+        case "json":
+            if given.name in ("string", "bytes"):
+                return json.loads
+            if numeric:
+                return lambda value: value.tolist() if hasattr(value, "tolist") else value
+            return _same if given.name == "list" else None
+        case "list":
+            if given.name == "json":
+                return _same
+            return list if numeric and given.shape else None
+    if wanted.dtype is None or not (numeric or given.name in ("string", "bytes", "list", "json")):
+        return None
+    if wanted.shape == () and given.shape not in ((), None):
+        return None
+    return _to_numbers(wanted)
+
+
+def _to_numbers(wanted: FieldType) -> Convert:
+    """Return a conversion to numbers, or arrays of them; integers must keep their values."""
+    import numpy as np
+
+    # numpy has no bfloat16: the writer rounds float32 to it.
+    dtype = np.dtype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, (bytes, memoryview)):
+            value = str(value, "utf-8")
+        if isinstance(value, str):
+            value = _number(value)
+        given: NDArray[Any] = np.asarray(value)
+        if given.dtype == object:
+            raise TypeError("not a number, or not an array of numbers")
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = given.astype(dtype)
+        if dtype.kind in "iub" and not np.array_equal(found, given):
+            raise ValueError(f"{dtype} cannot hold it")
+        return found if wanted.shape else found.item()
+
+    return convert
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _items(values: Sequence[Any]) -> Sequence[Any]:
+    """Return a column of numbers as Python numbers; others as they are."""
+    ndim = getattr(values, "ndim", None)
+    return values.tolist() if ndim == 1 else values  # type: ignore[attr-defined]
+
+
+def rows_of(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
+    """Yield the records of some columns, for showing them."""
+    for i in range(count):
+        yield {name: values[i] for name, values in columns.items()}
