@@ -21,13 +21,17 @@ _IMAGE = FieldType("image")
 def common_type(values: Sequence[Any]) -> FieldType | None:
     """Return the type that fits all values, or None if they are of different kinds.
 
-    int -> int64 (uint64 if needed), float and int -> float64, bool, str -> string, bytes-like ->
-    image if all are images, else bytes; arrays of one dtype and number of dimensions -> array, with
-    None for dimensions that differ; dict -> json; lists -> lists of one type, else json.
+    Numbers of numpy keep their dtype; int -> int64 (uint64 if needed), float and int -> float64,
+    bool, str -> string, bytes-like -> image if all are images, else bytes; arrays of one dtype and
+    number of dimensions -> array, with None for dimensions that differ; dict -> json; lists -> lists
+    of one type, else json.
 
     Args:
         values: At least one value.
     """
+    dtypes = {value.dtype for value in values if isinstance(value, np.generic)}
+    if len(dtypes) == 1 and all(isinstance(value, np.generic) for value in values):
+        return FieldType(array(dtypes.pop(), ()).dtype or "")
     kinds = {_kind(value) for value in values}
     if kinds <= {"int", "float"}:
         if "float" in kinds:
@@ -95,6 +99,8 @@ def _kind(value: Any) -> str:
 def _array_type(values: Sequence[np.ndarray[Any, Any]]) -> FieldType | None:
     if len({(value.dtype, value.ndim) for value in values}) != 1:
         return None
+    if values[0].ndim == 0:
+        return FieldType(array(values[0].dtype, ()).dtype or "")
     shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*(v.shape for v in values), strict=True))
     return array(values[0].dtype, shape)
 

@@ -339,9 +339,14 @@ def _names_of(item: Any) -> list[str]:
     if hasattr(item, "_fields"):
         return list(item._fields)
     values = item if isinstance(item, (tuple, list)) else [item]
-    if len(values) == 2 and not isinstance(values[0], (int, float, str)) and isinstance(values[1], (int, np.integer)):
+    if len(values) == 2 and not isinstance(values[0], (int, float, str)) and _is_integer(values[1]):
         return list(_FIRST_NAMES)
     return [f"field{i}" for i in range(len(values))]
+
+
+def _is_integer(value: Any) -> bool:
+    scalar = getattr(value, "shape", None) == () and not str(value.dtype).rpartition(".")[2].startswith(("f", "b", "c"))
+    return isinstance(value, int) or scalar
 
 
 def _named_values(item: Any, names: Sequence[str]) -> list[Any] | str:
