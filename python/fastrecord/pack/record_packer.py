@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,13 +196,18 @@ class RecordPacker(Packer):
             )
             return {numbers[i]: Code.SOURCE_RECORD.error(reason) for i, reason in failed}
         except FastRecordError as err:
-            if err.code in _OF_VALUE and len(writer) == before and len(numbers) > 1:
+            if err.code not in _OF_VALUE | _OF_IMAGE:
+                raise
+            stored = len(writer) - before
+            if stored == 0 and len(numbers) > 1:
                 return self._store_one_by_one(columns, numbers, writer)
-            if err.code in _OF_VALUE:
-                return {numbers[len(writer) - before]: Code.MIXED_FIELDS.error(plain(err))}
-            if err.code in _OF_IMAGE:
-                return {numbers[len(writer) - before]: Code.SOURCE_RECORD.error(plain(err))}
-            raise
+            # The core has appended the records before the one that does not fit.
+            code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
+            reasons = {numbers[stored]: code.error(_PLACE.sub("", plain(err)))}
+            if self.bad_files == "stop":
+                return reasons
+            rest = {name: values[stored + 1 :] for name, values in columns.items()}
+            return reasons | self._store(rest, numbers[stored + 1 :], writer)
 
     def _store_one_by_one(
         self, columns: dict[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
@@ -227,6 +233,8 @@ class RecordPacker(Packer):
         )
 
 
+# What the writer says of the place, which is not the one in the source.
+_PLACE = re.compile(r"^.*?: (?:record \d+, )")
 _OF_VALUE = {Code.BAD_VALUE, Code.LARGE_LABEL}
 _OF_IMAGE = {Code.BAD_INPUT_IMAGE, Code.UNKNOWN_IMAGE}
 

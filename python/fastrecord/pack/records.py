@@ -346,8 +346,7 @@ def _numbered(
     if label.type.name == "string":
         if not named:
             return fields, known if extend else None
-        values = {value for rows in all_rows(source, [label.source.name]) for value in rows.columns[label.source.name]}
-        classes = sorted(values)
+        classes = _names(source, label.source.name)
     if classes is None:
         return fields, known
     table = {name: number for number, name in enumerate(known if known is not None else classes)}
@@ -362,6 +361,18 @@ def _numbered(
     if list(table) == list(classes):
         return fields, list(classes)
     return number_labels(fields, {number: table[name] for number, name in enumerate(classes)}), list(table)
+
+
+def _names(source: Source, name: str) -> list[str]:
+    """Return the distinct labels of a source, sorted."""
+    found: set[str] = set()
+    try:
+        for rows in all_rows(source, [name]):
+            found.update(rows.columns[name])
+    except FastRecordError as err:
+        err.add_note("nothing is stored: the names of all labels are read first, to number them by sorted name")
+        raise
+    return sorted(found)
 
 
 def _sizes(source: Source, fields: Sequence[PlannedField]) -> Iterator[int]:

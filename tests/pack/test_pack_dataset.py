@@ -1,0 +1,207 @@
+"""`pack_dataset`: items of data sets of torch, of iterables, with and without workers."""
+
+from __future__ import annotations
+
+import os
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset, Subset, TensorDataset, get_worker_info
+
+import fastrecord as fr
+
+N = 300
+
+
+class Pictures:
+    """Items (image of Pillow, label), as torchvision's data sets have them."""
+
+    classes = ("ant", "bee", "cat")
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if not 0 <= index < N:
+            raise IndexError(index)
+        return Image.fromarray(np.full((20, 30, 3), index % 256, np.uint8)), index % 3
+
+
+class Divided(IterableDataset[Any]):
+    """Items of which each worker makes its share."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        step, start = (worker.num_workers, worker.id) if worker else (1, 0)
+        return ({"x": torch.full((2,), i, dtype=torch.float32), "i": i} for i in range(start, N, step))
+
+
+def read(path: Path) -> fr.Reader:
+    return fr.Reader(path)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.frec"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_are_stored_without_loss_and_in_order(out: Path, workers: int) -> None:
+    summary = fr.pack_dataset(Pictures(), out, num_workers=workers)
+    assert (summary.records, summary.classes) == (N, ["ant", "bee", "cat"])
+    with read(out) as reader:
+        assert reader.schema == fr.Schema({"image": fr.image(), "label": fr.int64()})
+        assert reader.column("label").tolist() == [i % 3 for i in range(N)]
+        assert reader.metadata["classes"] == ["ant", "bee", "cat"]
+        for i in range(N):
+            with Image.open(BytesIO(reader[i]["image"])) as image:
+                assert image.format == "PNG"
+                assert np.array_equal(np.asarray(image), np.full((20, 30, 3), i % 256))
+
+
+def test_images_can_be_jpegs_and_crop_ready(out: Path) -> None:
+    fr.pack_dataset(Pictures(), out, images="jpeg", quality=80, fields=("photo", "kind"))
+    with read(out) as reader:
+        assert list(reader.schema) == ["photo", "kind"]
+        assert bytes(reader[0]["photo"]).startswith(b"\xff\xd8")
+    summary = fr.pack_dataset(Pictures(), out, images="jpeg", short_side=10, overwrite=True)
+    assert summary.recoded is not None
+    assert summary.recoded["smaller"] == N
+    with read(out) as reader:
+        assert set(reader.column("image.height")) == {10}
+
+
+def test_a_subset_keeps_the_names_of_its_classes(out: Path) -> None:
+    assert fr.pack_dataset(Subset(Pictures(), [5, 3]), out).classes == ["ant", "bee", "cat"]  # type: ignore[arg-type]
+    with read(out) as reader:
+        assert reader.column("label").tolist() == [2, 0]
+
+
+def test_tensors_become_arrays_of_their_type(out: Path) -> None:
+    x = torch.arange(12, dtype=torch.float16).reshape(3, 4)
+    fr.pack_dataset(TensorDataset(x, torch.tensor([3, 1, 2], dtype=torch.int32)), out)
+    with read(out) as reader:
+        assert {name: str(kind) for name, kind in reader.schema.items()} == {
+            "image": "array(float16, (4,))",
+            "label": "int32",
+        }
+        assert np.array_equal(np.stack([reader[i]["image"] for i in range(3)]), x.numpy())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_data_set_divides_its_items_itself(out: Path, workers: int) -> None:
+    fr.pack_dataset(Divided(), out, num_workers=workers)
+    with read(out) as reader:
+        assert sorted(reader.column("i")) == list(range(N))
+        assert [reader[i]["x"].tolist() for i in range(5)] == [[float(reader[i]["i"])] * 2 for i in range(5)]
+
+
+def test_every_kind_of_value_and_of_item(out: Path) -> None:
+    Point = namedtuple("Point", "x y")  # noqa: PYI024 - users have such
+
+    @dataclass
+    class Row:
+        name: str
+        size: float
+
+    cases: list[tuple[list[Any], dict[str, str], dict[str, Any]]] = [
+        ([Point(1, 2.5)], {"x": "int64", "y": "float64"}, {"x": 1, "y": 2.5}),
+        ([Row("a", 2.0)], {"name": "string", "size": "float64"}, {"name": "a", "size": 2.0}),
+        ([7, 8], {"field0": "int64"}, {"field0": 7}),
+        ([("text", b"\0\1", True)], {"field0": "string", "field1": "bytes", "field2": "bool"}, {"field2": True}),
+        ([{"j": {"a": [1, None]}, "l": [1, 2]}], {"j": "json", "l": "list(int64)"}, {"j": {"a": [1, None]}}),
+        ([{"a": np.zeros((2, 3))}, {"a": np.ones((4, 3))}], {"a": "array(float64, (None, 3))"}, {}),
+        ([{"s": np.float32(1.5)}], {"s": "float32"}, {"s": 1.5}),
+    ]
+    for items, schema, first in cases:
+        fr.pack_dataset(iter(items), out, overwrite=True)
+        with read(out) as reader:
+            assert {name: str(kind) for name, kind in reader.schema.items()} == schema
+            record = reader[0]
+            assert {name: record[name] for name in first} == first
+
+
+def test_fields_choose_and_give_types(out: Path) -> None:
+    items = [{"a": i, "b": float(i), "c": "x"} for i in range(5)]
+    fr.pack_dataset(items, out, fields=["b", "a"])
+    with read(out) as reader:
+        assert list(reader.schema) == ["b", "a"]
+    fr.pack_dataset(items, out, fields={"a": fr.uint8(), "b": fr.float32()}, overwrite=True)
+    with read(out) as reader:
+        assert {name: str(kind) for name, kind in reader.schema.items()} == {"a": "uint8", "b": "float32"}
+    with pytest.raises(fr.FastRecordError, match="no field is called 'd'"):
+        fr.pack_dataset(items, out, fields=["d"], overwrite=True)
+
+
+# Bad data sets
+
+
+class Failing(Pictures):
+    broken = True
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == 200 and self.broken:
+            raise RuntimeError("the disk is away")
+        return super().__getitem__(index)
+
+
+def test_an_error_of_the_data_set_keeps_the_items_before_it(out: Path) -> None:
+    data = Failing()
+    with pytest.raises(RuntimeError, match="the disk is away") as err:
+        fr.pack_dataset(data, out)
+    assert "item 200 raised this" in err.value.__notes__[0]
+    with read(out) as reader:
+        assert (len(reader), reader.complete) == (200, False)
+    data.broken = False
+    assert fr.pack_dataset(data, out, resume=True).packed == N - 200
+    with read(out) as reader:
+        assert reader.column("label").tolist() == [i % 3 for i in range(N)]
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ({"a": 1}, r"item 100: it has no 'b', which the first item has.*FR754|item 100.*FR753"),
+        ({"a": 1, "b": "text"}, r"item 100: .*b.*FR754"),
+        ({"a": 1, "b": None}, r"item 100: .*b.*FR754"),
+        (3, r"item 100: it is int, without the names of the first item"),
+    ],
+)
+def test_an_item_that_differs_is_named_and_can_be_left_out(odd: Any, message: str, out: Path) -> None:
+    items: list[Any] = [{"a": i, "b": i} for i in range(200)]
+    items[100] = odd
+    with pytest.raises(fr.FastRecordError, match=message):
+        fr.pack_dataset(items, out)
+    with read(out) as reader:
+        assert len(reader) == 100
+    summary = fr.pack_dataset(items, out, bad_files="skip", overwrite=True)
+    assert [key for key, _ in summary.skipped] == ["list: item 100"]
+    assert summary.records == 199
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error"),
+    [
+        ([], {}, "the data set has no items"),
+        ([object()], {}, "no type is known"),
+        ([(1, 2), (1, 2, 3)], {}, "item 1: it has 3 values, where the first item has 2"),
+        ({"train": [1]}, {}, "pack one of them"),
+        (3, {}, "not iterable"),
+        ([1], {"fields": "image"}, "a sequence of names"),
+        ([1], {"images": "bmp"}, "images is"),
+        ([1], {"quality": 50}, "png is without loss"),
+        (iter([1]), {"num_workers": 2}, "num_workers is for data sets of torch"),
+    ],
+)
+def test_wrong_arguments_are_explained(data: Any, options: dict[str, Any], error: str, out: Path) -> None:
+    with pytest.raises((fr.FastRecordError, TypeError, ValueError), match=error):
+        fr.pack_dataset(data, out, **options)
+    assert not os.path.lexists(out)
