@@ -165,7 +165,7 @@ def test_the_commands_of_the_documentation_run_in_their_order(
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     commands = [line for line in text.split("```sh\n")[1].split("```")[0].splitlines() if line]
-    assert {line.split()[1] for line in commands} == set(COMMANDS) - {"import", "export"}
+    assert {line.split()[1] for line in commands} == set(COMMANDS)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "imagenet").mkdir()
     for split in ("train", "val"):

@@ -7,19 +7,8 @@ from typing import Any
 
 import click
 
-from fastrecord.cli.options import output, path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, parse_pairs, path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
-
-
-def parse_settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse settings of a format, each `NAME=VALUE`."""
-    settings = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE", ctx, param)
-        settings[name] = setting
-    return settings
 
 
 @click.command()
@@ -57,7 +46,7 @@ def parse_settings(ctx: click.Context, param: click.Parameter, values: tuple[str
     "--set",
     "settings",
     multiple=True,
-    callback=parse_settings,
+    callback=parse_pairs,
     metavar="NAME=VALUE",
     help="A setting of the format; may be repeated.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import path_type, quiet_option, summary_option
+from fastrecord.cli.options import parse_pairs, path_type, quiet_option, summary_option
 from fastrecord.cli.pack_options import (
     check_file_options,
     file_options,
@@ -22,32 +22,6 @@ if TYPE_CHECKING:
     from fastrecord.pack.records import Preview
 
 _WIDTH = 60
-
-
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...] | str | None) -> dict[str, str]:
-    """Parse NAME=VALUE,NAME=VALUE, given once or several times."""
-    given = [values] if isinstance(values, str) else list(values or ())
-    pairs: dict[str, str] = {}
-    for item in (item for text in given for item in _split(text)):
-        name, equals, value = item.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise click.BadParameter(f"{item!r} is not NAME=VALUE", ctx, param)
-        if name.strip() in pairs:
-            raise click.BadParameter(f"{name.strip()!r} is given twice", ctx, param)
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside of parentheses."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part.strip()]
 
 
 @click.command("import")
@@ -65,7 +39,7 @@ def _split(text: str) -> list[str]:
     "--map",
     "mapping",
     multiple=True,
-    callback=_pairs,
+    callback=parse_pairs,
     metavar="NAME=FIELD,...",
     help="Store only these fields of SRC, under these names: image=jpg,label=cls,key=__key__.",
 )
@@ -73,7 +47,7 @@ def _split(text: str) -> list[str]:
     "--type",
     "types",
     multiple=True,
-    callback=_pairs,
+    callback=parse_pairs,
     metavar="NAME=TYPE",
     help="Store a field as another type: int32, string, 'array(float32, (3, None))'. May be repeated.",
 )
@@ -81,7 +55,7 @@ def _split(text: str) -> list[str]:
     "--set",
     "settings",
     multiple=True,
-    callback=_pairs,
+    callback=parse_pairs,
     metavar="NAME=VALUE",
     help="Set an option of the format; docs/formats.md lists them. May be repeated.",
 )

@@ -47,3 +47,29 @@ def output(metavar: str = "OUT", *, required: bool = True) -> Callable[[Callable
         return run
 
     return add
+
+
+def parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...] | str | None) -> dict[str, str]:
+    """Parse NAME=VALUE,NAME=VALUE, given once or several times."""
+    given = [values] if isinstance(values, str) else list(values or ())
+    pairs: dict[str, str] = {}
+    for item in (item for text in given for item in _split(text)):
+        name, equals, value = item.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise click.BadParameter(f"{item!r} is not NAME=VALUE", ctx, param)
+        if name.strip() in pairs:
+            raise click.BadParameter(f"{name.strip()!r} is given twice", ctx, param)
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside of parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]
