@@ -244,7 +244,8 @@ def _nested(values: Any, kind: FieldType) -> Any:
         arrays = [np.asarray(value, kind.dtype) for value in values]
         flat = np.concatenate([np.empty(0, kind.dtype), *(each.reshape(-1) for each in arrays)])
         shapes = np.array([each.shape for each in arrays], np.int64).reshape(len(arrays), len(shape))
-    empty = (shapes[:, 1:] == 0).any(axis=1)
+    first = 0 if None in shape[1:] else 1
+    empty = (shapes[:, first:] == 0).any(axis=1)
     if empty.any():
         row = int(np.argmax(empty))
         own = tuple(shapes[row].tolist())
