@@ -33,12 +33,20 @@ def entry(site: Path, name: str, target: str, module: str = "") -> None:
         (site / f"{target.partition(':')[0]}.py").write_text(module)
 
 
-def test_the_package_of_the_docs_exports_by_the_command_line(tmp_path: Path) -> None:
+def test_the_package_of_the_docs_exports_and_imports_by_the_command_line(tmp_path: Path) -> None:
     site = install(tmp_path / "site")
     path = write_rows(tmp_path / "in.frec", 30, classes=["a", "b"], note=7)
     done = command(site, "export", path, tmp_path / "out.jsonl", "--format", "jsonlines")
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "out.jsonl").read_bytes().count(b"\n") == 31
+    back = tmp_path / "back.frec"
+    done = command(site, "import", tmp_path / "out.jsonl", back)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(back) == rows(path)
+    with fr.Reader(path) as before, fr.Reader(back) as after:
+        assert before.schema == after.schema
+        assert before.metadata.items() <= after.metadata.items()
+    done = command(site, "import", tmp_path / "out.jsonl", "--dry-run")
+    assert done.stdout.startswith("format: jsonlines (it begins with a card of fastrecord)\n")
 
 
 @pytest.mark.usefixtures("jsonlines")

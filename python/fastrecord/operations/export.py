@@ -374,8 +374,8 @@ def _told(err: Exception, staging: Staging) -> Exception:
     if isinstance(err, OSError) and err.errno is not None and err.strerror is not None:
         name = staging.given if err.filename is None else str(err.filename)
         return type(err)(err.errno, err.strerror, name.replace(staging.path, staging.given))
-    if isinstance(err, FastRecordError) and err.code == Code.NO_VALUE:
-        return extend(err, ": leave the field out with `--drop` (drop=)")
+    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD):
+        return extend(err, ": `--drop` (drop=) leaves the field out")
     if isinstance(err, (FastRecordError, OSError)) and staging.path in str(err):
         told = type(err)(str(err).replace(staging.path, staging.given))
         if isinstance(told, FastRecordError) and isinstance(err, FastRecordError):
