@@ -208,7 +208,7 @@ def test_nothing_is_left_of_a_source_whose_first_record_is_bad(out: Path, tmp_pa
         fr.import_records(source, out)
     assert not out.exists()
     for rules in ({"bad": [0, 1, 2]}, {"records": 0}):
-        write_source(source, **({"records": 3} | rules))  # type: ignore[arg-type]
+        write_source(source, **({"records": 3} | rules))
         with pytest.raises(fr.FastRecordError, match=r"no record is good|holds no records"):
             fr.import_records(source, out, bad_files="skip")
         assert not out.exists()
