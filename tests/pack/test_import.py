@@ -341,6 +341,13 @@ def test_wrong_fields_and_formats_are_named(arguments: list[str], message: str, 
     assert not out.exists()
 
 
+def test_the_source_is_never_replaced(source: Path) -> None:
+    before = source.read_bytes()
+    with pytest.raises(fr.FastRecordError, match=r"FR742"):
+        fr.import_records(source, source, overwrite=True)
+    assert source.read_bytes() == before
+
+
 def test_something_unknown_is_described(out: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello world")
     assert "of no known format (b'hello world'): name the format with --format" in failed(

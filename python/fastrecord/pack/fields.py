@@ -113,8 +113,8 @@ def plan_fields(
 
 
 def plain_name(name: str) -> str:
-    """Return a name of a source as a name of a field, which has no dots."""
-    return name.strip("_.").replace(".", "_") or "field"
+    """Return a name of a source as a name of a field, which has no dots and no NUL."""
+    return name.replace(".", "_").replace("\0", "_") or "field"
 
 
 def schema_of(fields: Sequence[PlannedField]) -> Schema:

@@ -146,6 +146,9 @@ def import_records(
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     out = os.fspath(path)
     with opened(source, format, settings) as (found, each, where, _):
+        for name in (where, *each.paths):
+            if os.path.realpath(name) == os.path.realpath(out):
+                raise Code.OUTPUT_IS_INPUT.error(f"{out}: is what is to be imported: choose another path")
         return store(
             each,
             out,
