@@ -22,7 +22,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python check-licenses audit test test-rust test-python torture bench wheel \
+.PHONY: setup demo check check-rust check-python check-licenses check-workflows docs audit test test-rust test-python torture bench wheel \
   rustflags clean help
 
 # maturin installs into the active environment: use .venv, whichever environment the caller's shell
@@ -41,7 +41,7 @@ setup: $(VENV)/.extension ## install the package, in place, with all that demo, 
 demo: setup ## pack real images, train ResNet-50 with two processes on the CPU, show the result (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" demo/run
 
-check: check-rust check-python check-licenses ## formatting, lints, types, the stubs of the compiled module, licences
+check: check-rust check-python check-licenses check-workflows ## formatting, lints, types, the stubs of the compiled module, licences
 
 check-rust: setup
 	cargo fmt --all --check
@@ -55,6 +55,14 @@ check-python: setup
 
 check-licenses: setup
 	$(BIN)/python scripts/licenses.py
+
+check-workflows: setup
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/zizmor --offline --persona pedantic .github
+
+docs: setup ## build the documentation as a site, site/index.html; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 audit: setup ## ask for known vulnerabilities of all that is used; needs a network and, once, some minutes
 	scripts/audit $(BIN)/python
@@ -85,7 +93,7 @@ rustflags: # for tests that build a wheel
 	@echo '$(REMAPPED)'
 
 clean: ## remove what was built and made; .venv stays
-	rm -rf target rust/fuzz/target dist demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf target rust/fuzz/target dist site demo/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -f python/fastrecord/_core*.so $(VENV)/.extension
 
 help: ## this list

@@ -37,7 +37,9 @@ Size: TypeAlias = int | tuple[int, int]
 
 # Mean and standard deviation of ImageNet's RGB values in [0, 1], as in torchvision's own training.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""The mean of ImageNet's pixels, red, green and blue, of 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviation, of 1."""
 
 # Sides are below this number of pixels.
 _SIDES = 1 << 16

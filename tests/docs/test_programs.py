@@ -1,0 +1,233 @@
+"""Every program and command of the pages runs, or is listed here with the reason why it does not.
+
+Other modules run README.md, datasets.md, records.md, pairs.md, order.md and cli.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastrecord as fr
+from fastrecord.train.__main__ import main as trainer
+from tests.support.commands import run as run_command
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```(python|sh)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+ELSEWHERE = {
+    "README.md": "test_readme.py",
+    "docs/pairs.md": "test_readme.py",
+    "docs/datasets.md": "test_pages.py",
+    "docs/records.md": "test_pages.py",
+    "docs/order.md": "../loader/test_frameworks.py",
+    "docs/cli.md": "../cli/test_cli.py",
+}
+NOT_RUN = {
+    "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
+    "docs/performance.md": "installs other packages, and measures for many minutes",
+    "tests/README.md": "runs the tests",
+}
+# What is shortened before a program runs: it would take long, or a GPU.
+SHORTER = {
+    "range(90)": "range(2)",
+    "// 89": "// 1",
+    "(224": "(32",
+    "batch_size=256": "batch_size=4",
+    '.frec", 256,': '.frec", 4,',
+    "resize=256": "resize=40",
+    "num_workers=8": "num_workers=0",
+    'device="cuda",': "",
+    "pin_memory=True": "pin_memory=False",
+    "--model resnet18 --epochs 1": "--model squeezenet1_1 --epochs 1 --max-steps 2 --warmup-epochs 0",
+    "--image-size 32": "--image-size 64",
+}
+INSTALLS = ("pip install .", "make ", "sudo ")
+
+
+class Block(NamedTuple):
+    kind: str
+    title: str
+    text: str
+
+
+def blocks(page: str, heading: str | None = None) -> list[Block]:
+    """Return the programs of a page, or of one of its sections."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if heading is not None:
+        section = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section is not None
+        text = section[1]
+    return [Block(*found) for found in BLOCK.findall(text)]
+
+
+def shorter(text: str) -> str:
+    for long, short in SHORTER.items():
+        text = text.replace(long, short)
+    return text
+
+
+def command(line: str) -> None:
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "fastrecord":
+        done = run_command(*arguments)
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        return
+    start = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}[program]
+    finished = subprocess.run([*start, *arguments], capture_output=True, text=True, timeout=200, check=False)
+    assert finished.returncode == 0, f"{line}\n{finished.stdout}\n{finished.stderr}"
+
+
+def run(page: str, programs: Sequence[Block], names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run the programs in order, in one namespace."""
+    names = {"__name__": "snippet"} if names is None else names
+    for kind, _, text in programs:
+        short = shorter(text)
+        if kind == "python":
+            exec(compile(short, page, "exec"), names)
+            continue
+        for line in short.replace("\\\n", " ").splitlines():
+            if line.strip() and not line.startswith(("#", *INSTALLS)):
+                command(line)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: Path) -> Path:
+    """Work in a folder with train.frec and val.frec of 12 images."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.frec", "val.frec"):
+        shutil.copy(packed, tmp_path / name)
+    return tmp_path
+
+
+def with_programs() -> set[str]:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/README.md"]
+    names = {str(page.relative_to(ROOT)) for page in pages}
+    return {name for name in names if blocks(name)}
+
+
+RUN_HERE = {
+    "docs/compression.md",
+    "docs/errors.md",
+    "docs/guide/nodes.md",
+    "docs/guide/options.md",
+    "docs/guide/start.md",
+    "docs/index.md",
+    "docs/loader.md",
+    "docs/logging.md",
+}
+COMING_FROM = {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/from/*.md")}
+
+
+def test_every_page_with_programs_is_run_by_a_test() -> None:
+    assert with_programs() == {*ELSEWHERE, *NOT_RUN, *RUN_HERE, *COMING_FROM}
+    for page, module in ELSEWHERE.items():
+        assert Path(page).name in (Path(__file__).parent / module).read_text(encoding="utf-8"), page
+
+
+@pytest.mark.parametrize("page", sorted(with_programs() - {"README.md", "docs/pairs.md"}))
+def test_every_program_is_python_and_only_a_before_may_need_another_package(page: str) -> None:
+    own = {"fastrecord", "torch", "torchvision", "numpy", "PIL", "accelerate", "lightning", *sys.stdlib_module_names}
+    for kind, title, text in blocks(page):
+        if kind == "python":
+            tree = ast.parse(text)
+            imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+            imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            others = {name.partition(".")[0] for name in imported} - own
+            assert others <= {title.removeprefix("Before: ")}, text
+
+
+@pytest.mark.parametrize("page", ["docs/compression.md", "docs/errors.md", "docs/index.md", "docs/logging.md"])
+def test_a_page_of_one_program_runs(page: str, folder: Path) -> None:
+    (folder / "imagenet").mkdir()
+    programs = [block for block in blocks(page) if block.kind == "python"]
+    assert len(programs) == 1
+    run(page, programs)
+
+
+def test_start_in_five_minutes_works_from_an_empty_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.frec").unlink()
+    (folder / "val.frec").unlink()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    names = run("docs/guide/start.md", blocks("docs/guide/start.md"))
+    assert "64 ['dark', 'light'] (80, 64) 0\n" in capsys.readouterr().out
+    assert names["loss"].item() < 0.7
+    assert (folder / "runs/squeezenet1_1/metrics.jsonl").stat().st_size > 0
+
+
+def test_each_way_to_store_images_is_what_the_page_says(image_folder: Path, folder: Path) -> None:
+    (folder / "images").mkdir()
+    (folder / "images/train").symlink_to(image_folder)
+    run("docs/guide/options.md", blocks("docs/guide/options.md"))
+    made = {path.stem for path in folder.glob("*.frec")} - {"train", "val"}
+    assert made == {"plain", "indexed", "ready", "small", "raw"}
+
+
+@pytest.mark.slow
+@pytest.mark.ddp
+@pytest.mark.timeout(600)
+def test_train_on_many_nodes_runs_with_two_processes(folder: Path) -> None:
+    _, loop, start = blocks("docs/guide/nodes.md")
+    (folder / "loop.py").write_text(shorter(loop.text), encoding="utf-8")
+    run("docs/guide/nodes.md", [Block("sh", "", start.text.replace("torchrun", "torchrun --standalone"))])
+
+
+@pytest.mark.parametrize("page", ["docs/guide/nodes.md", "docs/training.md", "README.md"])
+def test_the_trainer_has_the_options_that_a_page_gives_it(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.findall(r"^.*-m fastrecord\.train (train\.frec.*)$", text, re.MULTILINE)
+    assert found
+    for arguments in found:
+        trainer.make_context("train", shlex.split(arguments))
+
+
+def test_the_page_on_the_loader_runs(folder: Path) -> None:
+    import torch
+
+    page = "docs/loader.md"
+    train, evaluate, changes, pairs, arrays, stats = blocks(page)
+    names = run(page, [train], {"torch": torch})
+    assert names["images"].shape[1:] == (3, 32, 32)
+    assert names["images"].dtype == torch.bfloat16
+    run(page, [evaluate], {"fr": fr, "val": fr.FastRecordDataset("val.frec")})
+    run(page, [changes, stats], names)
+    for field, side in (("lr", 60), ("hr", 240)):
+        (folder / field).mkdir()
+        for number in range(16):
+            Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(folder / field / f"{number}.png")
+    fr.pack_pairs(folder / "lr", folder / "hr", folder / "images.frec")
+    fr.pack_pairs(folder / "lr", folder / "hr", folder / "pairs.frec", decode=True)
+    names = run(page, [pairs], {"fr": fr, "dataset": fr.FastRecordDataset("images.frec", image_field="lr")})
+    assert {name: tuple(batch.shape) for name, batch in names["images"].items()} == {
+        "lr": (16, 3, 48, 48), "hr": (16, 3, 192, 192),
+    }  # fmt: skip
+    names = run(page, [arrays], {"fr": fr})
+    assert {name: tuple(batch.shape) for name, batch in names["batch"].items()} == {
+        "lr": (8, 24, 24, 3), "hr": (8, 96, 96, 3),
+    }  # fmt: skip
+
+
+def test_the_programs_of_the_page_on_training_run() -> None:
+    text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    section = text.partition("## From Python\n")[2]
+    program = textwrap.dedent(re.findall(r"^    .*(?:\n(?:    .*)?)*", section, re.MULTILINE)[0])
+    short = program.replace(
+        'model="resnet50", epochs=90', 'model="squeezenet1_1", epochs=1, image_size=64, batch_size=4'
+    )
+    names: dict[str, Any] = {"__name__": "snippet"}
+    exec(compile(short, "training.md", "exec"), names)
+    assert names["result"].checkpoint.is_file()
