@@ -33,6 +33,7 @@ ELSEWHERE = {
     "docs/records.md": "test_pages.py",
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
+    "docs/formats.md": "../support/own_format.py",
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
