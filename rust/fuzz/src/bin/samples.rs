@@ -50,7 +50,7 @@ fn plain() -> Outcome<()> {
             writer.commit()?;
         }
     }
-    writer.set_metadata(serde_json::from_str(r#"{"classes": ["cat", "dog"], "made": {"by": [1, null, 2.5]}}"#)?);
+    writer.set_metadata(serde_json::from_str(r#"{"classes": ["cat", "dog"], "made": {"by": [1, null, 2.5]}}"#)?)?;
     save("plain.frec", writer, &memory).map(drop)
 }
 
