@@ -2,7 +2,6 @@
 //! `codec`, `parallel` and `sys`.
 
 mod batch;
-mod chunk;
 mod columns;
 mod extents;
 pub(crate) mod index;

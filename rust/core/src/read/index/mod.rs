@@ -1,5 +1,7 @@
 //! `Index`: the columns of a snapshot, which map a record number to an entry.
 
+mod chunk;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +12,7 @@ use crate::format::chunk::{Chunk, Part};
 use crate::format::directory::decode_directory;
 use crate::format::layout::{BLOCK, Footer};
 use crate::format::schema::{FieldIndex, Schema};
-use crate::read::chunk::ChunkData;
+use crate::read::index::chunk::ChunkData;
 use crate::read::records::Records;
 use crate::read::source::Source;
 
