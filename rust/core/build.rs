@@ -11,6 +11,6 @@ fn main() {
     let version = header.lines().find_map(|line| line.strip_prefix("#define LIBJPEG_TURBO_VERSION "));
     println!("cargo:rustc-env=LIBJPEG_TURBO_VERSION={}", version.unwrap_or("unknown").trim());
 
-    println!("cargo:rerun-if-changed=src/image/rows.c");
-    cc::Build::new().file("src/image/rows.c").include(&include).compile("fastrecord_rows");
+    println!("cargo:rerun-if-changed=src/image/jpeg/rows.c");
+    cc::Build::new().file("src/image/jpeg/rows.c").include(&include).compile("fastrecord_rows");
 }

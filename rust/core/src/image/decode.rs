@@ -4,10 +4,10 @@ use crate::memory;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use super::jpeg::{Sequential, Wanted};
 use super::probe::{self, Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
-use super::sequential::{Sequential, Wanted};
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
 
 /// Buffers up to this size are kept for the next image. Larger ones are freed after their image.

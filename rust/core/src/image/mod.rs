@@ -6,11 +6,7 @@
 //! still as large as the output.
 
 mod crop;
-mod crop_index;
-mod crop_ready;
 mod decode;
-mod entropy;
-mod ffi;
 mod foreign;
 mod formats;
 mod jpeg;
@@ -19,23 +15,17 @@ mod probe;
 mod raw;
 mod resize;
 mod row;
-mod rows;
-mod scans;
-mod segments;
-mod sequential;
 pub(crate) mod size;
 mod tiff;
 
 pub use crate::error::decode::DecodeError;
 pub use crate::order::random::{Random, uniform};
 pub use crop::{Crop, Geometry, Rect, resized};
-pub use crop_index::{check_crop_index, crop_index};
-pub use crop_ready::{CropReady, Markers, rewrite};
 pub(crate) use decode::with_decoded;
 pub use decode::{Decoder, Image, Pixels, Timings, decode_image};
-pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub(crate) use foreign::jpeg2000_size;
 pub use foreign::{Channels, foreign_kind};
+pub use jpeg::{CropReady, JpegOptions, Markers, Subsampling, check_crop_index, crop_index, encode_jpeg, rewrite};
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
 pub use raw::{raw_header, raw_pixels};

@@ -25,7 +25,7 @@ pub(super) struct Entry {
 
 /// The entries of an image: the start of each row of MCUs, and every few MCUs in it.
 #[derive(Debug, Default)]
-pub(in crate::image) struct Index {
+pub(in crate::image::jpeg) struct Index {
     /// MCUs between two entries of a row.
     interval: u32,
     /// Entries in a row.
@@ -43,7 +43,7 @@ impl Index {
     }
 
     /// Leaves out every other entry of a row.
-    pub(in crate::image) fn thin(&mut self) {
+    pub(in crate::image::jpeg) fn thin(&mut self) {
         let rows = self.entries.chunks(self.per_row as usize);
         self.entries = rows.flat_map(|row| row.iter().step_by(2)).copied().collect();
         self.interval *= 2;
@@ -51,7 +51,7 @@ impl Index {
     }
 
     /// The memory of the entries, in bytes.
-    pub(in crate::image) const fn memory(&self) -> usize {
+    pub(in crate::image::jpeg) const fn memory(&self) -> usize {
         size_of::<Entry>() * self.entries.capacity()
     }
 
@@ -66,12 +66,12 @@ impl Index {
         self.end = end;
     }
 
-    pub(in crate::image) const fn interval(&self) -> u32 {
+    pub(in crate::image::jpeg) const fn interval(&self) -> u32 {
         self.interval
     }
 
     /// Where the coded data end, in bytes.
-    pub(in crate::image) const fn end(&self) -> usize {
+    pub(in crate::image::jpeg) const fn end(&self) -> usize {
         self.end
     }
 
@@ -83,7 +83,7 @@ impl Index {
 
     /// Reads side bytes for an image with these MCUs (columns, rows) and components; reports
     /// whether they fit.
-    pub(in crate::image) fn read(&mut self, side: &[u8], mcus: (u32, u32), components: usize) -> Option<()> {
+    pub(in crate::image::jpeg) fn read(&mut self, side: &[u8], mcus: (u32, u32), components: usize) -> Option<()> {
         let (head, mut rest) = side.split_at_checked(HEAD)?;
         if head[0] != KIND || head[1] == 0 || head[2..4] != [0, 0] {
             return None;
@@ -121,7 +121,7 @@ impl Index {
     }
 
     /// Returns the side bytes.
-    pub(in crate::image) fn write(&self) -> Option<Vec<u8>> {
+    pub(in crate::image::jpeg) fn write(&self) -> Option<Vec<u8>> {
         let mut out = vec![KIND, u8::try_from(self.interval).ok()?, 0, 0];
         out.extend(u32::try_from(self.end).ok()?.to_le_bytes());
         out.extend([0; HEAD - CRC]);

@@ -1,10 +1,10 @@
 //! The crop index of an unchanged JPEG: places where decoding can begin. It lets a decoder skip most
 //! of what a crop does not need.
 
-use super::decode::with_decoder;
 use super::entropy::Index;
-use super::probe::{Format, jpeg_info};
-use super::{DecodeError, DecodeOptions, Decoder};
+use crate::image::decode::with_decoder;
+use crate::image::probe::{Format, jpeg_info};
+use crate::image::{DecodeError, DecodeOptions, Decoder};
 use crate::limits::MAX_CROP_READY_PIXELS;
 
 /// MCUs between two entries of a row, at first: the MCUs that are decoded for nothing.
@@ -17,7 +17,7 @@ const SHARE: usize = 64;
 const MIN_PIXELS: u64 = 96 * 96;
 
 /// Returns the crop index of a JPEG: side bytes for
-/// [`Decoder::crop_resize_side`](super::Decoder::crop_resize_side). docs/format.md specifies the
+/// [`Decoder::crop_resize_side`](crate::image::Decoder::crop_resize_side). docs/format.md specifies the
 /// bytes.
 ///
 /// Returns `None` if the image gains nothing by it, or cannot have one: it is not a JPEG with one

@@ -5,7 +5,7 @@ use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
 use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
-use crate::image::segments::{END, Rows};
+use crate::image::jpeg::segments::{END, Rows};
 
 /// Tables for skipping cost as much time as they save on about this many blocks.
 const MANY: u64 = 1000;
@@ -17,29 +17,29 @@ pub(super) const MOST_COMPONENTS: usize = 4;
 
 /// How the MCUs of a scan are coded.
 #[derive(Debug)]
-pub(in crate::image) struct Layout {
+pub(in crate::image::jpeg) struct Layout {
     /// Components of the scan.
-    pub(in crate::image) components: usize,
+    pub(in crate::image::jpeg) components: usize,
     /// The blocks of an MCU: the component of each, and its tables.
-    pub(in crate::image) blocks: Vec<(usize, Huffman, Huffman)>,
+    pub(in crate::image::jpeg) blocks: Vec<(usize, Huffman, Huffman)>,
     /// MCUs in a row of the image, and rows of MCUs.
-    pub(in crate::image) mcus: (u32, u32),
+    pub(in crate::image::jpeg) mcus: (u32, u32),
     /// MCUs between restart markers; 0 without markers.
-    pub(in crate::image) restart_interval: u32,
+    pub(in crate::image::jpeg) restart_interval: u32,
 }
 
 /// MCUs of an image: the columns and rows of a rectangle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::image) struct Mcus {
-    pub(in crate::image) x: u32,
-    pub(in crate::image) y: u32,
-    pub(in crate::image) columns: u32,
-    pub(in crate::image) rows: u32,
+pub(in crate::image::jpeg) struct Mcus {
+    pub(in crate::image::jpeg) x: u32,
+    pub(in crate::image::jpeg) y: u32,
+    pub(in crate::image::jpeg) columns: u32,
+    pub(in crate::image::jpeg) rows: u32,
 }
 
 /// Where the coded data of a row begin.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::image) enum Source<'a> {
+pub(in crate::image::jpeg) enum Source<'a> {
     /// One after the other, from the start of the scan on.
     Scan(&'a [u8]),
     /// Where the side bytes of a crop-ready JPEG say.
@@ -59,7 +59,7 @@ struct Block {
 
 /// The memory of a decoder that is used again for the next image.
 #[derive(Debug, Default)]
-pub(in crate::image) struct Entropy {
+pub(in crate::image::jpeg) struct Entropy {
     coded: Coded,
     dc: Recent<DcTable>,
     ac: Recent<AcTable>,
@@ -68,12 +68,12 @@ pub(in crate::image) struct Entropy {
 
 impl Entropy {
     /// The memory for coded data, in bytes.
-    pub(in crate::image) const fn memory(&self) -> usize {
+    pub(in crate::image::jpeg) const fn memory(&self) -> usize {
         self.coded.memory()
     }
 
     /// Begins to decode the MCUs of a rectangle. Returns `None` if the layout is unusual.
-    pub(in crate::image) fn window<'a>(
+    pub(in crate::image::jpeg) fn window<'a>(
         &'a mut self,
         layout: &Layout,
         area: Mcus,
@@ -134,7 +134,7 @@ impl Entropy {
 
     /// Makes an index of an image with an entry every `interval` MCUs of a row. Returns `None` if
     /// the coded data are irregular.
-    pub(in crate::image) fn index(&mut self, layout: &Layout, coded: &[u8], interval: u32) -> Option<Index> {
+    pub(in crate::image::jpeg) fn index(&mut self, layout: &Layout, coded: &[u8], interval: u32) -> Option<Index> {
         let (columns, rows) = layout.mcus;
         let area = Mcus { x: 0, y: 0, columns, rows };
         let mut index = Index::new(interval, columns, layout.components);
@@ -157,7 +157,7 @@ impl Entropy {
 }
 
 /// Decodes the MCUs of a rectangle, row by row.
-pub(in crate::image) struct Window<'a> {
+pub(in crate::image::jpeg) struct Window<'a> {
     entropy: &'a mut Entropy,
     source: Source<'a>,
     blocks: [Block; MOST_BLOCKS],
@@ -186,7 +186,7 @@ pub(in crate::image) struct Window<'a> {
 
 impl Window<'_> {
     /// Decodes the next MCU into blocks of zeros. Returns `None` if the coded data are irregular.
-    pub(in crate::image) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
+    pub(in crate::image::jpeg) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
         if self.column == self.area.columns {
             self.begin_row()?;
         }
@@ -211,7 +211,7 @@ impl Window<'_> {
     }
 
     /// Whether nothing is left over, in case that the last MCU of the image was decoded.
-    pub(in crate::image) fn ends(&self) -> bool {
+    pub(in crate::image::jpeg) fn ends(&self) -> bool {
         let Mcus { x, y, columns, rows } = self.area;
         let coded = &self.entropy.coded;
         let last = (x + columns, y + rows) == self.mcus && (self.column, self.row) == (columns, rows);

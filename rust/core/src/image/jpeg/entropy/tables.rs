@@ -18,11 +18,11 @@ const SIXTEEN: u32 = 16;
 
 /// A Huffman table as a JPEG defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::image) struct Huffman {
+pub(in crate::image::jpeg) struct Huffman {
     /// The number of codes of each length; the first entry is not used.
-    pub(in crate::image) counts: [u8; 17],
+    pub(in crate::image::jpeg) counts: [u8; 17],
     /// The symbols, from the shortest code to the longest.
-    pub(in crate::image) symbols: [u8; 256],
+    pub(in crate::image::jpeg) symbols: [u8; 256],
 }
 
 /// A code's length, and its symbol.

@@ -2,9 +2,9 @@
 //! allow partial decoding.
 
 use super::ffi::{self, Format, Outcome};
-use super::probe::{self, JpegInfo, jpeg_info};
 use super::segments::{mcus, scan_data, segments};
-use super::{DecodeError, Rect};
+use crate::image::probe::{self, JpegInfo, jpeg_info};
+use crate::image::{DecodeError, Rect};
 use crate::limits::MAX_CROP_READY_PIXELS;
 
 /// Target number of MCUs between restart markers. Each marker slows libjpeg down and takes 3 to 4
@@ -66,7 +66,7 @@ pub struct CropReady {
     /// The JPEG. Any decoder can read it, and gets the original's pixels.
     pub bytes: Vec<u8>,
     /// The positions of its rows, for
-    /// [`Decoder::crop_resize_side`](super::Decoder::crop_resize_side). docs/format.md specifies
+    /// [`Decoder::crop_resize_side`](crate::image::Decoder::crop_resize_side). docs/format.md specifies
     /// the bytes.
     pub side: Vec<u8>,
 }

@@ -1,18 +1,18 @@
 //! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes.
 
-use super::Rect;
 use super::entropy::{Entropy, Index, Mcus, Source, Window};
 use super::ffi::Format;
-use super::jpeg::{SMOOTHED, jpeg_region, reduced};
-use super::probe::JpegInfo;
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
 use super::segments::{END, Rows, header, mcus, scan_data};
+use super::{SMOOTHED, jpeg_region, reduced};
+use crate::image::Rect;
+use crate::image::probe::JpegInfo;
 
 /// Reuses its memory from image to image. All methods return `None` for other kinds of JPEGs, and if
 /// anything is irregular.
 #[derive(Debug, Default)]
-pub(super) struct Sequential {
+pub(in crate::image) struct Sequential {
     /// A JPEG's header for a part of it.
     header: Vec<u8>,
     rows: Option<RowDecoder>,
@@ -22,19 +22,19 @@ pub(super) struct Sequential {
 
 /// The part of an image to decode.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) data: &'a [u8],
+pub(in crate::image) struct Wanted<'a> {
+    pub(in crate::image) data: &'a [u8],
     /// They tell where parts of the data are. May be empty.
-    pub(super) side: &'a [u8],
-    pub(super) info: &'a JpegInfo,
+    pub(in crate::image) side: &'a [u8],
+    pub(in crate::image) info: &'a JpegInfo,
     /// The image is reduced by this factor.
-    pub(super) reduction: u32,
+    pub(in crate::image) reduction: u32,
     /// The pixels of the reduced image that are needed.
-    pub(super) need: Rect,
+    pub(in crate::image) need: Rect,
 }
 
 impl<'a> Wanted<'a> {
-    pub(super) fn whole(data: &'a [u8], info: &'a JpegInfo) -> Self {
+    pub(in crate::image) fn whole(data: &'a [u8], info: &'a JpegInfo) -> Self {
         Self { data, side: &[], info, reduction: 1, need: Rect::whole(info.width, info.height) }
     }
 }
@@ -112,12 +112,12 @@ impl Sequential {
     }
 
     /// The memory for headers, coded data and indexes, in bytes.
-    pub(super) const fn memory(&self) -> usize {
+    pub(in crate::image) const fn memory(&self) -> usize {
         self.header.capacity() + self.entropy.memory() + self.index.memory()
     }
 
     /// Frees all memory after an image that needed more than `keep` bytes.
-    pub(super) fn trim(&mut self, keep: usize) {
+    pub(in crate::image) fn trim(&mut self, keep: usize) {
         if self.memory() > keep {
             *self = Self::default();
         }

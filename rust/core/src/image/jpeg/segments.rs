@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::crop_ready::KIND;
 use super::entropy::RESTART;
-use super::probe::JpegInfo;
+use crate::image::probe::JpegInfo;
 
 /// Length of the side bytes before the table of rows.
 const HEAD: usize = 8;

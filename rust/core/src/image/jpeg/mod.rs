@@ -1,15 +1,33 @@
-//! JPEG decoding for `Decoder`: the choice of the region and of the reduction.
+//! JPEG decoding for `Decoder`: the choice of the region and of the reduction. Imports what `image`
+//! does, and from `image` its types and the probe.
+//!
+//! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `rows` its
+//! pixels, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs. `crop_ready` and
+//! `crop_index` prepare JPEGs for crops.
 
-use super::ffi::{self, Format, Outcome};
+mod crop_index;
+mod crop_ready;
+mod entropy;
+mod ffi;
+mod rows;
+mod scans;
+mod segments;
+mod sequential;
+
+pub use crop_index::{check_crop_index, crop_index};
+pub use crop_ready::{CropReady, Markers, rewrite};
+pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
+pub(super) use sequential::{Sequential, Wanted};
+
+use self::ffi::{Format, Outcome};
+use self::scans::{has_several, scans};
+use self::segments::END;
 use super::probe::{self, JpegInfo, jpeg_info};
-use super::scans::{has_several, scans};
-use super::segments::END;
-use super::sequential::Wanted;
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
 /// libjpeg interpolates subsampled chroma from neighbours less than this many pixels away.
-pub(super) const SMOOTHED: u32 = 2;
+const SMOOTHED: u32 = 2;
 
 impl Decoder {
     /// Reads the headers, and refuses images that cannot be decoded.

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
 
-use super::Rect;
-use super::probe::JpegInfo;
+use crate::image::Rect;
+use crate::image::probe::JpegInfo;
 use crate::limits::MAX_JPEG_SCANS;
 
 /// libjpeg's messages about images that it still decodes. Any other message is an error that

@@ -1,7 +1,7 @@
 //! `Scans`: the scans of a JPEG with several scans, their number and completeness. It does not
 //! decode them.
 
-use super::probe::{JpegInfo, next_marker};
+use crate::image::probe::{JpegInfo, next_marker};
 
 /// The result of a walk over the scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
