@@ -1,0 +1,353 @@
+"""Files of records that begin with a table of offsets, as MosaicML's and LitData's do.
+
+Layout, little-endian: uint32 N; uint32 offsets[N + 1], counted from the start of the file; the
+records. A record has several parts: uint32 sizes of the parts whose size varies, then the parts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord.errors import Code
+from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.libraries import library
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.schema import FieldType, array
+
+_Ints: TypeAlias = NDArray[np.int64]
+_DAMAGED = "the file is damaged or cut short; get it again, or import the files before and after it"
+_LABELS = ("label", "labels", "class", "cls", "target")
+# Values of at most so many bytes are gathered by indices, larger ones by copying each.
+_SMALL = 64
+# Uncompressed bytes per byte of a compressed file that cannot be read in portions.
+_GROWTH = 64
+
+
+@dataclass(slots=True)
+class Block:
+    """Some records of a file, one after another.
+
+    Attributes:
+        memory: Their bytes.
+        starts: Where each one begins in `memory`, int64 (N,).
+        ends: Where each one ends, int64 (N,).
+    """
+
+    memory: memoryview
+    starts: _Ints
+    ends: _Ints
+
+    def views(self) -> list[memoryview]:
+        """Return the bytes of each one."""
+        memory = self.memory
+        return [memory[start:end] for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
+
+    def matrix(self, size: int) -> NDArray[np.uint8]:
+        """Return values of one size, uint8 (N, size).
+
+        Raises:
+            ValueError: one has another size.
+        """
+        sizes = self.ends - self.starts
+        if (sizes != size).any():
+            raise ValueError(f"{sizes[sizes != size][0]} bytes instead of {size}")
+        flat = np.frombuffer(self.memory, np.uint8)
+        if size <= _SMALL:
+            gathered: NDArray[np.uint8] = flat[self.starts[:, None] + np.arange(size)]
+            return gathered
+        found = np.empty((len(self.starts), size), np.uint8)
+        for row, start in enumerate(self.starts.tolist()):
+            found[row] = flat[start : start + size]
+        return found
+
+
+class ChunkFile(Protocol):
+    """A file of records."""
+
+    path: str
+    count: int
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        """Yield the records from number `start` on, in blocks of about `ROWS_BYTES`.
+
+        Raises:
+            ValueError: the rest cannot be read.
+        """
+
+
+@dataclass(slots=True)
+class OffsetFile:
+    """A file as the module describes it.
+
+    Attributes:
+        path: Its path.
+        count: The number of its records, as an index says.
+        codec: What compresses it: "zstd", "gzip", "bz2", "brotli", "snappy"; "" without compression.
+        size: Its size in bytes without compression, as an index says.
+    """
+
+    path: str
+    count: int
+    codec: str = ""
+    size: int = 0
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        """See `ChunkFile.blocks`."""
+        if start >= self.count:
+            return
+        with open(self.path, "rb", buffering=0) as file:
+            stream = _stream(file, self.codec, self.size)
+            offsets = _offsets(stream, self.count)
+            end = os.fstat(file.fileno()).st_size
+            _skip(stream, 4 * (self.count + 2), int(offsets[start]))
+            at = start
+            while at < self.count:
+                limit = int(offsets[at]) + ROWS_BYTES
+                stop = min(max(int(np.searchsorted(offsets, limit, "right")) - 1, at + 1), at + ROWS, self.count)
+                if not self.codec:  # what lies beyond the end of a file that was cut short
+                    stop = min(stop, int(np.searchsorted(offsets, end, "right")) - 1)
+                if stop <= at:
+                    raise ValueError("it lies beyond the end of the file")
+                memory = _read(stream, int(offsets[stop] - offsets[at]))
+                places = offsets[at : stop + 1] - offsets[at]
+                yield Block(memoryview(memory), places[:-1], places[1:])
+                at = stop
+
+
+def _stream(file: Any, codec: str, size: int) -> Any:
+    """Return something with `read(n)` for the bytes without compression."""
+    if not codec:
+        return file
+    pa = library("pyarrow", "parquet", f"a file compressed with {codec}")
+    if codec != "snappy":
+        return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+    data = file.read()
+    if size > _GROWTH * len(data) + 1024:
+        raise ValueError(f"{size} bytes cannot come of {len(data)} compressed ones")
+    try:
+        return io.BytesIO(pa.decompress(data, size, codec="snappy", asbytes=True))
+    except OSError as err:
+        raise ValueError(str(err)) from err
+
+
+def _read(stream: Any, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0:
+        try:
+            part = stream.read(min(size, ROWS_BYTES))
+        except OSError as err:  # pyarrow raises it for damage, then without errno
+            raise (err if err.errno else ValueError(str(err))) from err
+        if not part:
+            raise ValueError(f"the file ends {size} bytes before its end")
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _skip(stream: Any, at: int, to: int) -> None:
+    if isinstance(stream, io.RawIOBase):
+        stream.seek(to)
+        return
+    while at < to:
+        at += len(_read(stream, min(to - at, ROWS_BYTES)))
+
+
+def _offsets(stream: Any, count: int) -> _Ints:
+    found = int.from_bytes(_read(stream, 4), "little")
+    if found != count:
+        raise ValueError(f"it says that it has {found} records, but the index says {count}")
+    offsets = np.frombuffer(_read(stream, 4 * (count + 1)), "<u4").astype(np.int64)
+    if offsets[0] < 4 * (count + 2) or (np.diff(offsets) < 0).any():
+        raise ValueError("its table of offsets is damaged")
+    return offsets
+
+
+@dataclass(slots=True)
+class Part:
+    """A part of each record: a value of one field.
+
+    Attributes:
+        name: The field's name.
+        origin: What it is, for people.
+        values: Block of the parts -> one value each. Raises `ValueError` for a value that it cannot
+            read, and may do so for many values because of one.
+        type: The field's type; None: the first values decide.
+        size: The size of each in bytes if the records do not say it.
+        pictures: Whether they are arrays of any height and width.
+    """
+
+    name: str
+    origin: str
+    values: Callable[[Block], Any]
+    type: FieldType | None = None
+    size: int | None = None
+    pictures: bool = False
+
+
+class ChunkSource(Source):
+    """Records in files.
+
+    Args:
+        files: The files, in order.
+        parts: The parts of each record.
+        metadata: Entries for the metadata of a .frec file.
+        ours: Whether the names are as in a .frec file already.
+    """
+
+    def __init__(
+        self, files: Sequence[ChunkFile], parts: Sequence[Part], metadata: Mapping[str, Any], *, ours: bool = False
+    ) -> None:
+        self._files = files
+        self._parts = parts
+        self.paths = [file.path for file in files]
+        self.metadata = metadata
+        self._ends = np.cumsum([file.count for file in files], dtype=np.int64)
+        self._find_types()
+        renames = {} if ours else usual_renames({part.name: part.type for part in parts if part.type is not None})
+        self.fields = [
+            SourceField(part.name, part.type or FieldType("bytes"), part.origin, renames.get(part.name))
+            for part in parts
+        ]
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def place(self, number: int) -> str:
+        """Return the file, and the record's number in it."""
+        file = min(bisect_right(self._ends, number), len(self._files) - 1)
+        return f"{self.paths[file]}: record {number - (int(self._ends[file - 1]) if file else 0)}"
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """See `Source.read`."""
+        at = start
+        for block in self._blocks(start):
+            yield self._rows(block, at, names)
+            at += len(block.starts)
+
+    def _blocks(self, start: int) -> Iterator[Block]:
+        at = start
+        for file in range(bisect_right(self._ends, start), len(self._files)):
+            first = int(self._ends[file - 1]) if file else 0
+            try:
+                for block in self._files[file].blocks(at - first):
+                    yield block
+                    at += len(block.starts)
+            except ValueError as err:
+                raise Code.SOURCE.error(f"{self.place(at)}: {err}: {_DAMAGED}") from err
+
+    def _rows(self, block: Block, start: int, names: Sequence[str]) -> Rows:
+        parts = [part for name in names for part in self._parts if part.name == name]
+        places, good = self._divide(block)
+        count = len(block.starts)
+        if good.all():
+            try:
+                columns = {part.name: part.values(Block(block.memory, *places[part.name])) for part in parts}
+                return Rows(start, count, columns, nbytes=len(block.memory))
+            except ValueError:  # find the records that are bad
+                pass
+        bad = {start + row: "the sizes of its parts are not its own size" for row in np.flatnonzero(~good).tolist()}
+        found: dict[str, list[Any]] = {part.name: [] for part in parts}
+        for row in np.flatnonzero(good).tolist():
+            record = []
+            for part in parts:
+                starts, ends = places[part.name]
+                try:
+                    record.append(part.values(Block(block.memory, starts[row : row + 1], ends[row : row + 1]))[0])
+                except ValueError as err:
+                    bad[start + row] = f"{part.name!r}: {err}"
+                    break
+            else:
+                for part, value in zip(parts, record, strict=True):
+                    found[part.name].append(value)
+        return Rows(start, count, found, bad, len(block.memory))
+
+    def _divide(self, block: Block) -> tuple[dict[str, tuple[_Ints, _Ints]], NDArray[np.bool_]]:
+        """Return where each part of each record lies, and which records are well divided."""
+        varying = [part.name for part in self._parts if part.size is None]
+        head = 4 * len(varying)
+        good = block.ends - block.starts >= head
+        begins = np.where(good, block.starts, 0)
+        sizes: dict[str, Any] = {part.name: part.size for part in self._parts}
+        if varying and good.any():
+            heads = np.zeros((len(good), head), np.uint8)
+            heads[good] = Block(block.memory, begins[good], begins[good] + head).matrix(head)
+            sizes |= dict(zip(varying, heads.view("<u4").astype(np.int64).T, strict=True))
+        places = {}
+        at = begins + head
+        for part in self._parts:
+            end = at + sizes[part.name] if sizes[part.name] is not None else at
+            places[part.name] = (at, end)
+            at = end
+        return places, good & (at == block.ends)
+
+    def _find_types(self) -> None:
+        """Give a type to parts whose first values decide."""
+        names = [part.name for part in self._parts if part.type is None]
+        if not names:
+            return
+        block = next((block for block in self._blocks(0) if len(block.starts)), None)
+        if block is None:
+            return
+        part_of = {part.name: part for part in self._parts}
+        first = Block(block.memory, block.starts[:SAMPLE], block.ends[:SAMPLE])
+        for name in names:  # each on its own: what one cannot hold says nothing of the others
+            values = list(self._rows(first, 0, [name]).columns[name])
+            kind = common_type(values) if values else FieldType("json")
+            if kind is None:
+                found = sorted({type(value).__name__ for value in values})
+                raise Code.MIXED_FIELDS.error(
+                    f"{self.paths[0]}: field {name!r}: its first {len(values)} values are of several types, "
+                    f"{', '.join(found)}: write them with one type"
+                )
+            if part_of[name].pictures and kind.shape is not None:
+                kind = array(kind.dtype, (None, None, *kind.shape[2:]))
+            part_of[name].type = kind
+
+
+def usual_renames(types: Mapping[str, FieldType]) -> dict[str, str]:
+    """Return the names in a .frec file of fields that are named otherwise: the image, the label, the key.
+
+    Args:
+        types: The source's fields.
+    """
+    images = [name for name, kind in types.items() if kind.name == "image"]
+    labels = [name for name, kind in types.items() if name in _LABELS and (kind.shape == () or kind.name == "string")]
+    keys = [name for name in types if name == "__key__"]
+    pairs = [(images, "image"), (labels, "label"), (keys, "key")]
+    return {names[0]: new for names, new in pairs if len(names) == 1 and (names[0] == new or new not in types)}
+
+
+def picture(data: memoryview) -> NDArray[np.uint8]:
+    """Return a raw picture of Pillow, as both formats store it: width, height, length of mode, mode, pixels.
+
+    Raises:
+        ValueError: it is damaged, or its mode is not one of 8 bits per channel.
+    """
+    width, height, length = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+    mode = bytes(data[12 : 12 + min(length, 16)]).decode("ascii", "replace")
+    channels = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}.get(mode)
+    pixels = data[12 + length :]
+    if channels is None or len(pixels) != width * height * channels:
+        raise ValueError(f"not a picture of 8 bits per channel: mode {mode!r}, {width} x {height}, {len(data)} bytes")
+    flat = np.frombuffer(pixels, np.uint8)
+    return flat.reshape((height, width) if channels == 1 else (height, width, channels))
+
+
+def each(read: Callable[[memoryview], Any]) -> Callable[[Block], Any]:
+    """Return how values are read of which `read` reads one."""
+    return lambda block: [read(view) for view in block.views()]
+
+
+def numbers(dtype: str) -> Callable[[Block], Any]:
+    """Return how numbers are read."""
+    kind = np.dtype(dtype)
+    return lambda block: block.matrix(kind.itemsize).view(kind)[:, 0]
