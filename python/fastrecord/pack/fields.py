@@ -47,12 +47,24 @@ class PlannedField:
             why.
         """
         if self.convert is None:
-            return values, {}
+            return values, self._wrong_shapes(values)
         values = _items(values)
         try:
             return list(map(self.convert, values)), {}
         except (ValueError, TypeError, KeyError, OverflowError):
             return self._one_by_one(values)
+
+    def _wrong_shapes(self, values: Sequence[Any]) -> dict[int, str]:
+        """Return what is wrong with arrays of another shape than the field has."""
+        wanted = self.type.shape
+        if not wanted or not isinstance(values, list):
+            return {}
+        shapes = {tuple(getattr(value, "shape", wanted)) for value in values}
+        wrong = {shape for shape in shapes if not _fits(shape, wanted)}
+        if not wrong:
+            return {}
+        found = ((i, tuple(getattr(value, "shape", wanted))) for i, value in enumerate(values))
+        return {i: f"field {self.name!r}: its shape is {shape}, not {wanted}" for i, shape in found if shape in wrong}
 
     def _one_by_one(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
         assert self.convert is not None  # noqa: S101 - `converted` has asked
@@ -222,6 +234,10 @@ def _number(text: str) -> int | float:
         return int(text)
     except ValueError:
         return float(text)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(dim in (None, size) for size, dim in zip(shape, wanted, strict=True))
 
 
 def _same(value: Any) -> Any:

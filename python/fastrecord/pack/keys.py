@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,34 +23,33 @@ class SeenKeys:
         self._loose: set[int] = set()
         self._sorted: list[NDArray[Any]] = []
 
-    def add(self, keys: Sequence[str]) -> list[int]:
-        """Add keys; return the positions of keys that came before, here or in an earlier call."""
-        hashes = [hash(key) for key in keys]
-        before = len(self._loose)
-        fresh = set(hashes)
+    def add(self, keys: Mapping[int, str]) -> list[int]:
+        """Add keys by number; return the numbers of the ones that came before, here or in an earlier call."""
+        hashes = {number: hash(key) for number, key in keys.items()}
+        fresh = set(hashes.values())
         twice: list[int] = []
         if len(fresh) < len(hashes) or not fresh.isdisjoint(self._loose):
-            seen = set(self._loose)
-            for i, each in enumerate(hashes):
-                if each in seen:
-                    twice.append(i)
-                seen.add(each)
+            here: set[int] = set()
+            for number, each in hashes.items():
+                if each in here or each in self._loose:
+                    twice.append(number)
+                here.add(each)
         if self._sorted:
             twice = sorted({*twice, *self._in_arrays(hashes)})
         self._loose |= fresh
-        if before + len(fresh) > _LOOSE:
+        if len(self._loose) > _LOOSE:
             self._pour()
         return twice
 
-    def _in_arrays(self, hashes: list[int]) -> list[int]:
+    def _in_arrays(self, hashes: Mapping[int, int]) -> list[int]:
         import numpy as np
 
-        asked = np.array(hashes, np.int64)
+        numbers, asked = np.array(list(hashes), np.int64), np.array(list(hashes.values()), np.int64)
         found = np.zeros(len(asked), bool)
         for known in self._sorted:
             places = np.minimum(np.searchsorted(known, asked), len(known) - 1)
             found |= known[places] == asked
-        return [int(i) for i in np.flatnonzero(found)]
+        return [int(number) for number in numbers[found]]
 
     def _pour(self) -> None:
         """Move the set into arrays, of which each is at least twice as long as the next."""

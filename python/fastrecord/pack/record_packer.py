@@ -101,7 +101,7 @@ class RecordPacker(Packer):
                 return
             for start in range(first, len(reader), _KEYS_AT_ONCE):
                 numbers = range(start, min(start + _KEYS_AT_ONCE, len(reader)))
-                self.seen.add(reader.read_batch(numbers, [KEY])[KEY])
+                self.seen.add(dict(zip(numbers, reader.read_batch(numbers, [KEY])[KEY], strict=True)))
 
     def fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
         """Append the records that are not there yet."""
@@ -163,9 +163,9 @@ class RecordPacker(Packer):
             columns[planned.name], unfit = planned.converted(rows.columns[planned.source.name])
             reasons |= {numbers[i]: Code.MIXED_FIELDS.error(reason) for i, reason in unfit.items()}
         if self.seen is not None:
-            keys = columns[KEY]
-            for i in self.seen.add([key for key in keys if key is not None]) if None not in keys else ():
-                reasons.setdefault(numbers[i], Code.SAME_KEY.error(f"an earlier record has the key {keys[i]!r}"))
+            keys = {numbers[i]: key for i, key in enumerate(columns[KEY]) if key is not None}
+            for number in self.seen.add(keys):
+                reasons.setdefault(number, Code.SAME_KEY.error(f"an earlier record has the key {keys[number]!r}"))
         if reasons:
             first = min(reasons)
             stop = first if self.bad_files == "stop" else rows.start + rows.count
@@ -179,40 +179,43 @@ class RecordPacker(Packer):
         target.skipped += [(self.source.place(number), plain(reasons[number])) for number in sorted(reasons)]
 
     def _store(
-        self, columns: dict[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
+        self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
     ) -> dict[int, FastRecordError]:
         """Append columns; return the errors of the records that were left out."""
-        if not numbers:
-            return {}
-        before = len(writer)
-        try:
-            if self.image is None:
-                writer.extend(columns)
-                return {}
-            rest = {name: values for name, values in columns.items() if name != self.image}
-            on_error = "raise" if self.bad_files == "stop" else "skip"
-            failed = writer.append_images(
-                self.image, columns[self.image], rest, on_error=on_error, **self.recode.keywords()
-            )
-            return {numbers[i]: Code.SOURCE_RECORD.error(reason) for i, reason in failed}
-        except FastRecordError as err:
-            if err.code not in _OF_VALUE | _OF_IMAGE:
-                raise
-            stored = len(writer) - before
-            if stored == 0 and len(numbers) > 1:
-                return self._store_one_by_one(columns, numbers, writer)
-            # The core has appended the records before the one that does not fit.
-            code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
-            reasons = {numbers[stored]: code.error(_PLACE.sub("", plain(err)))}
-            if self.bad_files == "stop":
-                return reasons
-            rest = {name: values[stored + 1 :] for name, values in columns.items()}
-            return reasons | self._store(rest, numbers[stored + 1 :], writer)
+        reasons: dict[int, FastRecordError] = {}
+        position = 0
+        while position < len(numbers):
+            rest = {name: values[position:] for name, values in columns.items()} if position else columns
+            before = len(writer)
+            try:
+                failed = self._write(rest, writer)
+            except FastRecordError as err:
+                stored = len(writer) - before
+                if err.code not in _OF_VALUE | _OF_IMAGE:
+                    raise
+                if stored == 0 and len(numbers) > position + 1:
+                    # The values of all records are looked at before the first one is appended.
+                    return reasons | self._store_one_by_one(rest, numbers[position:], writer)
+                code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
+                reasons[numbers[position + stored]] = code.error(_PLACE.sub("", plain(err)))
+                if self.bad_files == "stop":
+                    break
+                position += stored + 1
+            else:
+                return reasons | {numbers[position + i]: Code.SOURCE_RECORD.error(why) for i, why in failed}
+        return reasons
+
+    def _write(self, columns: Mapping[str, Sequence[Any]], writer: Writer) -> list[tuple[int, str]]:
+        if self.image is None:
+            writer.extend(columns)
+            return []
+        rest = {name: values for name, values in columns.items() if name != self.image}
+        on_error = "raise" if self.bad_files == "stop" else "skip"
+        return writer.append_images(self.image, columns[self.image], rest, on_error=on_error, **self.recode.keywords())
 
     def _store_one_by_one(
-        self, columns: dict[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
+        self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
     ) -> dict[int, FastRecordError]:
-        """Append records singly, to find the ones with values that do not fit."""
         reasons: dict[int, FastRecordError] = {}
         for i, number in enumerate(numbers):
             reasons |= self._store({name: values[i : i + 1] for name, values in columns.items()}, [number], writer)
