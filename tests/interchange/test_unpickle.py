@@ -67,6 +67,18 @@ def test_arrays_come_back(protocol: int) -> None:
     assert one["dtype"] == image.dtype
 
 
+def test_long_bytes_come_as_views_if_wanted() -> None:
+    value = {"image": b"x" * 5000, "more": b"y" * 500, "array": ARRAYS[0], "late": bytearray(9999)}
+    for protocol in range(3, 6):
+        got = plain(pickle.dumps(value, protocol), views=True)
+        assert type(got["image"]) is memoryview
+        assert type(got["more"]) is bytes
+        assert got["image"].readonly
+        assert got["image"] == value["image"]
+        assert got["late"] == value["late"]
+        assert np.array_equal(got["array"], ARRAYS[0])
+
+
 def test_python_2_pickles_come_as_bytes_or_text() -> None:
     # pickle.dumps({"data": numpy.arange(3, dtype="u1"), "label": [1L]}, 2) by Python 2.7 and numpy 1.16.
     data = (

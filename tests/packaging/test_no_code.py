@@ -16,8 +16,9 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Modules that build objects by running code from the bytes.
 UNSAFE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
 UNSAFE_BUILTINS = {"__import__", "compile", "eval", "exec"}
-# The name of an exception of torch.load; and the messages between the ranks of a run.
+# The name of an exception of torch.load; messages between the ranks of a run; what others unpickle.
 USED_OF_PICKLE = {
+    ("formats/lmdb.py", "dumps"),
     ("train/checkpoint.py", "UnpicklingError"),
     ("train/batches/open.py", "dumps"),
     ("train/batches/open.py", "loads"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +23,20 @@ _DEPTH = 100
 # What the result may hold when shared parts are counted each time: bytes per byte of pickle.
 _GROWTH = 64
 _LEAST = 1 << 16
+# Bytes of at least this size may become views.
+_VIEWED = 1 << 12
 _LONGEST_INT = 1024
 _LARGEST_DIM = 1 << 40
 # Python's hash of an int is the int itself below this: nobody can make them collide.
 _LARGEST_KEY = (1 << 61) - 2
-_LEAVES = frozenset((int, float, complex, bool, type(None), str, bytes, bytearray))
+_MEMOIZE, _BINGET = 0x94, ord("h")
+_LEAVES = frozenset((int, float, complex, bool, type(None), str, bytes, bytearray, memoryview))
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"': b'"'}
 _SIMPLE_DTYPE = re.compile(r"(?:b1|[iu][1248]|f[248]|f16|c8|c16|[SUV][1-9]\d{0,9}|\?|[bBhHiIlLqQefd])")
 
 
-def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes") -> Any:
+def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes", views: bool = False) -> Any:
     """Return the object in a pickle of plain data.
 
     That is: tuples, lists, dicts, sets, str, bytes, bytearray, numbers, bool, None, and numpy's
@@ -41,13 +45,14 @@ def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes") -> An
     Args:
         data: The pickle. Bytes after its end are ignored, as `pickle.loads` does.
         strings: What the 8-bit strings of Python 2 become: "bytes", or "latin1" for str.
+        views: Whether long bytes become memoryviews of `data`, which saves a copy.
 
     Raises:
         FastRecordError: it holds anything else, is damaged or cut short (`Code.PICKLE`); the message
             does not name the source.
     """
     try:
-        return _Machine(memoryview(data).cast("B"), strings).run()
+        return _Machine(memoryview(data).cast("B"), strings, _VIEWED if views else sys.maxsize).run()
     except _RefusedError as err:
         raise Code.PICKLE.error(str(err)) from None
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error, AttributeError) as err:
@@ -76,10 +81,11 @@ class _Pending:
 class _Machine:
     """The stack machine that pickles are programs for."""
 
-    def __init__(self, data: memoryview, strings: str) -> None:
+    def __init__(self, data: memoryview, strings: str, viewed: int) -> None:
         if strings not in ("bytes", "latin1"):
             raise ValueError(f"strings must be 'bytes' or 'latin1', not {strings!r}")
         self.data = data
+        self.viewed = viewed
         self.strings = strings
         self.at = 0
         self.stack: list[Any] = []
@@ -88,12 +94,23 @@ class _Machine:
         self.allowance = _GROWTH * len(data) + _LEAST
 
     def run(self) -> Any:
-        data, stack = self.data, self.stack
+        data, stack, memo, size = self.data, self.stack, self.memo, len(self.data)
         while True:
-            if self.at >= len(data):
+            at = self.at
+            if at >= size:
                 raise _RefusedError("the pickle is cut short")
-            code = data[self.at]
-            self.at += 1
+            code = data[at]
+            self.at = at + 1
+            # The two most frequent operations, without a call.
+            if code == _MEMOIZE:
+                memo[len(memo)] = value = stack[-1]
+                if type(value) is _Pending:
+                    value.memo.append(len(memo) - 1)
+                continue
+            if code == _BINGET:
+                stack.append(memo[data[at + 1]])
+                self.at = at + 2
+                continue
             operation = _OPERATIONS[code]
             if operation is None:
                 if code == ord("."):
@@ -114,7 +131,7 @@ class _Machine:
             kind = type(item)
             allowance -= 1
             if kind in _LEAVES:
-                if kind is str or kind is bytes or kind is bytearray:
+                if kind is str or kind is bytes or kind is bytearray or kind is memoryview:
                     allowance -= len(item)
             elif kind is tuple or kind is list or kind is dict or kind is set or kind is frozenset:
                 if depth >= _DEPTH:
@@ -184,6 +201,11 @@ class _Machine:
         if index not in self.memo:
             raise _RefusedError("the pickle is damaged: it uses a value that it has not kept")
         self.stack.append(self.memo[index])
+
+    def long_bytes(self, size: int) -> bytes | memoryview:
+        """Return bytes, or a view of them."""
+        raw = self.take(size)
+        return bytes(raw) if size < self.viewed else raw.toreadonly()
 
     def charge(self, nbytes: int) -> None:
         """Refuse a pickle whose calls make much more than it holds."""
@@ -282,13 +304,13 @@ def _encode(machine: _Machine, text: str, encoding: str) -> bytes:
 
 
 def _bytearray(machine: _Machine, value: Any = b"", encoding: str = "latin1") -> bytearray:
-    if type(value) not in (str, bytes):
+    if type(value) not in (str, bytes, memoryview):
         raise _RefusedError("the pickle makes a bytearray of something else than bytes")
     return bytearray(_encode(machine, value, encoding) if isinstance(value, str) else value)
 
 
 def _bytes(machine: _Machine, value: Any = b"") -> bytes:
-    if type(value) not in (bytes, bytearray):
+    if type(value) not in (bytes, bytearray, memoryview):
         raise _RefusedError("the pickle makes bytes of something else than bytes")
     machine.charge(len(value))
     return bytes(value)
@@ -317,7 +339,7 @@ def _array(raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray[Any, Any]
     dtype, shape = _real(dtype), _shape(shape)
     if isinstance(raw, str):
         raw = raw.encode("latin1")
-    if type(raw) not in (bytes, bytearray):
+    if type(raw) not in (bytes, bytearray, memoryview):
         raise _RefusedError("the pickle holds an array without its bytes")
     if dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != len(raw):
         raise _RefusedError(f"the pickle is damaged: an array {dtype}{list(shape)} has {len(raw)} bytes")
@@ -454,10 +476,6 @@ def _unicode(raw: memoryview) -> str:
     return str(raw, "utf-8", "surrogatepass")
 
 
-def _memoize(m: _Machine, _stack: _Stack) -> None:
-    m.put(len(m.memo))
-
-
 def _append(m: _Machine, _stack: _Stack) -> None:
     _extend(m, [m.pop()])
 
@@ -561,9 +579,9 @@ _NAMED: dict[str, Callable[[_Machine, _Stack], Any]] = {
     "S": _string_line,
     "T": lambda m, s: s.append(m.old_string(bytes(m.take(_I4(m.take(4))[0])))),
     "U": lambda m, s: s.append(m.old_string(bytes(m.take(m.take(1)[0])))),
-    "B": lambda m, s: s.append(bytes(m.take(_U4(m.take(4))[0]))),
+    "B": lambda m, s: s.append(m.long_bytes(_U4(m.take(4))[0])),
     "C": lambda m, s: s.append(bytes(m.take(m.take(1)[0]))),
-    "\x8e": lambda m, s: s.append(bytes(m.take(_U8(m.take(8))[0]))),
+    "\x8e": lambda m, s: s.append(m.long_bytes(_U8(m.take(8))[0])),
     "\x96": lambda m, s: s.append(bytearray(m.take(_U8(m.take(8))[0]))),
     "V": lambda m, s: s.append(m.line().decode("raw-unicode-escape")),
     "X": lambda m, s: s.append(_unicode(m.take(_U4(m.take(4))[0]))),
@@ -588,9 +606,7 @@ _NAMED: dict[str, Callable[[_Machine, _Stack], Any]] = {
     "p": lambda m, _s: m.put(_decimal(m.line())),
     "q": lambda m, _s: m.put(m.take(1)[0]),
     "r": lambda m, _s: m.put(_U4(m.take(4))[0]),
-    "\x94": _memoize,
     "g": lambda m, _s: m.get(_decimal(m.line())),
-    "h": lambda m, _s: m.get(m.take(1)[0]),
     "j": lambda m, _s: m.get(_U4(m.take(4))[0]),
     "c": _global,
     "\x93": _stack_global,

@@ -1,0 +1,793 @@
+"""LMDB: a file of keys and values (https://www.symas.com/mdb), in the layouts that people use.
+
+A file is read by `interchange.lmdb_pages` and written by the package lmdb. The layouts of values:
+
+- image, bytes: the value itself.
+- tuple: a pickle of (image, label), as the converter of Efficient-PyTorch writes it, with pickles of
+  all keys in `__keys__` and of their number in `__len__`.
+- pyobject: a pickle of something else: a dict has a field for each key, a tuple or list for each
+  position. Before it, values framed by lz4 are decompressed, such as the pairs of arrays of
+  pytorch-load-faster.
+- datum: Caffe's `Datum` (caffe.proto).
+- fastrecord: ours, for all fields. The value of a record is, little-endian and without gaps: the
+  fields of fixed size in the order of the schema, then for each other field the length of its
+  payload (uint32), then these payloads. A payload is the text in UTF-8, the JSON, or the bytes; of
+  an array its dimensions (uint64 each) and its numbers; of a list the number of items (uint32),
+  the payload's length of each item (uint32), and the payloads. The schema is in `__fastrecord__`,
+  the keys are the numbers of the records with ten digits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from fastrecord._core import FastRecordError, image_size
+from fastrecord.errors import Code
+from fastrecord.interchange import (
+    Bad,
+    Card,
+    Destination,
+    Format,
+    Found,
+    Refusal,
+    Rows,
+    Setting,
+    Source,
+    SourceField,
+    gather,
+    infer_fields,
+    library,
+)
+from fastrecord.interchange.card import CARD
+from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
+from fastrecord.interchange.paths import expand
+from fastrecord.interchange.unpickle import plain
+from fastrecord.schema import FieldType, Schema
+
+KEY = "__key__"
+_KEYS, _LENGTH = b"__keys__", b"__len__"
+_SPECIAL = (CARD.encode(), _KEYS, _LENGTH)
+_DATA = "data.mdb"
+_LZ4 = b"\x04\x22\x4d\x18"
+_LARGEST = 1 << 30
+_LAYOUTS = ("auto", "image", "tuple", "datum", "pyobject", "bytes", "fastrecord")
+_LONGEST_KEY = 511
+_SAMPLE_BYTES = 64 << 20
+_FIRST_ROOM = 64 << 20
+_LABELS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_ORIGINS = {
+    "image": "values, which are images",
+    "bytes": "values",
+    "tuple": "pickled tuples (image, label) in the values",
+    "pyobject": "pickled objects in the values",
+    "datum": "Caffe's Datum in the values",
+    "fastrecord": "values that fastrecord has written",
+}
+
+_Values = dict[str, Any]
+
+
+class Lmdb(Format):
+    """LMDB environments, as a file or as a folder with data.mdb."""
+
+    name = "lmdb"
+    title = "LMDB"
+    writes = True
+    suffixes = (".lmdb", ".mdb")
+    settings: Mapping[str, Setting] = {
+        "values": Setting(
+            "what the values are; when reading, auto looks at the first ones; when writing, auto is fastrecord, which "
+            "holds all fields, and image, bytes and tuple hold those alone",
+            _LAYOUTS,
+        ),
+        "database": Setting("name of a database in the file; by default the main one"),
+        "subdir": Setting("write a folder with data.mdb, or a single file (default)", ("yes", "no")),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for LMDB's magic number."""
+        if found.is_folder:
+            return f"it is a folder with {_DATA}" if _DATA in found.names else None
+        return "it begins as an LMDB file" if found.head[MAGIC_AT : MAGIC_AT + 4] == MAGIC else None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files or folders."""
+        return LmdbSource(_files(source), settings.get("values", "auto"), settings.get("database"))
+
+    def refuse(self, schema: Schema) -> Refusal:  # noqa: ARG002
+        """LMDB holds all fields."""
+        return {}
+
+    def create(
+        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
+    ) -> Destination:
+        """Create a file, or a folder with data.mdb."""
+        layout = settings.get("values", "auto")
+        return LmdbDestination(
+            path, schema, metadata, "fastrecord" if layout == "auto" else layout, subdir=settings.get("subdir") == "yes"
+        )
+
+
+def _files(source: str | Sequence[str]) -> list[str]:
+    """Return the files of one or several environments."""
+    files = []
+    for each in [source] if isinstance(source, str) else source:
+        whole = os.path.join(each, _DATA)
+        found = [whole] if os.path.isfile(whole) else expand(each, () if not os.path.isdir(each) else Lmdb.suffixes)
+        files += [os.path.join(path, _DATA) if os.path.isdir(path) else path for path in found]
+    return files
+
+
+# Reading
+
+
+class _OtherKeyError(Exception):
+    """Not all keys are numbers."""
+
+
+class _Shard:
+    """One file: its records in their own order.
+
+    That is the order of `__keys__`, or of the numbers if the keys are 0, 1, 2, ..., else of the keys.
+    """
+
+    def __init__(self, path: str, database: str | None) -> None:
+        self.path = path
+        self.pages = Pages(path, database)
+        found = {key: self.pages.find(key) for key in _SPECIAL}
+        self.special = {key: value for key, value in found.items() if isinstance(value, memoryview)}
+        self.count = self.pages.tree.entries - len(self.special)
+        self._keys: list[bytes] | None = None
+        self._index: _Index | None = None
+        if self._is_numbered():
+            with suppress(_OtherKeyError):
+                self._index = _Index(self, self._decimal)
+        if self._index is None and _KEYS in self.special:
+            keys = self._keys = self._listed()
+            if any(first > second for first, second in pairwise(keys)):
+                ranks = sorted(range(len(keys)), key=keys.__getitem__)
+                self._index = _Index(self, lambda rank, key: self._in_list(ranks, rank, key))
+
+    def records(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield keys and values from a position on.
+
+        Raises:
+            PagesError: the file is damaged.
+        """
+        if self._index is not None:
+            for number in range(start, self.count):
+                yield self.key(number), self.pages.read(self._index[number])
+            return
+        for nodes in self.pages.leaves(start, _SPECIAL):
+            for key, value in nodes:
+                yield key, value if isinstance(value, memoryview) else self.pages.read(self.span(key, value))
+
+    def key(self, number: int) -> bytes:
+        """Return the key of a record."""
+        if self._keys is not None:
+            return self._keys[number]
+        return next(self.pages.leaves(number, _SPECIAL))[0][0] if self._index is None else b"%d" % number
+
+    def span(self, key: bytes, value: Span | Tree | memoryview) -> Span:
+        """Return where a value is; it must not be a database."""
+        if isinstance(value, Span):
+            return value
+        raise PagesError(f"key {key!r} is a database of its own: name it with --set database=NAME")
+
+    def _is_numbered(self) -> bool:
+        last = self.count - 1
+        return last >= 10 and all(self.pages.find(b"%d" % number) is not None for number in (0, 9, 10, last))
+
+    def _decimal(self, _rank: int, key: bytes) -> int:
+        number = int(key) if key.isdigit() and len(key) < 20 else -1
+        if not 0 <= number < self.count or b"%d" % number != key:
+            raise _OtherKeyError
+        return number
+
+    def _listed(self) -> list[bytes]:
+        """Return the keys in `__keys__`."""
+        keys = [key.encode() if isinstance(key, str) else key for key in plain(self.special[_KEYS])]
+        if len(keys) != self.count or not all(isinstance(key, bytes) for key in keys):
+            raise PagesError(f"{_KEYS.decode()} lists {len(keys):,} keys, and the file has {self.count:,}")
+        return keys
+
+    def _in_list(self, ranks: list[int], rank: int, key: bytes) -> int:
+        keys = self._keys or []
+        if rank >= len(ranks) or keys[ranks[rank]] != key:
+            raise PagesError(f"key {key!r} is not in {_KEYS.decode()}")
+        return ranks[rank]
+
+
+class _Index:
+    """Where the values of a file are, by the number of the record: 12 bytes for each."""
+
+    def __init__(self, shard: _Shard, number: Callable[[int, bytes], int]) -> None:
+        self._at = array("Q", bytes(8 * shard.count))
+        self._sizes = array("I", bytes(4 * shard.count))
+        # Damage ends the source at the first record that is missing.
+        self._error = PagesError("damaged: a key is missing")
+        try:
+            for rank, (key, value) in enumerate(shard.pages.spans(_SPECIAL)):
+                span = shard.span(key, value)
+                place = number(rank, key)
+                self._at[place], self._sizes[place] = span.at, span.size
+        except PagesError as err:
+            self._error = err
+
+    def __getitem__(self, number: int) -> Span:
+        if not self._at[number]:
+            raise self._error
+        return Span(self._at[number], self._sizes[number])
+
+
+class LmdbSource(Source):
+    """Records of one or several LMDB files.
+
+    Args:
+        files: The files.
+        layout: One of the layouts, or "auto".
+        database: Name of a database in each file; None for the main one.
+    """
+
+    def __init__(self, files: Sequence[str], layout: str, database: str | None) -> None:
+        self.paths = files
+        self._shards: list[_Shard] = []
+        try:
+            for path in files:
+                try:
+                    self._shards.append(_Shard(path, database))
+                except (PagesError, FastRecordError) as err:
+                    raise Code.SOURCE.error(f"{path}: {_reason(err)}") from err
+            self._starts = np.cumsum([0, *(shard.count for shard in self._shards)]).tolist()
+            self._describe(layout)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield records."""
+        return self._layout.rows(self._records(start), start, names)
+
+    def count(self) -> int:
+        """Return the number of records, which the files say."""
+        return int(self._starts[-1])
+
+    def place(self, number: int) -> str:
+        """Return file, number and key of a record."""
+        at, local = self._locate(number)
+        key = ""
+        with suppress(PagesError, OSError, IndexError, StopIteration):
+            key = f" (key {_key_text(self._shards[at].key(local))!r})"
+        return f"{self.paths[at]}: record {local:,}{key}"
+
+    def close(self) -> None:
+        """Close the files."""
+        for shard in self._shards:
+            shard.pages.close()
+
+    def _describe(self, layout: str) -> None:
+        samples = self._samples()
+        text = self._shards[0].special.get(CARD.encode())
+        card = Card.from_json(bytes(text) if text is not None else None)
+        if layout == "auto":
+            kept = card.more.get("values") if card is not None else None
+            layout = kept if kept in _LAYOUTS[1:] else _recognise([value for _, value in samples], self.paths[0])
+        if layout == "fastrecord":
+            if card is None:
+                raise Code.SOURCE.error(f"{self.paths[0]}: it has no {CARD}: leave out --set values=fastrecord")
+            self._layout: _Layout = _Own(card.schema)
+        else:
+            self._layout = _Layout(layout)
+        if not samples and card is None:
+            raise Code.SOURCE.error(f"{self.paths[0]}: it holds no records")
+        self.fields = self._layout.fields(samples, self.paths[0])
+        if card is not None:
+            self.metadata = card.metadata
+            names = card.more.get("names", {})
+            if layout != "fastrecord" and names:
+                # The card knows the types and names that the records had.
+                self.fields = [
+                    SourceField(name, card.schema[own], f"{_ORIGINS[layout]}; {CARD}", own)
+                    for name, own in names.items()
+                    if own in card.schema
+                ]
+
+    def _samples(self) -> list[tuple[bytes, memoryview]]:
+        """Return the first records, as far as they can be read."""
+        samples: list[tuple[bytes, memoryview]] = []
+        nbytes = 0
+        try:
+            for key, value in self._records(0):
+                samples.append((key, value))
+                nbytes += len(value)
+                if len(samples) == SAMPLE or nbytes >= _SAMPLE_BYTES:
+                    break
+        except FastRecordError:
+            if not samples:
+                raise
+        return samples
+
+    def _records(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
+        at, local = self._locate(start)
+        for shard in self._shards[at:]:
+            number = local
+            try:
+                for record in shard.records(local):
+                    yield record
+                    number += 1
+            except PagesError as err:
+                raise Code.SOURCE.error(f"{shard.path}: record {number:,}: {err}") from err
+            local = 0
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        at = max(bisect_right(self._starts, number, hi=len(self._shards)) - 1, 0)
+        return at, number - self._starts[at]
+
+
+class _Layout:
+    """What the values of a file are."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._split = _SPLIT[name]
+        self._key_type = "string"
+        self._expected: tuple[str, ...] = ()
+
+    def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:
+        """Return the fields of a file with these first records."""
+        columns: dict[str, list[Any]] = {}
+        error = None
+        for number, (key, value) in enumerate(samples):
+            try:
+                record = {KEY: _key_text(key), **self._split(value)}
+            except (FastRecordError, ValueError) as err:
+                place = f"{path}: record {number} (key {_key_text(key)!r})"
+                error = error or Code.SOURCE_RECORD.error(f"{place}: {_reason(err)}: is it --set values={self.name}?")
+                continue
+            for name, each in record.items():
+                columns.setdefault(name, []).append(each)
+        if error is not None and not columns:
+            raise error
+        keys = columns[KEY]
+        if not all(isinstance(key, str) for key in keys):
+            columns[KEY] = [key.encode() if isinstance(key, str) else key for key in keys]
+            self._key_type = "bytes"
+        for name, values in columns.items():
+            if len(values) != len(keys):
+                raise Code.MIXED_FIELDS.error(
+                    f"{path}: {len(values)} of the first {len(keys)} records have a field {name!r}, the others do not"
+                )
+        self._expected = tuple(columns)
+        origins = {name: "keys" if name == KEY else _ORIGINS[self.name] for name in columns}
+        fields = infer_fields(columns, origins, {KEY: "key"}, path)
+        images = [each for each in fields if each.type.name == "image"]
+        if len(images) == 1 and images[0].name != KEY and "image" not in columns:
+            fields[fields.index(images[0])] = replace(images[0], rename="image")
+        return fields
+
+    def rows(self, records: Iterator[tuple[bytes, memoryview]], start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Return runs of records with these fields."""
+        return gather((self._record(key, value, names) for key, value in records), start, names)
+
+    def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
+        try:
+            record = self._split(value)
+            if KEY in names:
+                text: str | bytes = key.decode() if self._key_type == "string" else key
+                record[KEY] = text
+            return [record[name] for name in names]
+        except UnicodeDecodeError:
+            return Bad(f"its key {key!r} is not UTF-8: leave the keys out by naming the other fields with --map")
+        except KeyError as err:
+            return Bad(f"it has no field {err}")
+        except (FastRecordError, ValueError) as err:
+            return Bad(_reason(err))
+
+
+class _Own(_Layout):
+    """fastrecord's own layout, which holds all fields."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.name = "fastrecord"
+        self._schema = schema
+        self._fixed = _fixed_type(schema)
+        self._others = [(name, kind) for name, kind in schema.items() if kind.nbytes is None]
+
+    def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:  # noqa: ARG002
+        """Return the fields of the schema."""
+        return [SourceField(name, kind, _ORIGINS[self.name]) for name, kind in self._schema.items()]
+
+    def rows(self, records: Iterator[tuple[bytes, memoryview]], start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Return runs of records with these fields."""
+        others = [(at, name, kind) for at, (name, kind) in enumerate(self._others) if name in names]
+        split = (self._split_own(value, others) for _, value in records)
+        for rows in gather(split, start, ["", *(name for _, name, _ in others)]):
+            columns: dict[str, Any] = dict(rows.columns)
+            blocks = b"".join(columns.pop(""))
+            if blocks:
+                fixed = np.frombuffer(blocks, self._fixed)
+                columns |= {name: np.ascontiguousarray(fixed[name]) for name in self._fixed.names or ()}
+            rows.columns = {name: columns[name] for name in names}
+            yield rows
+
+    def _split_own(self, value: memoryview, others: Sequence[tuple[int, str, FieldType]]) -> list[Any] | Bad:
+        fixed, count = self._fixed.itemsize, len(self._others)
+        try:
+            ends = list(accumulate(struct.unpack_from(f"<{count}I", value, fixed), initial=fixed + 4 * count))
+            if ends[-1] != len(value):
+                return Bad(f"its value has {len(value):,} bytes instead of {ends[-1]:,}")
+            record: list[Any] = [value[:fixed]]
+            record += [_unpacked(value[ends[place] : ends[place + 1]], kind) for place, _, kind in others]
+        except (ValueError, struct.error, RecursionError) as err:
+            return Bad(f"its value is damaged: {err}")
+        return record
+
+
+def _recognise(values: Sequence[memoryview], path: str) -> str:
+    """Return the layout that values have."""
+    if values and all(image_size(value) is not None for value in values):
+        return "image"
+    first = values[0] if values else memoryview(b"")
+    if first[:4] == _LZ4:
+        return "pyobject"
+    if len(first) > 2 and first[0] == 0x80 and 2 <= first[1] <= 5 and first[-1] == ord("."):
+        with suppress(FastRecordError, ValueError):
+            if list(_pyobject(first)) == ["image", "label"]:
+                return "tuple"
+        return "pyobject"
+    with suppress(ValueError):
+        if values:
+            for value in values:
+                _datum(value)
+            return "datum"
+    if b"\xff\xff\xff\xff" in bytes(first[:64]):
+        raise Code.SOURCE.error(
+            f"{path}: its values look like what pyarrow.serialize wrote, which pyarrow has removed: write them again "
+            "with pickle, with the version of pyarrow that wrote them, or take them as they are with --set values=bytes"
+        )
+    return "bytes"
+
+
+def _pyobject(value: memoryview) -> _Values:
+    found = plain(_decompressed(value), views=True)
+    if isinstance(found, dict):
+        return {key.decode() if isinstance(key, bytes) else str(key): _simple(each) for key, each in found.items()}
+    if isinstance(found, (tuple, list)):
+        items = [_simple(each) for each in found]
+        if len(items) == 2 and isinstance(items[0], (bytes, memoryview)):
+            return {"image": items[0], "label": items[1]}
+        return {str(at): each for at, each in enumerate(items)}
+    return {"value": _simple(found)}
+
+
+def _tuple(value: memoryview) -> _Values:
+    found = _pyobject(value)
+    if list(found) != ["image", "label"]:
+        raise ValueError("its value is not a tuple (image, label): another layout is --set values=pyobject")
+    return found
+
+
+def _simple(value: Any) -> Any:
+    """Return the value in a batch of one, which a DataLoader makes of each record."""
+    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], (bytes, memoryview, str)):
+        return value[0]
+    if isinstance(value, np.ndarray) and value.shape in ((), (1,)) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _decompressed(value: memoryview) -> bytes | memoryview:
+    if value[:4] != _LZ4:
+        return value
+    frame = library("lz4.frame", "lmdb", "LMDB with values framed by lz4").LZ4FrameDecompressor()
+    try:
+        # lz4 shrinks at most to 1/255.
+        data: bytes = frame.decompress(value, max_length=min(_LARGEST, 255 * len(value) + 65536))
+    except RuntimeError as err:
+        raise ValueError(f"its lz4 frame is damaged: {err}") from err
+    if not frame.eof:
+        raise ValueError("its lz4 frame is cut short, or larger than 1 GiB")
+    return data
+
+
+def _datum(value: memoryview) -> _Values:
+    """Return the parts of Caffe's Datum."""
+    parts: dict[int, Any] = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
+    floats: list[memoryview] = []
+    for number, wire, each in _protobuf(value):
+        if wire != {4: 2, 6: wire if wire in (2, 5) else 2}.get(number, 0) or not 1 <= number <= 7:
+            raise ValueError(f"its value is not a Datum: it has a field {number} of wire type {wire}")
+        if number == 6:
+            floats.append(each)
+        else:
+            parts[number] = each
+    shape = (parts[1], parts[2], parts[3])
+    # Labels are int32; negative ones are written with 64 bits.
+    label = parts[5] - (1 << 64) if parts[5] >> 63 else parts[5]
+    data = parts.get(4)
+    if parts[7]:
+        if data is None:
+            raise ValueError("its Datum is encoded, and has no data")
+        return {"image": data, "label": label}
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.frombuffer(b"".join(floats), "<f4")
+    if math.prod(shape) != raw.size or not raw.size:
+        raise ValueError(f"its value is not a Datum: {raw.size:,} numbers are not {shape}")
+    return {"data": raw.reshape(shape), "label": label}
+
+
+def _protobuf(value: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field of a message."""
+    at = 0
+    while at < len(value):
+        tag, at = _varint(value, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == 0:
+            each, at = _varint(value, at)
+            yield number, wire, each
+            continue
+        size = 4
+        if wire == 2:
+            size, at = _varint(value, at)
+        if wire not in (2, 5) or size > len(value) - at:
+            raise ValueError("its value is not a Datum, or is cut short")
+        yield number, wire, value[at : at + size]
+        at += size
+
+
+def _varint(value: memoryview, at: int) -> tuple[int, int]:
+    number = 0
+    for place, byte in enumerate(value[at : at + 10]):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise ValueError("its value is not a Datum, or is cut short")
+
+
+_SPLIT: dict[str, Callable[[memoryview], _Values]] = {
+    "image": lambda value: {"image": value},
+    "bytes": lambda value: {"value": value},
+    "tuple": _tuple,
+    "pyobject": _pyobject,
+    "datum": _datum,
+}
+
+
+def _key_text(key: bytes) -> str | bytes:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _reason(err: Exception) -> str:
+    """Return the text of an error; the packer adds a code of its own."""
+    return str(err).partition(f" [{Code.PICKLE}]")[0]
+
+
+# Writing
+
+
+class LmdbDestination(Destination):
+    """A new LMDB file.
+
+    Args:
+        path: The file, or the folder with `subdir`.
+        schema: The fields.
+        metadata: The metadata.
+        layout: "fastrecord", "image" or "tuple".
+        subdir: Whether to make a folder.
+    """
+
+    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], layout: str, *, subdir: bool) -> None:
+        self._library = library("lmdb", "lmdb", "LMDB")
+        self._schema = schema
+        self._layout = layout
+        self._subdir = subdir
+        self._names = _names(schema, layout)
+        more = {"values": layout, "names": self._names}
+        self._card = Card(schema, dict(metadata), more).to_json().encode()
+        self._packer = _Packer(schema) if layout == "fastrecord" else None
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        self._written = 0
+        self._room = _FIRST_ROOM
+        # Nobody else has the file yet, so it needs no locks and, before the end, no syncs.
+        self._env = self._library.open(
+            path, map_size=self._room, subdir=self._subdir, lock=False, sync=False, metasync=False, meminit=False
+        )
+
+    def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Append records in one transaction."""
+        keys, values = self._entries(start, columns)
+        while True:
+            try:
+                self._put(start, keys, values)
+            except self._library.MapFullError:
+                # Nothing of the transaction is left; LMDB's maps grow between transactions only.
+                self._room *= 2
+                self._env.set_mapsize(self._room)
+            else:
+                break
+        self._written += len(keys)
+
+    def close(self) -> None:
+        """Write the special entries, and sync."""
+        special = {CARD.encode(): self._card}
+        if self._layout == "tuple":
+            special[_KEYS] = pickle.dumps([b"%d" % number for number in range(self._written)], 4)
+            special[_LENGTH] = pickle.dumps(self._written, 4)
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in special.items():
+                        transaction.put(key, value)
+            except self._library.MapFullError:
+                self._room *= 2
+                self._env.set_mapsize(self._room)
+            else:
+                break
+        self._env.sync(True)
+        self._env.close()
+
+    def abort(self) -> None:
+        """Close the file."""
+        self._env.close()
+
+    def next_shard(self, path: str) -> None:
+        """Finish this file, and begin another one."""
+        self.close()
+        self._open(path)
+
+    def _entries(self, start: int, columns: Mapping[str, Sequence[Any]]) -> tuple[Sequence[bytes], Sequence[Any]]:
+        count = len(next(iter(columns.values())))
+        if self._packer is not None:
+            return [b"%010d" % number for number in range(start, start + count)], self._packer.pack(columns, count)
+        images = columns[self._names["image"]]
+        if self._layout == "tuple":
+            numbers = range(self._written, self._written + count)
+            labels = np.asarray(columns[self._names["label"]])
+            pairs = [([bytes(image)], labels[at : at + 1]) for at, image in enumerate(images)]
+            return [b"%d" % number for number in numbers], [pickle.dumps(pair, 4) for pair in pairs]
+        if KEY not in self._names:
+            return [b"%010d" % number for number in range(start, start + count)], images
+        return [key.encode() for key in columns[self._names[KEY]]], images
+
+    def _put(self, start: int, keys: Sequence[bytes], values: Sequence[Any]) -> None:
+        growing = self._layout == "fastrecord" or (KEY not in self._names and self._layout == "image")
+        with self._env.begin(write=True) as transaction:
+            for number, (key, value) in enumerate(zip(keys, values, strict=True), start):
+                try:
+                    done = transaction.put(key, value, append=growing, overwrite=False)
+                except self._library.BadValsizeError:
+                    raise Code.CANNOT_HOLD.error(
+                        f"record {number:,}: LMDB's keys have 1 to {_LONGEST_KEY} bytes, not {len(key):,}: "
+                        "leave out --set values, so that keys are numbers"
+                    ) from None
+                if not done or key in _SPECIAL:
+                    raise Code.CANNOT_HOLD.error(
+                        f"record {number:,}: its key {key!r} is taken: leave out --set values, so that keys are numbers"
+                    )
+
+
+def _names(schema: Schema, layout: str) -> dict[str, str]:
+    """Return the fields that the parts of a layout are: key, image, label."""
+    if layout == "fastrecord":
+        return {}
+    images = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
+    texts = [name for name, kind in schema.items() if kind.name == "string"]
+    labels = [
+        name for name, kind in schema.items() if kind.dtype is not None and kind.dtype in _LABELS and not kind.shape
+    ]
+    wanted = {"image": images}
+    if layout == "tuple":
+        wanted["label"] = labels
+    elif layout == "image":
+        wanted |= {KEY: texts} if texts else {}
+    else:
+        raise Code.CANNOT_HOLD.error(f"--set values={layout}: LMDB is written as fastrecord, image or tuple")
+    names = {part: found[0] for part, found in wanted.items() if found}
+    rest = [name for name in schema if name not in names.values()]
+    if rest or len(names) < len(wanted):
+        has = "an image and a text as the key" if layout == "image" else "an image and a number"
+        raise Code.CANNOT_HOLD.error(
+            f"--set values={layout}: its records have {has}, and nothing else; here are "
+            f"{', '.join(f'{name} ({kind})' for name, kind in schema.items())}: "
+            f"{' '.join(f'--drop {name}' for name in rest) or 'leave out --set values'}"
+        )
+    return names
+
+
+class _Packer:
+    """Makes values in fastrecord's own layout."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fixed = _fixed_type(schema)
+        self._others = [(name, kind) for name, kind in schema.items() if kind.nbytes is None]
+
+    def pack(self, columns: Mapping[str, Sequence[Any]], count: int) -> list[bytes]:
+        """Return the values of records."""
+        rows = np.empty(count, self._fixed)
+        for name in self._fixed.names or ():
+            rows[name] = np.asarray(columns[name])
+        fixed, size = rows.tobytes(), self._fixed.itemsize
+        payloads = [[_packed(value, kind) for value in columns[name]] for name, kind in self._others]
+        lengths = struct.Struct(f"<{len(payloads)}I").pack
+        values = []
+        for at in range(count):
+            parts = [column[at] for column in payloads]
+            values.append(b"".join((fixed[at * size : (at + 1) * size], lengths(*map(len, parts)), *parts)))
+        return values
+
+
+def _fixed_type(schema: Schema) -> np.dtype[Any]:
+    """Return the fields of fixed size as one type without gaps."""
+    return np.dtype([(name, _dtype(kind), kind.shape) for name, kind in schema.items() if kind.nbytes is not None])
+
+
+def _dtype(kind: FieldType) -> np.dtype[Any]:
+    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype).newbyteorder("<")
+
+
+def _packed(value: Any, kind: FieldType) -> bytes | memoryview:
+    if kind.name in ("image", "bytes"):
+        return memoryview(value).cast("B") if isinstance(value, memoryview) else bytes(value)
+    if kind.name == "string":
+        return str(value).encode()
+    if kind.name == "json":
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    if kind.item is not None:
+        payloads = [_packed(item, kind.item) for item in value]
+        return b"".join((struct.pack(f"<{1 + len(payloads)}I", len(payloads), *map(len, payloads)), *payloads))
+    values = np.ascontiguousarray(value, _dtype(kind))
+    return (b"" if kind.nbytes is not None else struct.pack(f"<{values.ndim}Q", *values.shape)) + values.tobytes()
+
+
+def _unpacked(data: memoryview, kind: FieldType) -> Any:
+    """Return a value that `_packed` has packed.
+
+    Raises:
+        ValueError, struct.error: the data are damaged.
+    """
+    if kind.name in ("image", "bytes"):
+        return data
+    if kind.name == "string":
+        return str(data, "utf-8")
+    if kind.name == "json":
+        return json.loads(bytes(data))
+    if kind.item is not None:
+        (count,) = struct.unpack_from("<I", data)
+        if count > len(data) // 4:
+            raise ValueError("a list claims more items than its payload has")
+        ends = list(accumulate(struct.unpack_from(f"<{count}I", data, 4), initial=4 + 4 * count))
+        if ends[-1] != len(data):
+            raise ValueError("the items of a list do not fill its payload")
+        return [_unpacked(data[start:end], kind.item) for start, end in pairwise(ends)]
+    shape: tuple[int, ...] = tuple(dim or 0 for dim in kind.shape or ())
+    if kind.nbytes is None:
+        shape = struct.unpack_from(f"<{len(shape)}Q", data)
+        data = data[8 * len(shape) :]
+    dtype = _dtype(kind)
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes")
+    values = np.frombuffer(data, dtype).reshape(shape)
+    return values if shape or kind.name == "array" else values[()]
+
+
+FORMATS = [Lmdb()]
