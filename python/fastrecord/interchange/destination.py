@@ -25,7 +25,7 @@ class Destination(ABC):
             start: Number of the first one, counted from 0 without gaps.
             columns: For each field its values, as a `Batch` of `Reader.read_batch` has them: read-
                 only memoryviews for images and bytes, arrays (N, ...) for numbers and arrays of
-                fixed shape, lists of arrays, of str, of values.
+                fixed shape, lists of arrays, of str, of values. They may be kept.
 
         Raises:
             FastRecordError: the format cannot hold a value; `Code.CANNOT_HOLD.error(...)` with the

@@ -139,13 +139,13 @@ def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
         raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
 
 
-def open_source(path: PathLike, *, allow_incomplete: bool) -> Reader:
-    """Open a file to read from.
+def open_source(path: PathLike, *, allow_incomplete: bool, access: str = "mmap") -> Reader:
+    """Open a file to read from, mapped or by system calls (access="pread").
 
     Raises:
         FastRecordError: its packing is not complete, and `allow_incomplete` is False.
     """
-    reader = Reader(path)
+    reader = Reader(path, access)
     if not reader.complete and not allow_incomplete:
         reader.close()
         raise Code.INCOMPLETE.error(

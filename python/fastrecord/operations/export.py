@@ -5,16 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, repeat
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.checks import integer
@@ -23,19 +17,14 @@ from fastrecord.errors import Code, extend
 from fastrecord.interchange import Format
 from fastrecord.interchange.format import Found
 from fastrecord.interchange.registry import load, names
-from fastrecord.interchange.source import ROWS, ROWS_BYTES
 from fastrecord.operations.copy_job import Progress, open_source
 from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.read_ahead import read_ahead
 from fastrecord.operations.rewrite import check_same_fields, merge_metadata
 from fastrecord.operations.staging import Staging, sync_folder
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.shard_sets import COMMANDS, check_together
-
-# Records whose sizes are looked up at once.
-_SIZES = 1 << 16
-# Runs of records that are read while one is written.
-_AHEAD = 2
 
 
 @dataclass(slots=True)
@@ -123,7 +112,7 @@ def export_records(
     with ExitStack() as stack:
         files = [os.fspath(path)] if isinstance(path, (str, os.PathLike)) and os.path.isfile(path) else None
         readers = [
-            stack.enter_context(open_source(file, allow_incomplete=allow_incomplete))
+            stack.enter_context(open_source(file, allow_incomplete=allow_incomplete, access="pread"))
             for file in files or [file for file, _ in find_files(path)]
         ]
         if not allow_incomplete:
@@ -286,76 +275,17 @@ class _Files(AbstractContextManager["_Files"]):
             self._destination.abort()
 
 
-class _Run(NamedTuple):
-    """Records that are read and written at once."""
-
-    reader: Reader
-    start: int
-    stop: int
-    new_shard: bool
-
-
 def _copy(
     readers: Sequence[Reader], fields: Sequence[str], target: _Files, shard_size: int | None, progress: Progress | None
 ) -> None:
     done, total = 0, sum(len(reader) for reader in readers)
-    with closing(_read_ahead(_runs(readers, fields, shard_size), fields)) as batches:
+    with closing(read_ahead(readers, fields, shard_size)) as batches:
         for run, columns in batches:
             target.write(done, columns, new_shard=run.new_shard)
             done += run.stop - run.start
+            columns.clear()  # its memory is used again
             if progress is not None:
                 progress(done, total)
-
-
-def _read_ahead(runs: Iterator[_Run], fields: Sequence[str]) -> Generator[tuple[_Run, dict[str, Any]]]:
-    """Read runs in another thread while the caller uses the ones before."""
-    pool = ThreadPoolExecutor(1, "fastrecord-export")
-    waiting: deque[tuple[_Run, Future[dict[str, Any]]]] = deque()
-    try:
-        for run in chain(runs, repeat(None, _AHEAD)):
-            if run is not None:
-                waiting.append((run, pool.submit(_read, run, fields)))
-            if waiting and (run is None or len(waiting) > _AHEAD):
-                this, columns = waiting.popleft()
-                yield this, columns.result()
-                del columns  # its memory
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _read(run: _Run, fields: Sequence[str]) -> dict[str, Any]:
-    # A copy: libraries that get a view of the mapping would meet a failing disk as a signal.
-    batch = run.reader.read_batch(range(run.start, run.stop), fields, verify=True, copy=True)
-    return {name: batch[name] for name in fields}
-
-
-def _runs(readers: Sequence[Reader], fields: Sequence[str], shard_size: int | None) -> Iterator[_Run]:
-    """Divide records into runs of a few MiB, and into shards."""
-    used = 0  # bytes in this shard
-    for reader in readers:
-        for first in range(0, len(reader), _SIZES):
-            sizes = _sizes(reader, fields, first, min(_SIZES, len(reader) - first))
-            ends = np.cumsum(sizes)
-            start = 0
-            while start < len(sizes):
-                before = int(ends[start]) - int(sizes[start])
-                new = shard_size is not None and used > 0 and used + int(sizes[start]) > shard_size
-                used = 0 if new else used
-                room = ROWS_BYTES if shard_size is None else min(ROWS_BYTES, shard_size - used)
-                stop = max(int(np.searchsorted(ends, before + room, side="right")), start + 1)
-                stop = min(stop, start + ROWS)
-                used += int(ends[stop - 1]) - before
-                yield _Run(reader, first + start, first + stop, new)
-                start = stop
-
-
-def _sizes(reader: Reader, fields: Sequence[str], first: int, count: int) -> NDArray[np.int64]:
-    """Return the bytes of the values of each record."""
-    sizes = np.zeros(count, np.int64)
-    for name in fields:
-        fixed = reader.schema[name].nbytes
-        sizes += reader.lengths(name, range(first, first + count)) if fixed is None else fixed
-    return sizes
 
 
 def _measure(path: str) -> tuple[int, int]:
