@@ -209,6 +209,7 @@ class ChunkSource(Source):
         self._parts = parts
         self.paths = [file.path for file in files]
         self.metadata = metadata
+        self.classes = metadata.get("classes") if ours else None
         self._ends = np.cumsum([file.count for file in files], dtype=np.int64)
         self._find_types()
         renames = {} if ours else usual_renames({part.name: part.type for part in parts if part.type is not None})
