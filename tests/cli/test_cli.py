@@ -201,6 +201,8 @@ def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
         "recoded": None,
         "foreign": {},
         "scale": None,
+        "format": None,
+        "recognised": None,
     }
 
 

@@ -51,6 +51,8 @@ def out(tmp_path: Path) -> Path:
 def test_every_record_arrives_in_order_with_its_classes(source: Path, out: Path) -> None:
     summary = fr.import_records(source, out)
     assert (summary.records, summary.packed, summary.classes) == (N, N, ["ant", "bee", "cat"])
+    assert (summary.format, summary.recognised) == ("made", 'it begins with {"records"')
+    assert fr.import_records(source, out, "made", overwrite=True).recognised is None
     assert rows(out) == [value(i) for i in range(N)]
     with fr.Reader(out) as reader:
         assert reader.complete
@@ -116,6 +118,7 @@ def test_a_preview_shows_fields_and_records_and_writes_nothing(source: Path, tmp
     assert "a  array(float64, (3,))  from x" in text
     assert "k2" in text
     assert os.listdir(tmp_path) == ["source"]
+    assert good("import", source, tmp_path / "out.frec").startswith("format: made (it begins with")
     data = json.loads(good("import", source, "--dry-run", "--json"))
     assert data["fields"][2] == {"name": "label", "type": "string", "from": "cls", "origin": "made"}
 

@@ -133,6 +133,8 @@ def import_(
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
+        if summary.recognised is not None:
+            say(f"format: {summary.format} ({summary.recognised})")
         print_summary(summary, resumed=resume, skipped="records that cannot be read")
 
 

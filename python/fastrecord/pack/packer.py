@@ -74,6 +74,8 @@ class PackSummary:
             `crop_index`; `bytes_in` of the input files and `bytes_out` as stored.
         scale: Ratio of the sizes of the larger and smaller images of pairs; None without pairs, or
             without a common scale.
+        format: Format of the source of an import; None for a pack.
+        recognised: Why the source was taken for it; None if the caller named the format.
         seconds: Wall time.
     """
 
@@ -89,6 +91,8 @@ class PackSummary:
     foreign: dict[str, int] = field(default_factory=dict)
     recoded: dict[str, int] | None = None
     scale: int | None = None
+    format: str | None = None
+    recognised: str | None = None
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -145,11 +145,11 @@ def import_records(
     mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     out = os.fspath(path)
-    with opened(source, format, settings) as (found, each, where, _):
+    with opened(source, format, settings) as (found, each, where, why):
         for name in (where, *each.paths):
             if os.path.realpath(name) == os.path.realpath(out):
                 raise Code.OUTPUT_IS_INPUT.error(f"{out}: is what is to be imported: choose another path")
-        return store(
+        summary = store(
             each,
             out,
             where,
@@ -163,6 +163,8 @@ def import_records(
             progress=progress,
             started=started,
         )
+        summary.format, summary.recognised = found.name, why or None
+        return summary
 
 
 def preview_records(
