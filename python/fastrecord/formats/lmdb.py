@@ -26,7 +26,7 @@ import pickle
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -55,6 +55,7 @@ from fastrecord.interchange.card import CARD
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import ROWS, ROWS_BYTES
 from fastrecord.interchange.unpickle import plain
 from fastrecord.schema import FieldType, Schema
 
@@ -79,6 +80,9 @@ _ORIGINS = {
 }
 
 _Values = dict[str, Any]
+# Keys and values of records that follow each other.
+_Run = tuple[list[bytes], list[memoryview]]
+_AT_ONCE = 64
 
 
 class Lmdb(Format):
@@ -162,19 +166,39 @@ class _Shard:
                 ranks = sorted(range(len(keys)), key=keys.__getitem__)
                 self._index = _Index(self, lambda rank, key: self._in_list(ranks, rank, key))
 
-    def records(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
+    def runs(self, start: int) -> Iterator[_Run]:
         """Yield keys and values from a position on.
 
         Raises:
             PagesError: the file is damaged.
         """
-        if self._index is not None:
-            for number in range(start, self.count):
-                yield self.key(number), self.pages.read(self._index[number])
-            return
-        for nodes in self.pages.leaves(start, _SPECIAL):
+        if self._index is None:
+            for nodes in self.pages.leaves(start, _SPECIAL):
+                yield from self._read(nodes)
+        else:
+            for first in range(start, self.count, _AT_ONCE):
+                numbers = range(first, min(first + _AT_ONCE, self.count))
+                yield from self._read((self.key(number), self._index[number]) for number in numbers)
+
+    def _read(self, nodes: Iterable[tuple[bytes, memoryview | Span | Tree]]) -> Iterator[_Run]:
+        """Read long values, and yield what is there before an error."""
+        keys: list[bytes] = []
+        values: list[memoryview] = []
+        nbytes = 0
+        try:
             for key, value in nodes:
-                yield key, value if isinstance(value, memoryview) else self.pages.read(self.span(key, value))
+                if not isinstance(value, memoryview):
+                    value = self.pages.read(self.span(key, value))
+                    nbytes += len(value)
+                keys.append(key)
+                values.append(value)
+                if nbytes >= ROWS_BYTES:
+                    yield keys, values
+                    keys, values, nbytes = [], [], 0
+        except PagesError:
+            yield keys, values
+            raise
+        yield keys, values
 
     def key(self, number: int) -> bytes:
         """Return the key of a record."""
@@ -260,7 +284,7 @@ class LmdbSource(Source):
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records."""
-        return self._layout.rows(self._records(start), start, names)
+        return self._layout.rows(self._runs(start), start, names)
 
     def count(self) -> int:
         """Return the number of records, which the files say."""
@@ -311,7 +335,7 @@ class LmdbSource(Source):
         samples: list[tuple[bytes, memoryview]] = []
         nbytes = 0
         try:
-            for key, value in self._records(0):
+            for key, value in _each(self._runs(0)):
                 samples.append((key, value))
                 nbytes += len(value)
                 if len(samples) == SAMPLE or nbytes >= _SAMPLE_BYTES:
@@ -321,14 +345,14 @@ class LmdbSource(Source):
                 raise
         return samples
 
-    def _records(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
+    def _runs(self, start: int) -> Iterator[_Run]:
         at, local = self._locate(start)
         for shard in self._shards[at:]:
             number = local
             try:
-                for record in shard.records(local):
-                    yield record
-                    number += 1
+                for run in shard.runs(local):
+                    yield run
+                    number += len(run[0])
             except PagesError as err:
                 raise Code.SOURCE.error(f"{shard.path}: record {number:,}: {err}") from err
             local = 0
@@ -379,23 +403,44 @@ class _Layout:
             fields[fields.index(images[0])] = replace(images[0], rename="image")
         return fields
 
-    def rows(self, records: Iterator[tuple[bytes, memoryview]], start: int, names: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
-        return gather((self._record(key, value, names) for key, value in records), start, names)
+        if self.name in ("image", "bytes"):
+            return self._whole(runs, start, names)
+        return gather((self._record(key, value, names) for key, value in _each(runs)), start, names)
 
-    def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
+    def _whole(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield runs of records whose values are one field, without work for each of them."""
+        keys: list[bytes] = []
+        values: list[memoryview] = []
+        nbytes = 0
         try:
-            record = self._split(value)
-            if KEY in names:
-                text: str | bytes = key.decode() if self._key_type == "string" else key
-                record[KEY] = text
-            return [record[name] for name in names]
-        except UnicodeDecodeError:
-            return Bad(f"its key {key!r} is not UTF-8: leave the keys out by naming the other fields with --map")
-        except KeyError as err:
-            return Bad(f"it has no field {err}")
-        except (FastRecordError, ValueError) as err:
-            return Bad(_reason(err))
+            for more_keys, more_values in runs:
+                keys += more_keys
+                values += more_values
+                nbytes += sum(map(len, more_values))
+                if nbytes >= ROWS_BYTES or len(keys) >= ROWS:
+                    yield from self._rows(keys, values, start, names, nbytes)
+                    start, keys, values, nbytes = start + len(keys), [], [], 0
+        except FastRecordError:
+            if keys:
+                yield from self._rows(keys, values, start, names, nbytes)
+            raise
+        if keys:
+            yield from self._rows(keys, values, start, names, nbytes)
+
+    def _rows(
+        self, keys: Sequence[bytes], values: Sequence[memoryview], start: int, names: Sequence[str], nbytes: int
+    ) -> Iterator[Rows]:
+        texts: Sequence[str | bytes] = keys
+        if KEY in names and self._key_type == "string":
+            try:
+                texts = [key.decode() for key in keys]
+            except UnicodeDecodeError:
+                pairs = zip(keys, values, strict=True)
+                yield from gather((self._record(key, value, names) for key, value in pairs), start, names)
+                return
+        yield Rows(start, len(keys), {name: texts if name == KEY else values for name in names}, {}, nbytes)
 
 
 class _Own(_Layout):
@@ -411,10 +456,10 @@ class _Own(_Layout):
         """Return the fields of the schema."""
         return [SourceField(name, kind, _ORIGINS[self.name]) for name, kind in self._schema.items()]
 
-    def rows(self, records: Iterator[tuple[bytes, memoryview]], start: int, names: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
         others = [(at, name, kind) for at, (name, kind) in enumerate(self._others) if name in names]
-        split = (self._split_own(value, others) for _, value in records)
+        split = (self._split_own(value, others) for _, value in _each(runs))
         for rows in gather(split, start, ["", *(name for _, name, _ in others)]):
             columns: dict[str, Any] = dict(rows.columns)
             blocks = b"".join(columns.pop(""))
@@ -566,6 +611,11 @@ _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
     "pyobject": _pyobject,
     "datum": _datum,
 }
+
+
+def _each(runs: Iterator[_Run]) -> Iterator[tuple[bytes, memoryview]]:
+    for keys, values in runs:
+        yield from zip(keys, values, strict=True)
 
 
 def _key_text(key: bytes) -> str | bytes:

@@ -131,8 +131,8 @@ class Pages:
             if skip > len(pointers) and not self._between(page, pointers, number, special):
                 skip -= len(pointers)
                 continue
-            nodes = [self._node(page, at, number)[:2] for at in pointers]
-            if special:
+            nodes = self._nodes(page, pointers, number)
+            if special and nodes[0][0] <= special[-1] and nodes[-1][0] >= special[0]:
                 nodes = [node for node in nodes if node[0] not in special]
             if len(nodes) > skip:
                 yield nodes[skip:] if skip else nodes
@@ -251,6 +251,23 @@ class Pages:
             raise PagesError(f"damaged: an entry lies outside of page {number:,}")
         low, high, top, _ = _NODE.unpack_from(page, at)
         return int(low | high << 16 | top << 32)
+
+    def _nodes(
+        self, page: bytes, pointers: tuple[int, ...], number: int
+    ) -> list[tuple[bytes, memoryview | Span | Tree]]:
+        """Return the keys and values of a page of entries."""
+        view, size, unpack = memoryview(page), len(page), _NODE.unpack_from
+        nodes: list[tuple[bytes, memoryview | Span | Tree]] = []
+        for at in pointers:
+            if at + 8 <= size:
+                low, high, flags, key_size = unpack(page, at)
+                start = at + 8 + key_size
+                end = start + (low | high << 16)
+                if not flags and end <= size:
+                    nodes.append((page[at + 8 : start], view[start:end]))
+                    continue
+            nodes.append(self._node(page, at, number)[:2])
+        return nodes
 
     def _node(self, page: bytes, at: int, number: int) -> tuple[bytes, memoryview | Span | Tree, int]:
         """Return the key and value of an entry, and where the value begins in the page."""
