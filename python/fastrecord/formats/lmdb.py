@@ -442,6 +442,19 @@ class _Layout:
                 return
         yield Rows(start, len(keys), {name: texts if name == KEY else values for name in names}, {}, nbytes)
 
+    def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
+        try:
+            record = self._split(value)
+            if KEY in names:
+                record[KEY] = key.decode() if self._key_type == "string" else key
+            return [record[name] for name in names]
+        except UnicodeDecodeError:
+            return Bad(f"its key {key!r} is not UTF-8: leave the keys out by naming the other fields with --map")
+        except KeyError as err:
+            return Bad(f"it has no field {err}")
+        except (FastRecordError, ValueError) as err:
+            return Bad(_reason(err))
+
 
 class _Own(_Layout):
     """fastrecord's own layout, which holds all fields."""
