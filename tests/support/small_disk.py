@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.interchange import registry
 from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
-from tests.support.own_format import install
 from tests.support.packing import metadata, records, write
 from tests.support.pictures import png
 from tests.support.rewriting import rows, write_rows
@@ -284,21 +284,21 @@ def extract(disk: Path, work: Path) -> None:
 @scenario
 def export(disk: Path, work: Path) -> None:
     path, out = write_rows(work / "in.frec", 300, largest=8_000), disk / "out"
-    sys.path.insert(0, str(install(work / "site")))
-    command = ("export", path, out, "-f", "jsonlines")
-    for options in ((), ("--shard-size", "100kB"), ("--overwrite",)):
-        ballast = Ballast(disk)
-        told = failed(*command, *options)
-        left = "is as it was before" if options == ("--overwrite",) else "nothing is written"
-        assert told == f"error: {out}: {FULL}\n{out}: {left}\n"
-        assert len(ballast.others()) == (options == ("--overwrite",))
-        ballast.remove()
-        good(*command, *options)
-        if "--shard-size" in options:
-            shutil.rmtree(out)
-            out.write_text("old")
-        elif not options:
-            out.unlink()
+    for name in registry.names(writes=True):
+        command = ("export", path, out, "-f", name)
+        sharded = ["--shard-size", "100kB"] if registry.load(name).several_files(sharded=True) else []
+        for options in (sharded, ["--overwrite"]):
+            ballast = Ballast(disk)
+            before = ballast.others()
+            told = failed(*command, *options)
+            assert FULL in told, name
+            left = "is as it was before" if "--overwrite" in options else "nothing is written"
+            assert told.endswith(f"\n{out}: {left}\n"), name
+            assert ballast.others() == before, name
+            ballast.remove()
+            out.mkdir(exist_ok=True)
+        good(*command, "--overwrite")
+        shutil.rmtree(out) if out.is_dir() else out.unlink()
 
 
 if __name__ == "__main__":

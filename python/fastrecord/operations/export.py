@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -25,6 +26,9 @@ from fastrecord.operations.staging import Staging, sync_folder
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.shard_sets import COMMANDS, check_together
+
+# A disk with less room than this is full.
+_FULL = 1 << 20
 
 
 @dataclass(slots=True)
@@ -301,16 +305,20 @@ def _measure(path: str) -> tuple[int, int]:
 
 def _told(err: Exception, staging: Staging) -> Exception:
     """Return an error as the caller should see it: with the path that was given, and the way out."""
+    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD):
+        return extend(err, ": `--drop` (drop=) leaves the field out")
+    if isinstance(err, FastRecordError):
+        return err
+    module = type(err).__module__.partition(".")[0]
+    if module != "builtins" or isinstance(err, RuntimeError) or getattr(err, "errno", 0) in (None, errno.EIO):
+        room = os.statvfs(os.path.dirname(staging.path))
+        if room.f_bavail * room.f_frsize < _FULL:  # libraries say that in many ways
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), staging.given)
+    if module != "builtins":
+        return OSError(errno.EIO, f"{module}: {err}", staging.given)
     if isinstance(err, OSError) and err.errno is not None and err.strerror is not None:
         name = staging.given if err.filename is None else str(err.filename)
         return type(err)(err.errno, err.strerror, name.replace(staging.path, staging.given))
-    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD):
-        return extend(err, ": `--drop` (drop=) leaves the field out")
-    if isinstance(err, (FastRecordError, OSError)) and staging.path in str(err):
-        told = type(err)(str(err).replace(staging.path, staging.given))
-        if isinstance(told, FastRecordError) and isinstance(err, FastRecordError):
-            told.record = err.record
-        return told
     return err
 
 
