@@ -35,6 +35,7 @@ struct RawLayout {
 
 type Next = unsafe extern "C" fn(*mut c_void, *mut i16, c_int) -> c_int;
 
+// SAFETY: these are the functions of `rows.c`, which has the same types.
 unsafe extern "C" {
     fn fastrecord_rows_new() -> *mut c_void;
     fn fastrecord_rows_free(rows: *mut c_void);
@@ -100,9 +101,9 @@ impl RowDecoder {
             table: [[0; MOST_BLOCKS]; 2],
         };
         let denominator = c_int::try_from(denominator).ok()?;
-        // SAFETY: the object is live until `drop`. The C code reads `length` bytes of the header within the call;
-        // afterwards libjpeg takes no more input, because `rows.c` replaced what would read it. It
-        // writes to `layout`, which has the fields of the C struct.
+        // SAFETY: the object is live until `drop`. The C code reads `length` bytes of the header
+        // within the call; afterwards libjpeg takes no more input, because `rows.c` replaced what
+        // would read it. It writes to `layout`, which has the fields of the C struct.
         let started = unsafe {
             fastrecord_rows_start(
                 self.0.as_ptr(),
@@ -155,9 +156,9 @@ impl Scan<'_> {
     pub(super) fn read(&mut self, out: &mut [u8], window: &mut Window<'_>) -> Option<()> {
         let rows = u32::try_from(out.len() / self.pitch).ok().filter(|&rows| rows <= self.left)?;
         self.left -= rows;
-        // SAFETY: the object is live, and `start` has prepared it. libjpeg writes `rows` rows of `pitch` bytes to
-        // `out`, which has room for them. `next` gets the pointer to the window, which nothing else
-        // uses during the call.
+        // SAFETY: the object is live, and `start` has prepared it. libjpeg writes `rows` rows of
+        // `pitch` bytes to `out`, which has room for them. `next` gets the pointer to the window,
+        // which nothing else uses during the call.
         let read = unsafe {
             fastrecord_rows_read(
                 self.decoder.0.as_ptr(),
@@ -173,13 +174,14 @@ impl Scan<'_> {
 }
 
 /// # Safety
-/// `window` points to a `Window` that nothing else uses meanwhile, and `blocks` to `count` blocks of 64 numbers.
+/// `window` points to a `Window` that nothing else uses meanwhile, and `blocks` to `count` blocks of
+/// 64 numbers.
 unsafe extern "C" fn next(window: *mut c_void, blocks: *mut i16, count: c_int) -> c_int {
     // SAFETY: the pointer is the one that `read` passed, within that call.
     let window = unsafe { &mut *window.cast::<Window<'_>>() };
-    // SAFETY: libjpeg's blocks of an MCU lie one after the other, and are its own until `next`
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: libjpeg's blocks of an MCU lie one after the other. Nothing else uses them until `next`
     // returns.
-    let blocks =
-        unsafe { std::slice::from_raw_parts_mut(blocks.cast::<[i16; 64]>(), usize::try_from(count).unwrap_or(0)) };
+    let blocks = unsafe { std::slice::from_raw_parts_mut(blocks.cast::<[i16; 64]>(), count) };
     catch_unwind(AssertUnwindSafe(|| window.next(blocks))).ok().flatten().is_some().into()
 }
