@@ -12,6 +12,11 @@ const HEAD: usize = 8;
 /// The end marker.
 pub(super) const END: [u8; 2] = [0xFF, 0xD9];
 
+/// Returns `None` unless the end marker is at `stop`: where data are missing, libjpeg-turbo decides.
+pub(super) fn check_end(data: &[u8], stop: usize) -> Option<()> {
+    data.get(stop..)?.starts_with(&END).then_some(())
+}
+
 /// Returns the MCUs per row, and the rows of MCUs.
 pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
     let (width, height) = info.mcu();

@@ -1,10 +1,10 @@
 //! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes.
 
-use super::entropy::{Entropy, Index, Mcus, Source, Window};
+use super::entropy::{Entropy, Index, Layout, Mcus, Source, Window};
 use super::ffi::Format;
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
-use super::segments::{END, Rows, header, mcus, scan_data};
+use super::segments::{Rows, check_end, header, mcus, scan_data};
 use super::{SMOOTHED, jpeg_region, reduced};
 use crate::image::Rect;
 use crate::image::probe::JpegInfo;
@@ -66,48 +66,29 @@ impl Sequential {
         let Wanted { data, side, info, reduction, need } = wanted;
         let coded = coded(data, info)?;
         let window = mcu_window(info, reduction, need);
-        let (mcu_width, mcu_height) = info.mcu();
-        let (x, y) = (window.x * mcu_width, window.y * mcu_height);
-        let width = (window.columns * mcu_width).min(info.width - x);
-        let height = (window.rows * mcu_height).min(info.height - y);
-
         let part = (window.columns, window.rows) != mcus(info);
         let source = if let Some(rows) = Rows::find(data, side, info) {
             Source::Rows(rows)
         } else if part && self.index.read(side, mcus(info), usize::from(info.components)).is_some() {
-            // Where data are missing, libjpeg-turbo decides.
-            if !coded.get(self.index.end()..)?.starts_with(&END) {
-                return None;
-            }
+            check_end(coded, self.index.end())?;
             Source::Index(coded, &self.index)
         } else {
             Source::Scan(coded)
         };
-        header(data, info, width, height, &mut self.header)?;
-        let format = Format::of(info);
-        let rows = RowDecoder::kept(&mut self.rows)?;
-        let (scan, mut layout, shown) = rows.start(&self.header, reduction, format)?;
-        if shown != (width.div_ceil(reduction), height.div_ceil(reduction))
-            || layout.mcus != (window.columns, window.rows)
-        {
-            return None;
-        }
-        layout.mcus = mcus(info);
+        let (scan, layout, width) = start(&mut self.header, &mut self.rows, wanted, window)?;
         let mcus = self.entropy.window(&layout, window, source)?;
-        let (x, y) = (x / reduction, y / reduction);
-        let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
-        Some(Part { scan, mcus, region, format })
+        let (mcu_width, mcu_height) = info.mcu();
+        let (x, y) = (window.x * mcu_width / reduction, window.y * mcu_height / reduction);
+        let region = Rect { x, y, width, height: need.y + need.height - y };
+        Some(Part { scan, mcus, region, format: Format::of(info) })
     }
 
     /// Makes an index of the whole image with an entry every `interval` MCUs of a row.
     pub(super) fn index(&mut self, data: &[u8], info: &JpegInfo, interval: u32) -> Option<Index> {
         let coded = coded(data, info)?;
-        header(data, info, info.width, info.height, &mut self.header)?;
-        let rows = RowDecoder::kept(&mut self.rows)?;
-        let (_, layout, _) = rows.start(&self.header, 1, Format::of(info))?;
-        if layout.mcus != mcus(info) {
-            return None;
-        }
+        let (columns, rows) = mcus(info);
+        let all = Mcus { x: 0, y: 0, columns, rows };
+        let (_, layout, _) = start(&mut self.header, &mut self.rows, Wanted::whole(data, info), all)?;
         self.entropy.index(&layout, coded, interval)
     }
 
@@ -130,6 +111,25 @@ fn coded<'a>(data: &'a [u8], info: &JpegInfo) -> Option<&'a [u8]> {
         return None;
     }
     data.get(scan_data(data, info)?..)
+}
+
+/// Starts libjpeg-turbo on the header of an image that consists of the MCUs of a window. Returns the
+/// layout of the whole image, and the width of the window's pixels.
+fn start<'a>(
+    smaller: &'a mut Vec<u8>,
+    rows: &'a mut Option<RowDecoder>,
+    wanted: Wanted<'_>,
+    window: Mcus,
+) -> Option<(Scan<'a>, Layout, u32)> {
+    let Wanted { data, info, reduction, .. } = wanted;
+    let (mcu_width, mcu_height) = info.mcu();
+    let width = (window.columns * mcu_width).min(info.width - window.x * mcu_width);
+    let height = (window.rows * mcu_height).min(info.height - window.y * mcu_height);
+    header(data, info, width, height, smaller)?;
+    let (scan, layout, shown) = RowDecoder::kept(rows)?.start(smaller, reduction, Format::of(info))?;
+    let expected = (width.div_ceil(reduction), height.div_ceil(reduction));
+    let same = shown == expected && layout.mcus == (window.columns, window.rows);
+    same.then(|| (scan, Layout { mcus: mcus(info), ..layout }, shown.0))
 }
 
 /// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.

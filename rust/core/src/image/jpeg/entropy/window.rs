@@ -5,7 +5,7 @@ use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
 use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
-use crate::image::jpeg::segments::{END, Rows};
+use crate::image::jpeg::segments::{Rows, check_end};
 
 /// Tables for skipping cost as much time as they save on about this many blocks.
 const MANY: u64 = 1000;
@@ -148,11 +148,9 @@ impl Entropy {
         }
         (window.row, window.column) = (rows, columns);
         let stop = window.entropy.coded.stop();
-        if !window.ends() || !coded[stop..].starts_with(&END) {
-            return None;
-        }
+        check_end(coded, stop)?;
         index.set_end(stop);
-        Some(index)
+        window.ends().then_some(index)
     }
 }
 
@@ -223,10 +221,7 @@ impl Window<'_> {
         let skipped = match self.source {
             Source::Scan(raw) if self.row == 0 => {
                 self.read(raw, 0, 0)?;
-                // Where data are missing, libjpeg-turbo decides.
-                if !raw[self.entropy.coded.stop()..].starts_with(&END) {
-                    return None;
-                }
+                check_end(raw, self.entropy.coded.stop())?;
                 u64::from(y) * u64::from(self.mcus.0) + u64::from(x)
             }
             Source::Scan(_) => u64::from(self.mcus.0 - columns),
