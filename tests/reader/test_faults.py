@@ -114,16 +114,16 @@ def test_the_first_error_says_what_is_safe_and_the_file_has_it(
     path = str(tmp_path / "a.frec")
     assert first[:4] == ["OSError", number, path, f"[Errno {number}] {os.strerror(number)}: {path!r}"]
     (note,) = first[4]
-    assert note.startswith(f"{path}: the file is good up to its last commit (1 records)")
-    assert note.endswith("open it again to go on")
+    assert note.startswith(f"{path}: the file is good up to its last commit (1 record)")
+    assert note.endswith("open it again to continue")
     assert ("make room" in note) == (number in (errno.ENOSPC, errno.EDQUOT))
     for again in later:
         assert again[0] == "FastRecordError"
         assert "the writer stopped after a failed write" in again[3]
-        assert "the file is good up to its last commit (1 records)" in again[3]
+        assert "the file is good up to its last commit (1 record)" in again[3]
     # The footer was written before the last sync: a reader of the running system may see it.
     assert before in ([0], [0, 1, 2, 3, 4])
-    assert ("or has the one that was under way" in note) == ((call, at) in (("fdatasync", 4), ("pwrite64", 8)))
+    assert ("the one that was being written" in note) == ((call, at) in (("fdatasync", 4), ("pwrite64", 8)))
     assert after == [*before, 7]
 
 

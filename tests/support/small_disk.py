@@ -138,7 +138,7 @@ def writer(disk: Path, _work: Path) -> None:
     for number in range(3):
         file.append(row(number))
     file.commit()
-    good_to = "the file is good up to its last commit (3 records); make room, then open it again to go on"
+    good_to = "the file is good up to its last commit (3 records); make room, then open it again to continue"
     with pytest.raises(OSError, match=FULL) as caught:
         file.extend({"data": [row(i)["data"] for i in range(3, 30)], "number": range(3, 30)})
     assert (caught.value.errno, caught.value.strerror, caught.value.filename) == (errno.ENOSPC, FULL, str(out))
@@ -190,7 +190,7 @@ def rewriting(command: str, disk: Path, work: Path, sources: int, outs: list[str
         ballast = Ballast(disk, 500_000)
         told = failed(command, *options, *(["--overwrite"] if existing else []), *paths, "-o", *found)
         assert f": {FULL}" in told
-        replaced = "the file that was to be replaced is as it was, and nothing of the new one is left; make room"
+        replaced = "the old file is unchanged, and nothing of the new one is left; make room"
         assert (replaced if existing else "and no file is left; make room") in told
         assert ballast.others() == sorted(old)
         assert {name: (disk / name).read_bytes() for name in old} == old
@@ -255,7 +255,7 @@ def compact(disk: Path, work: Path) -> None:
     before, ballast = rows(path), Ballast(disk, 500_000)
     told = failed("compact", path)
     assert f"{path}: {FULL}" in told
-    assert "the file that was to be replaced is as it was, and nothing of the new one is left; make room" in told
+    assert "the old file is unchanged, and nothing of the new one is left; make room" in told
     assert (rows(path), ballast.others()) == (before, ["in.frec"])
     ballast.remove()
     good("compact", path)

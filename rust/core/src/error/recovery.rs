@@ -13,7 +13,7 @@ pub struct Safe {
     pub records: u64,
     /// Whether the writer was to replace a file. That file is unchanged.
     pub replaces: bool,
-    /// Whether the file may turn out to have the next commit, too.
+    /// Whether the file may also hold the next commit, because its footer was being written.
     pub under_way: bool,
     /// Why the write failed.
     pub obstacle: Obstacle,
@@ -48,12 +48,13 @@ impl fmt::Display for Safe {
             return f.write_str("it writes nothing more: open another writer");
         }
         if self.commit > 0 {
-            write!(f, "the file is good up to its last commit ({} records)", self.records)?;
+            let records = if self.records == 1 { "record" } else { "records" };
+            write!(f, "the file is good up to its last commit ({} {records})", self.records)?;
             if self.under_way {
-                write!(f, ", or has the one that was under way as well")?;
+                write!(f, ", and may hold the one that was being written")?;
             }
         } else if self.replaces {
-            write!(f, "the file that was to be replaced is as it was, and nothing of the new one is left")?;
+            write!(f, "the old file is unchanged, and nothing of the new one is left")?;
         } else {
             write!(f, "nothing was committed, and no file is left")?;
         }
@@ -61,10 +62,10 @@ impl fmt::Display for Safe {
         match self.obstacle {
             Obstacle::NoSpace => write!(f, "make room, then ")?,
             Obstacle::TooLarge => {
-                write!(f, "no file may be larger here (`ulimit -f`, or the file system): once it may, ")?;
+                write!(f, "a file cannot be larger here (`ulimit -f`, or the file system): raise the limit, then ")?;
             }
             Obstacle::NoName | Obstacle::Other => {}
         }
-        f.write_str(if self.commit > 0 { "open it again to go on" } else { "write it again" })
+        f.write_str(if self.commit > 0 { "open it again to continue" } else { "write it again" })
     }
 }

@@ -76,8 +76,8 @@ fn said(failure: &mut Failure, fault: Fault) -> Option<Safe> {
     };
     assert_eq!(safe.obstacle, obstacle);
     if safe.commit > 0 {
-        assert!(text.contains(&format!("the file is good up to its last commit ({} records)", safe.records)), "{text}");
-        assert!(text.ends_with("open it again to go on"), "{text}");
+        assert!(text.contains(&format!("the file is good up to its last commit ({} record", safe.records)), "{text}");
+        assert!(text.ends_with("open it again to continue"), "{text}");
     } else {
         assert!(text.contains("nothing was committed"), "{text}");
     }
