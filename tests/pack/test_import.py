@@ -168,8 +168,7 @@ def test_a_source_that_is_cut_short_is_resumed_when_it_is_whole(out: Path, tmp_p
     with pytest.raises(fr.FastRecordError, match="record 4999: the file is cut short"):
         fr.import_records(source, out, types=text)
     assert len(rows(out)) == 4999
-    whole = json.dumps({"records": 9000})
-    source.write_text(whole + " " * (source.stat().st_size - len(whole)))  # resume compares sizes
+    write_source(source, 9000)
     summary = fr.import_records(source, out, types=text, resume=True)
     assert (summary.records, summary.packed) == (9000, 4001)
     assert [row["count"] for row in rows(out)] == list(range(9000))
@@ -268,13 +267,27 @@ def test_another_source_or_other_fields_are_not_resumed(out: Path, tmp_path: Pat
     with pytest.raises(fr.FastRecordError):
         fr.import_records(source, out)
     other = write_source(tmp_path / "other", N)
-    with pytest.raises(fr.FastRecordError, match=r"other names or sizes.*FR732"):
+    with pytest.raises(fr.FastRecordError, match=r"other names.*FR732"):
         fr.import_records(other, out, resume=True)
     with pytest.raises(fr.FastRecordError, match=r"FR731"):
         fr.import_records(source, out, resume=True, crop_ready="all")
     with pytest.raises(fr.FastRecordError, match=r"FR403"):
         fr.import_records(source, out, resume=True, mapping={"image": "jpg"})
     assert len(rows(out)) == 4500
+
+
+def test_a_source_of_the_same_name_with_other_records_is_not_resumed(out: Path, tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", N, bad=[4500])
+    with pytest.raises(fr.FastRecordError):
+        fr.import_records(source, out)
+    write_source(source, N, keys={"4499": "other"})
+    with pytest.raises(fr.FastRecordError, match=r"record 4499: key is 'other', where the file has 'k4499'.*FR732"):
+        fr.import_records(source, out, resume=True)
+    write_source(source, 3000)
+    with pytest.raises(fr.FastRecordError, match=r"it has no record 4,499.*FR732"):
+        fr.import_records(source, out, resume=True)
+    write_source(source, N, bad=[4499])
+    assert fr.import_records(source, out, resume=True).records == N
 
 
 def test_pack_does_not_resume_an_import(out: Path, tmp_path: Path) -> None:

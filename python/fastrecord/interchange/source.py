@@ -77,8 +77,8 @@ class Source(ABC):
 
     Attributes:
         fields: Its fields, in the order in which a file has them.
-        paths: The files that it reads, in order. Their names and sizes tell one source from another
-            when an import is resumed.
+        paths: The files that it reads, in order. Their names tell one source from another when an
+            import is resumed.
         classes: Names of the classes of the field that is renamed to "label", position = label;
             None without names.
         metadata: Entries for the metadata of a .frec file, JSON-able.
@@ -124,9 +124,12 @@ class Source(ABC):
     ) -> None:
         self.close()
 
-    def identity(self) -> list[list[Any]]:
-        """Return what tells this source from another one: [name, bytes] of each file."""
-        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths if os.path.isfile(path)]
+    def identity(self) -> list[Any]:
+        """Return what tells this source from another one, JSON-able: the names of its files.
+
+        Not their sizes: a file that was cut short has another one when it is whole.
+        """
+        return [os.path.basename(path) for path in self.paths]
 
 
 def gather(records: Iterable[Sequence[Any] | Bad], start: int, names: Sequence[str]) -> Iterator[Rows]:

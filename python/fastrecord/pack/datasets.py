@@ -170,8 +170,8 @@ class _DatasetSource(Source):
     def place(self, number: int) -> str:
         return f"{self._name}: item {number:,}"
 
-    def identity(self) -> list[list[Any]]:
-        return [[self._name, self.count()]]
+    def identity(self) -> list[Any]:
+        return [self._name, self.count()]
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         if start == 0 and self.begun is not None:

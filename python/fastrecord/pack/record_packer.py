@@ -30,7 +30,7 @@ class ImportSettings:
 
     Attributes:
         format: Name of the format.
-        digest: Digest of the names and sizes of the source's files.
+        digest: Digest of the names of the source's files.
         fields: Name in the file -> [name in the source, type].
         settings: Settings of the format.
         recode: How images are stored.
@@ -54,7 +54,7 @@ class ImportSettings:
 
     @staticmethod
     def digest_of(source: Source) -> str:
-        """Return a digest of the names and sizes of a source's files."""
+        """Return a digest of what tells a source from another one."""
         return hashlib.sha256(json.dumps(source.identity()).encode()).hexdigest()[:32]
 
 

@@ -323,6 +323,8 @@ def store(
             target = _append(part, schema, classes)
         elif mode == "resume" and (path := _begun(part)) is not None:
             target = _resume(replace(part, path=path), schema, classes, this)
+            if number_names:  # items of a data set may be made anew each time
+                _compare_last(source, fields, target, path)
         else:
             target = Target(
                 None, classes, None, part.start, kept=kept | ({} if part.shard is None else part.shard.entry())
@@ -417,6 +419,28 @@ def _begun(part: Part) -> str | None:
     return path if os.path.exists(path) and not removed_without_commit(path) else None
 
 
+def _compare_last(source: Source, fields: Sequence[PlannedField], target: Target, path: str) -> None:
+    """Refuse a source whose record before the next one is not the last one that a file holds."""
+    number = target.position - 1
+    if target.records == target.first_record or (
+        target.skipped and target.skipped[-1][0] == source.place(number)  # the last one was left out
+    ):
+        return
+    exact = [each for each in fields if each.type.name.startswith(("string", "bool", "int", "uint"))]
+    rows = next(source.read(number, list({each.source.name for each in exact})), None)
+    with Reader(path) as reader:
+        if rows is None:
+            raise other_input(reader, f"it has no record {number:,}")
+        if number in rows.bad:
+            return
+        for each in exact:
+            values, bad = each.converted(rows.columns[each.source.name][:1])
+            stored = reader.get(target.records - 1, each.name)
+            if 0 in bad or stored != values[0]:
+                found = f"{each.name} is {values[0]!r:.80}, where the file has {stored!r:.80}"
+                raise other_input(reader, f"{source.place(number)}: {found}")
+
+
 def _resume(part: Part, schema: Schema, classes: list[str] | None, this: ImportSettings) -> Target:
     with Reader(part.path) as reader:
         check_schema(reader, schema)
@@ -427,7 +451,7 @@ def _resume(part: Part, schema: Schema, classes: list[str] | None, this: ImportS
             raise Code.NOT_PACKED.error(f"{part.path}: was not written by `fastrecord import`, so it cannot be resumed")
         mine = this.entry()
         if entry.get("digest") != this.digest:
-            raise other_input(reader, "its files have other names or sizes")
+            raise other_input(reader, "its files have other names")
         if {name: last.get(name) for name in ("import", "recode")} != {
             name: mine.get(name) for name in ("import", "recode")
         }:
