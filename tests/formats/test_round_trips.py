@@ -202,3 +202,20 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
     assert types_of(tmp_path / "back.frec") == {each: kinds[each] for each in kept}
     with fr.Reader(tmp_path / "back.frec") as reader:
         assert {each: reader.metadata.get(each) for each in metadata} == metadata
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names(writes=True) if name != "folder"])
+def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.frec", images(), {"classes": CLASSES})
+    kind = registry.load(name)
+    if not kind.several_files(sharded=True) and "shard_size" not in kind.settings:
+        with pytest.raises(ValueError, match="cannot be divided into shards"):
+            fr.export_records(path, tmp_path / "out", name, shard_size=12_000)
+        return
+    dropped = refused(path, tmp_path / "out", name)
+    assert fr.export_records(path, tmp_path / "out", name, shard_size=12_000, drop=dropped).files > 3
+    fr.import_records(tmp_path / "out", tmp_path / "back.frec")
+    before = digests(path)
+    assert digests(tmp_path / "back.frec") == {field: before[field] for field in before if field not in dropped}
+    with fr.Reader(tmp_path / "back.frec") as reader:
+        assert reader.metadata["classes"] == CLASSES

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from itertools import islice
 
 from fastrecord.errors import Code
 from fastrecord.interchange.format import Format, Found
@@ -89,6 +90,13 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
         why = each.recognise(found) if each.reads else None
         if why is not None:
             return each, why
+    for name in [*_others(), *_MODULES]:
+        each = load(name)
+        files = (file for file in found.names if each.reads and file.endswith(each.suffixes))
+        for file in islice(files, 1):
+            why = each.recognise(Found.at(os.path.join(path, file)))
+            if why is not None:
+                return each, f"{file} in it: {why}"
     inside = f"a folder with {', '.join(found.names[:5]) or 'nothing'}" if found.is_folder else f"{found.head[:16]!r}"
     raise Code.UNKNOWN_FORMAT.error(
         f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names(reads=True))}; "

@@ -109,6 +109,13 @@ class Source(ABC):
         """Return the number of records if it is known without reading all of them."""
         return None
 
+    def class_names(self) -> Sequence[str] | None:
+        """Return `classes`, or else those in `metadata`, as exports by fastrecord have them."""
+        names = self.metadata.get("classes")
+        if self.classes is not None or not isinstance(names, list):
+            return self.classes
+        return names if all(isinstance(name, str) for name in names) and len(set(names)) == len(names) else None
+
     def place(self, number: int) -> str:
         """Return where a record is, for messages: "train-0001.tar: record 12 (n01440764_10026)"."""
         return f"{self.paths[0] if self.paths else 'source'}: record {number}"

@@ -129,7 +129,7 @@ def export_records(
         with Staging(destination, overwrite=overwrite) as staging:
             try:
                 with _Files(kind, staging, schema, metadata, values, shard_size) as target:
-                    _copy(readers, list(schema), target, shard_size, progress)
+                    _copy(readers, list(schema), target, progress)
                     target.close()
                 count, size = _measure(staging.path)
                 with HeldInterrupt() as interrupt:
@@ -240,7 +240,11 @@ def _shard_name(path: str, kind: Format) -> tuple[str, str]:
 
 
 class _Files(AbstractContextManager["_Files"]):
-    """The destination, as one file or as shards; what is not closed in the end is broken off."""
+    """The destination, as one file or as shards; what is not closed in the end is broken off.
+
+    Attributes:
+        shard_size: Bytes of a shard; None if the format makes its own, or none.
+    """
 
     def __init__(
         self,
@@ -257,6 +261,7 @@ class _Files(AbstractContextManager["_Files"]):
         if kind.several_files(sharded=shard_size is not None):
             os.mkdir(path)
             self._folder, path = path, self._shard(path)
+        self.shard_size = shard_size if self._folder else None
         self._destination = kind.create(path, schema, metadata, settings)
 
     def _shard(self, folder: str) -> str:
@@ -279,11 +284,9 @@ class _Files(AbstractContextManager["_Files"]):
             self._destination.abort()
 
 
-def _copy(
-    readers: Sequence[Reader], fields: Sequence[str], target: _Files, shard_size: int | None, progress: Progress | None
-) -> None:
+def _copy(readers: Sequence[Reader], fields: Sequence[str], target: _Files, progress: Progress | None) -> None:
     done, total = 0, sum(len(reader) for reader in readers)
-    with closing(read_ahead(readers, fields, shard_size)) as batches:
+    with closing(read_ahead(readers, fields, target.shard_size)) as batches:
         for run, columns in batches:
             target.write(done, columns, new_shard=run.new_shard)
             done += run.stop - run.start

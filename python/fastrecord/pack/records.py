@@ -200,8 +200,8 @@ def preview_records(
             if len(first) >= records:
                 break
         described = [(planned.name, planned.type, planned.source.name, planned.source.origin) for planned in fields]
-        names_of = None if each.classes is None else len(each.classes)
-        return Preview(found.name, why, described, each.count(), names_of, first[:records])
+        known = each.class_names()
+        return Preview(found.name, why, described, each.count(), None if known is None else len(known), first[:records])
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ def _numbered(
 ) -> tuple[list[PlannedField], list[str] | None]:
     """Number the labels of a source; return the fields and all class names."""
     label = next((planned for planned in fields if planned.name == LABEL), None)
-    classes = source.classes
+    classes = source.class_names()
     if label is None or not (label.type.name == "string" or label.type.shape == ()):
         return fields, known if extend else None
     if label.type.name == "string":
