@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader
@@ -269,4 +268,8 @@ class Labels:
 
 def listed_labels(labels: NDArray[Any]) -> list[Any]:
     """Return labels as in samples: Python numbers, or a tensor for each array."""
-    return list(labels.tolist()) if labels.ndim == 1 else list(torch.from_numpy(labels))
+    if labels.ndim == 1:
+        return list(labels.tolist())
+    import torch  # commands that only look into files do without it
+
+    return list(torch.from_numpy(labels))

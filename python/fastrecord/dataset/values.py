@@ -6,14 +6,16 @@ Does not decode images or number labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fastrecord.dataset.shards import Shards
 from fastrecord.schema import FieldType
+
+if TYPE_CHECKING:  # commands that only look into files do without it
+    import torch
 
 
 def is_number(kind: FieldType) -> bool:
@@ -87,6 +89,8 @@ def as_tensors(value: Any, kind: FieldType) -> Any:
 
 
 def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
+    import torch
+
     while kind.item is not None:
         kind = kind.item
     if kind.dtype == "bfloat16":
@@ -99,6 +103,8 @@ def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
 
     On the CPU numpy copies: torch's threads hang in a process forked after torch used them.
     """
+    import torch
+
     if tensor.device.type != "cpu":
         return tensor[torch.from_numpy(places).to(tensor.device)]
     if tensor.dtype == torch.bfloat16:
