@@ -1,4 +1,4 @@
-"""Text for a terminal: names from a file or a folder must not control it."""
+"""Text for a terminal: names from a file or a folder must not control it; sizes."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ def drop_unwritten() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def bytes_text(size: float) -> str:
+    """Return a number of bytes with a decimal unit: `138.0 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -34,6 +34,7 @@ FLOORS = {
         _core
         checks errors fixed logs names terminal
         schema transforms
+        look
         dataset interchange
         formats operations sampler
         pack

@@ -1,4 +1,4 @@
-"""Shared output of the subcommands: printed lines, sizes as text and back, and the progress bar."""
+"""Shared output of the subcommands: printed lines, sizes from text, and the progress bar."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastrecord.terminal import bytes_text as bytes_text
 from fastrecord.terminal import printable
 
 if TYPE_CHECKING:
@@ -20,15 +21,6 @@ _UNITS = {"": 1, "b": 1} | {
     for infix, base in (("", 1000), ("i", 1024))
     for power, prefix in enumerate("kmgt", 1)
 }
-
-
-def bytes_text(size: float) -> str:
-    """Return a number of bytes with a decimal unit: `138.0 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def say(*lines: str, err: bool = False) -> None:

@@ -6,8 +6,6 @@ Does not crop or resize; the loader does.
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from typing import Literal
 
 import numpy as np
@@ -19,19 +17,8 @@ from torch.utils.data import get_worker_info
 from fastrecord._core import FastRecordError, Reader, decode_records
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extend
+from fastrecord.look.pictures import PIL_ERRORS
 from fastrecord.schema.roles import key_suffix
-
-# Exceptions that Pillow's plugins raise for broken images.
-PIL_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 _ORIENTATION = 0x0112
 _TURN_BACK = {

@@ -24,7 +24,6 @@ from fastrecord._core import (
     side_kinds,
 )
 from fastrecord.diagnose.findings import Finding
-from fastrecord.diagnose.image_head import CROP_INDEX, CROP_READY
 from fastrecord.diagnose.machine import Machine, judge_machine, read_text, this_machine, versions
 from fastrecord.diagnose.mounts import (
     Disk,
@@ -38,6 +37,7 @@ from fastrecord.diagnose.mounts import (
 )
 from fastrecord.diagnose.page_cache import resident_size
 from fastrecord.errors import system_text
+from fastrecord.look.image_head import CROP_INDEX, CROP_READY
 
 # Number of records sampled to identify the images of a file.
 _SAMPLE = 8

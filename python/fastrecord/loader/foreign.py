@@ -17,11 +17,12 @@ from PIL import Image, ImageOps
 
 from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_limits, foreign_kind
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.dataset.decode import PIL_ERRORS, as_stored
+from fastrecord.dataset.decode import as_stored
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extend
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
+from fastrecord.look.pictures import PIL_ERRORS
 
 Failures = list[tuple[int, Exception]]
 
