@@ -20,6 +20,7 @@ from fastrecord.dataset.selection import MISSING, Selection, check_selection
 from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_file
 from fastrecord.dataset.values import read_values
 from fastrecord.errors import Code
+from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
 from fastrecord.schema.shard_sets import check_together
@@ -515,6 +516,20 @@ class FastRecordDataset(Dataset[Any]):
         Values already returned stay valid; further reads raise.
         """
         self.selection.shards.close()
+
+    def _repr_html_(self) -> str | None:
+        """Show the data set in a notebook: counts, fields and some images; None shows its `repr`."""
+
+        def outline() -> Outline:
+            places = [self.locate(index) for index in spread(len(self))]
+            facts = [("records", f"{len(self):,}")]
+            facts += [("files", f"{len(self.paths):,}")] if len(self.paths) > 1 else []
+            facts += [("sample", ", ".join(self.fields))] if self.fields is not None else []
+            records = [(self.readers[shard], record) for shard, record in places]
+            title = f"{type(self).__name__} of {self.root}"
+            return Outline(title, [*facts, *class_facts(self.classes)], self.selection.shards.schema, records)
+
+        return notebook_html(outline)
 
     def __repr__(self) -> str:
         """Describe the data set in the style of torchvision's."""

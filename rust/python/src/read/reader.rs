@@ -361,6 +361,12 @@ impl Reader {
         }
     }
 
+    /// Show the file in a notebook: its fields and some of its records.
+    #[pyo3(name = "_repr_html_")]
+    fn repr_html<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("fastrecord.look.notebook")?.call_method1("reader_html", (slf,))
+    }
+
     /// The path given to the constructor.
     #[getter]
     fn path(&self) -> OsString {
