@@ -210,6 +210,10 @@ class Code(StrEnum):
         "a label is above the largest int64",
         "store labels as smaller integers")
 
+    BAD_CONDITION = ("FR427", SchemaError,
+        "the condition of `--where` cannot be parsed, or its constant does not fit the field",
+        "compare fields with constants, as in `label == 3 and image.width > 500`")
+
     # 5: images
     UNKNOWN_IMAGE = ("FR501", DecodeError,
         "not an image of a known type",
@@ -324,6 +328,9 @@ class Code(StrEnum):
     OTHER_SHARDS = ("FR721", FastRecordError,
         "shards of another division are in the way",
         "remove them, or choose another name")
+    NOTHING_FOUND = ("FR726", FastRecordError,
+        "no record meets the conditions",
+        "correct the class or the condition")
     KEY_TAKEN = ("FR730", FastRecordError,
         "a key is in the file already",
         "give the new files other keys")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import Reader
 from fastrecord.checks import WORD, integer
-from fastrecord.dataset.columns import Columns
+from fastrecord.dataset.columns import Columns, Condition
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
 from fastrecord.dataset.shards import Shards, normalized, normalized_one
@@ -137,9 +137,14 @@ class Selection:
             return self.subset(mask)
         if value is MISSING:
             raise TypeError(f"filter({field!r}, {op!r}) has no value: give one to compare with")
-        if field == self.label_field:
-            value = self.labels.numbered(value)
-        return replace(self, rows=Filtered(self.rows, self.columns, self.columns.condition(field, op, value)))
+        return replace(self, rows=Filtered(self.rows, self.columns, self._condition(field, op, value)))
+
+    def mask(self, field: str, op: str, value: Any) -> NDArray[np.bool_]:
+        """Return which records meet a condition of `filter`, bool (N,)."""
+        return self.columns.mask(self._condition(field, op, value), self.rows.whole())
+
+    def _condition(self, field: str, op: str, value: Any) -> Condition:
+        return self.columns.condition(field, op, self.labels.numbered(value) if field == self.label_field else value)
 
     def split(self, parts: int | Sequence[float], seed: int, stratify: str | None) -> list[Selection]:
         """Split the records into disjoint parts; see `FastRecordDataset.split`."""
