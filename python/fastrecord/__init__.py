@@ -62,7 +62,11 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.dataset import concat as concat
     from fastrecord.dataset.decoding import Decoding as Decoding
     from fastrecord.diagnose.bench import bench_file as bench_file
+    from fastrecord.diagnose.browse import browse as browse
+    from fastrecord.diagnose.compare import diff_files as diff_files
     from fastrecord.diagnose.doctor import examine as examine
+    from fastrecord.diagnose.stats import file_stats as file_stats
+    from fastrecord.diagnose.stats_plot import plot_stats as plot_stats
     from fastrecord.loader.delivery import Delivery as Delivery
     from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
@@ -105,19 +109,23 @@ _LAZY = {
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
     "bench_file": "diagnose.bench",
+    "browse": "diagnose.browse",
     "class_weights": "sampler.draws",
     "collate": "dataset.collate",
     "compact": "operations.rewrite",
     "concat": "dataset.dataset",
+    "diff_files": "diagnose.compare",
     "examine": "diagnose.doctor",
     "export_records": "operations.export",
     "extract_records": "operations.extract",
+    "file_stats": "diagnose.stats",
     "import_records": "pack.records",
     "index_file": "operations.index",
     "merge": "operations.rewrite",
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
+    "plot_stats": "diagnose.stats_plot",
     "repair": "operations.repair",
     "set_metadata": "operations.metadata",
     "shuffle": "operations.rewrite",

@@ -128,6 +128,7 @@ RUN_HERE = {
     "docs/index.md",
     "docs/loader.md",
     "docs/logging.md",
+    "docs/look.md",
 }
 COMING_FROM = {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/from/*.md")}
 
@@ -150,7 +151,9 @@ def test_every_program_is_python_and_only_a_before_may_need_another_package(page
             assert others <= {title.removeprefix("Before: ")}, text
 
 
-@pytest.mark.parametrize("page", ["docs/compression.md", "docs/errors.md", "docs/index.md", "docs/logging.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/compression.md", "docs/errors.md", "docs/index.md", "docs/logging.md", "docs/look.md"]
+)
 def test_a_page_of_one_program_runs(page: str, folder: Path) -> None:
     (folder / "imagenet").mkdir()
     programs = [block for block in blocks(page) if block.kind == "python"]

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import Reader, open_snapshot
+from fastrecord.errors import Code
 from fastrecord.schema import Schema
+from fastrecord.schema.roles import plain
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 
@@ -156,6 +158,31 @@ class Shards:
         self._members: tuple[Shards, ...] = ()
         self._schema: Schema | None = None
         self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
+
+    @classmethod
+    def open(cls, paths: Paths) -> Shards:
+        """Open files at their newest commits: a file, a folder of them, a pattern, or a sequence.
+
+        Raises:
+            FileNotFoundError: nothing is at a path. CorruptFileError: not a valid .frec file.
+        """
+        return cls([open_file(path, snapshot, "mmap") for path, snapshot in find_files(paths)])
+
+    @classmethod
+    def open_alike(cls, paths: Paths) -> Shards:
+        """Open files that have the same fields, in any order.
+
+        Raises:
+            SchemaError: one has others; besides, what `open` raises.
+        """
+        shards = cls.open(paths)
+        first, *others = ({name: plain(kind) for name, kind in reader.schema.items()} for reader in shards.readers)
+        for reader, fields in zip(shards.readers[1:], others, strict=True):
+            if fields != first:
+                raise Code.FIELDS_DIFFER.error(
+                    f"{reader.path}: its fields differ from those in {shards.readers[0].path}"
+                )
+        return shards
 
     @classmethod
     def joined(cls, several: Sequence[Shards]) -> tuple[Shards, list[int]]:

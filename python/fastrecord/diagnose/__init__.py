@@ -1,4 +1,4 @@
-"""Measurements and checks of files, machines and mounts: `fastrecord bench`, `fastrecord doctor`.
+"""Measurements of files and machines, and looks into files: `bench`, `doctor`, `stats`, `browse`, `diff`.
 
 Imports the loader and the layers below it. Only the command line imports it.
 """

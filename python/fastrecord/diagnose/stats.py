@@ -1,0 +1,368 @@
+"""`file_stats`: what the records of a data set are like: sizes, images, classes, duplicates.
+
+Reads the index of all records, and the first bytes of some images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastrecord._core import FastRecordError, Reader, image_size, permute, side_kinds
+from fastrecord.checks import WORD, integer
+from fastrecord.dataset.columns import Columns
+from fastrecord.dataset.labels import Labels
+from fastrecord.dataset.shards import Paths, Shards
+from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format, read_jpeg_head
+from fastrecord.look.pictures import PIL_ERRORS, unwarned
+from fastrecord.schema import FieldType
+from fastrecord.schema.roles import find_label, holds_classes, plain
+
+# Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
+_HEAD = 1 << 16
+_MOST_PIXELS = 89_478_485
+# Records with equal checksums of which the values are compared.
+_COMPARED = 4096
+_BINS = 40
+_COMMON_SIZES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Some numbers in short.
+
+    Attributes:
+        min, median, p99, max: As they say; p99 is the 99th percentile. The lower one of two in the
+            middle is the median.
+        sum: Their sum.
+        edges, counts: A histogram: `counts[i]` numbers are in `[edges[i], edges[i + 1])`; the last
+            bin includes its end.
+    """
+
+    min: float
+    median: float
+    p99: float
+    max: float
+    sum: float
+    edges: list[float]
+    counts: list[int]
+
+    @classmethod
+    def of(cls, numbers: NDArray[Any]) -> Distribution | None:
+        """Return the distribution of numbers (N,); None without numbers."""
+        if not len(numbers):
+            return None
+        middle, high = (len(numbers) - 1) // 2, (len(numbers) - 1) * 99 // 100
+        ordered = np.partition(numbers, [middle, high])
+        counts, edges = np.histogram(numbers, _BINS)
+        middle_one, high_one = ordered[[middle, high]].tolist()
+        least, most, total = numbers.min().item(), numbers.max().item(), numbers.sum().item()
+        return cls(least, middle_one, high_one, most, total, edges.tolist(), counts.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Values that are in the field more than once.
+
+    Attributes:
+        groups: Different values that come more than once.
+        records: Records whose value an earlier record has: what could be left out.
+        compared: Whether the values themselves were compared, which is done if few records are
+            concerned. Otherwise equal checksums and lengths count as equal values.
+    """
+
+    groups: int
+    records: int
+    compared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStats:
+    """What the images of a field are like.
+
+    Attributes:
+        width, height, aspect: Of all images; aspect is width / height. For a field of type bytes, of
+            the sampled ones. None without images whose size is known.
+        common_sizes: The most frequent sizes: width, height and number of images of each.
+        sampled: Images whose first bytes were looked at, for the attributes below.
+        formats: Format and number of images, such as "JPEG".
+        modes: Pillow's mode and number of images: "RGB", "L" (grey), "CMYK".
+        subsampling: Of the colours, and number of JPEGs: "4:2:0".
+        progressive: Progressive JPEGs.
+        crop_ready: Crop-ready JPEGs.
+        crop_index: JPEGs with a crop index.
+        unreadable: Images whose header cannot be read.
+    """
+
+    width: Distribution | None
+    height: Distribution | None
+    aspect: Distribution | None
+    common_sizes: list[tuple[int, int, int]]
+    sampled: int
+    formats: dict[str, int]
+    modes: dict[str, int]
+    subsampling: dict[str, int]
+    progressive: int
+    crop_ready: int
+    crop_index: int
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class FieldStats:
+    """One field of all records.
+
+    Attributes:
+        name, type: Its name, and its type as text.
+        bytes: Bytes of the values, decompressed.
+        stored: Bytes that the values take in the files, without the index and side bytes.
+        ratio: Bytes divided by stored bytes; 1 without compression; None without values.
+        duplicates: Equal values; None for numbers and small arrays, which lie in the index.
+        images: None if the values are not images.
+    """
+
+    name: str
+    type: str
+    bytes: Distribution | None
+    stored: int
+    ratio: float | None
+    duplicates: Duplicates | None
+    images: ImageStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassStats:
+    """The classes of the records.
+
+    Attributes:
+        field: The field of the labels.
+        counts: Name (or number) of each class, in the order of the labels, and its records.
+        largest, smallest: Records of the largest class, and of the smallest one that has any.
+        imbalance: `largest / smallest`.
+        empty: Names of classes without records.
+        unlabelled: Records with a negative label, which means none.
+    """
+
+    field: str
+    counts: dict[str, int]
+    largest: int
+    smallest: int
+    imbalance: float
+    empty: list[str]
+    unlabelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileStats:
+    """What the records of a data set are like.
+
+    Attributes:
+        files: The paths.
+        records: Records of all files.
+        bytes: Bytes of all files, up to their newest commits.
+        sample: Records of which values were read, at most; `images.sampled` says how many were.
+        seed: What chose them.
+        fields: Each field.
+        classes: None if no field "label" holds classes.
+    """
+
+    files: list[str]
+    records: int
+    bytes: int
+    sample: int
+    seed: int
+    fields: list[FieldStats]
+    classes: ClassStats | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as JSON-able values."""
+        return asdict(self)
+
+
+def file_stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
+    """Return what the records of one or more files are like, taken together.
+
+    Bytes, image sizes, classes and duplicates come from the index of all records. Formats, modes
+    and subsampling come from the first bytes of a random sample of the images. Memory: up to 40
+    bytes a record.
+
+    Args:
+        path: A .frec file, a folder of them, a glob pattern, or a sequence of these.
+        sample: Maximum number of records in the sample.
+        seed: Chooses the sample, in [0, 2**64).
+
+    Raises:
+        FileNotFoundError: nothing is at the path.
+        SchemaError: files have different fields, or their classes cannot be matched.
+        CorruptFileError: a file is not a valid .frec file, or its index is damaged.
+    """
+    sample, seed = integer("sample", sample, 0), integer("seed", seed, 0, WORD)
+    shards = Shards.open_alike(path)
+    try:
+        kinds = {name: plain(kind) for name, kind in shards.schema.items()}
+        total = len(shards)
+        chosen = np.arange(min(sample, total), dtype=np.int64)
+        rows = chosen if sample >= total else np.sort(permute(total, seed, 0, chosen))
+        return FileStats(
+            [os.fspath(reader.path) for reader in shards.readers],
+            total,
+            sum(reader.nbytes for reader in shards.readers),
+            sample,
+            seed,
+            [_field(shards, name, kind, rows) for name, kind in kinds.items()],
+            _classes(shards),
+        )
+    finally:
+        shards.close()
+
+
+def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> FieldStats:
+    with unwarned():
+        images = _images(shards, name, kind, rows) if kind.name in ("image", "bytes") else None
+    if kind.nbytes is not None and (kind.name != "array" or kind.nbytes <= 64):
+        return FieldStats(name, str(kind), _alike(kind.nbytes, len(shards)), kind.nbytes * len(shards), 1, None, images)
+    lengths = np.concatenate([reader.lengths(name) for reader in shards.readers])
+    raw = stored = int(lengths.sum())
+    for reader in shards.readers:
+        how = reader.compression().get(name)
+        stored += 0 if how is None else how["stored"] - how["bytes"]
+    ratio = raw / stored if stored else None
+    return FieldStats(
+        name, str(kind), Distribution.of(lengths), stored, ratio, _duplicates(shards, name, lengths), images
+    )
+
+
+def _alike(size: int, count: int) -> Distribution | None:
+    return Distribution(size, size, size, size, size * count, [size, size], [count]) if count else None
+
+
+def _duplicates(shards: Shards, name: str, lengths: NDArray[np.int64]) -> Duplicates:
+    """Find values with equal checksums and lengths; compare the values if they are few."""
+    marks = np.concatenate([reader.checksums(name) for reader in shards.readers]).astype(np.uint64)
+    marks = marks << np.uint64(32) | lengths.astype(np.uint64) & np.uint64(0xFFFFFFFF)
+    ordered = np.sort(marks)
+    repeats = ordered[1:] == ordered[:-1]
+    again = int(np.count_nonzero(repeats))
+    if not again:
+        return Duplicates(0, 0, compared=True)
+    # A group begins where a mark equals the next one, but not the one before.
+    groups = int(np.count_nonzero(repeats & ~np.concatenate([[False], repeats[:-1]])))
+    if again + groups > _COMPARED:
+        return Duplicates(groups, again, compared=False)
+    rows = np.flatnonzero(np.isin(marks, ordered[1:][repeats]))
+    found = Counter(_value_digest(shards, int(row), name) for row in rows)
+    found.pop(None, None)
+    return Duplicates(
+        sum(count > 1 for count in found.values()), sum(count - 1 for count in found.values()), compared=True
+    )
+
+
+def _value_digest(shards: Shards, row: int, name: str) -> tuple[int, bytes] | None:
+    """Return what only equal values share; None for a value that cannot be read."""
+    shard, record = shards.locate(row)
+    try:
+        value = shards.readers[shard].get(record, name)
+    except (FastRecordError, OSError):
+        return None
+    if isinstance(value, np.ndarray):
+        value = value.tobytes() + repr(value.shape).encode()
+    data = value if isinstance(value, bytes | memoryview) else repr(value).encode("utf-8", "surrogatepass")
+    return len(data), hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _located(shards: Shards, rows: NDArray[np.int64]) -> Iterator[tuple[Reader, list[int]]]:
+    for shard, _, records in shards.split(rows):
+        yield shards.readers[shard], records.tolist()
+
+
+def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> ImageStats | None:
+    formats, modes, subsampling = Counter[str](), Counter[str](), Counter[str]()
+    sides: list[tuple[int, int]] = []
+    kinds: list[int] = []
+    progressive = unreadable = 0
+    for reader, records in _located(shards, rows):
+        if kind.name == "image":
+            kinds += side_kinds(reader, name, records).tolist()
+        for record in records:
+            # Only the pages of the header are read, so a checksum is not compared.
+            data = reader.get(record, name, verify=False)
+            if data is None:
+                continue
+            found = image_format(bytes(data[:16]))
+            size = image_size(data)
+            jpeg = read_jpeg_head(data) if found == "JPEG" else None
+            mode = jpeg.mode if jpeg is not None else _mode(data, size)
+            formats[found] += 1
+            unreadable += mode is None
+            modes.update([] if mode is None else [mode])
+            sides += [] if size is None else [size]
+            if jpeg is not None:
+                subsampling.update([] if jpeg.subsampling is None else [jpeg.subsampling])
+                progressive += jpeg.progressive
+    if kind.name == "bytes" and 2 * formats["other"] >= formats.total():
+        return None
+    if kind.name == "image":
+        width, height = (
+            np.concatenate([reader.column(f"{name}.{side}", copy=True) for reader in shards.readers])
+            for side in ("width", "height")
+        )
+    else:
+        width, height = np.array(sides, np.uint32).reshape(-1, 2).T
+    known = (width > 0) & (height > 0)
+    width, height = width[known].astype(np.int64), height[known].astype(np.int64)
+    sizes, counts = np.unique(width << 32 | height, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:_COMMON_SIZES]
+    return ImageStats(
+        Distribution.of(width),
+        Distribution.of(height),
+        Distribution.of(width / np.maximum(height, 1)),
+        [(int(sizes[at]) >> 32, int(sizes[at]) & 0xFFFFFFFF, int(counts[at])) for at in common],
+        formats.total(),
+        dict(formats.most_common()),
+        dict(modes.most_common()),
+        dict(subsampling.most_common()),
+        progressive,
+        kinds.count(CROP_READY),
+        kinds.count(CROP_INDEX),
+        unreadable,
+    )
+
+
+def _mode(data: memoryview, size: tuple[int, int] | None) -> str | None:
+    """Return Pillow's mode of an image; None if it cannot read the header."""
+    if size is not None and size[0] * size[1] > _MOST_PIXELS:
+        return None
+    for part in (data[:_HEAD], data):  # some formats have their header at the end
+        try:
+            with Image.open(io.BytesIO(part)) as image:
+                return image.mode
+        except PIL_ERRORS:
+            continue
+    return None
+
+
+def _classes(shards: Shards) -> ClassStats | None:
+    field = find_label(shards.readers[0])
+    if field is None or not (holds_classes(shards.schema[field]) or shards.schema[field].name == "string"):
+        return None
+    labels = Labels(shards, field, None)
+    numbers, counts = np.unique(Columns(shards, labels).values(field, slice(None)), return_counts=True)
+    found = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    names = labels.classes
+    unlabelled = sum(count for number, count in found.items() if number < 0)
+    by_number = {number: found.get(number, 0) for number in range(len(names))}
+    by_number |= {number: count for number, count in found.items() if number >= 0}
+    by_name = {(names[n] if n < len(names) else str(int(n))): count for n, count in by_number.items()}
+    filled = [count for count in by_number.values() if count] or [0]
+    empty = [name for name, count in by_name.items() if not count]
+    largest, smallest = max(filled), min(filled)
+    return ClassStats(field, by_name, largest, smallest, largest / smallest if smallest else 1.0, empty, unlabelled)
