@@ -1,0 +1,576 @@
+"""HDF5 (https://docs.hdfgroup.org/hdf5/): data sets with one first length, by the package h5py.
+
+Each data set is a field, named by its path: numbers and arrays by their first axis; variable-length
+uint8 and opaque values are bytes, or images if they all are; other variable-length values are arrays
+(None,); the members of a compound type are fields of their own. Attributes become metadata.
+
+What is written: variable-length uint8 for images and bytes, variable-length UTF-8 for strings and
+JSON, variable-length numbers for lists of numbers and arrays whose shape varies, with the shapes of
+arrays of several dimensions in `__shapes__/NAME`; bfloat16 as uint16. The scalar `__fastrecord__`
+says what the fields are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from fastrecord.errors import Code
+from fastrecord.interchange import (
+    Card,
+    Destination,
+    Format,
+    Found,
+    Refusal,
+    Rows,
+    Setting,
+    Source,
+    SourceField,
+    common_type,
+    library,
+)
+from fastrecord.interchange.card import CARD
+from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import ROWS, ROWS_BYTES
+from fastrecord.schema import FieldType, Schema, array
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_SHAPES = "__shapes__"
+_LABELS = ("label", "labels", "target", "targets", "y")
+# Chunks are read and decompressed whole.
+_LARGEST_CHUNK = 256 << 20
+_CACHE = 32 << 20
+_LARGEST_ATTRIBUTE = 1000
+_WHAT = "HDF5"
+
+
+class Hdf5(Format):
+    """HDF5 files."""
+
+    name = "hdf5"
+    title = _WHAT
+    writes = True
+    suffixes = (".h5", ".hdf5", ".he5", ".hdf")
+    settings: Mapping[str, Setting] = {
+        "group": Setting("read the data sets of this group, such as /train; by default of the whole file"),
+        "datasets": Setting("read these data sets, named with commas between them; by default all"),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for HDF5's signature, at the places where it may be."""
+        if found.is_folder:
+            return None
+        ends = any(found.head[at : at + 8] == _MAGIC for at in (0, 512, 1024, 2048))
+        return "it begins with HDF5's signature" if ends else None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files."""
+        chosen = [name.strip("/ ") for name in settings.get("datasets", "").split(",") if name.strip("/ ")]
+        return Hdf5Source(expand(source, self.suffixes), settings.get("group", "/"), chosen)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Refuse lists of anything but numbers, and names that are no paths."""
+        refused = {}
+        for name, kind in schema.items():
+            parts = name.split("/")
+            if kind.item is not None and kind.item.shape != ():
+                refused[name] = f"HDF5 has no lists of {kind.item.name}"
+            elif 0 in (kind.shape or ()):
+                refused[name] = "HDF5 has no arrays without numbers that grow"
+            elif "" in parts or "." in parts or name in (CARD, _SHAPES) or parts[0] == _SHAPES or "\0" in name:
+                refused[name] = "it is not a path in HDF5"
+            elif any(other.startswith(f"{name}/") for other in schema):
+                refused[name] = "it is also a group of other fields"
+        return refused
+
+    def create(
+        self,
+        path: str,
+        schema: Schema,
+        metadata: Mapping[str, object],
+        settings: Mapping[str, str],  # noqa: ARG002 - it has settings for reading only
+    ) -> Destination:
+        """Create a file."""
+        return Hdf5Destination(path, schema, metadata)
+
+
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """How a field is read."""
+
+    field: SourceField
+    path: str
+    convert: Callable[[Any], Any]
+    # Decodes text, with an error for each value of its own.
+    text: bool = False
+    shapes: str | None = None
+
+
+class _File:
+    """One file that is open for reading."""
+
+    def __init__(self, path: str, group: str, chosen: Sequence[str]) -> None:
+        self.path = path
+        self._h5py = library("h5py", "hdf5", _WHAT)
+        os.stat(path)
+        try:
+            self.file = self._h5py.File(path, "r", rdcc_nbytes=_CACHE)
+        except OSError as err:
+            raise self.error(str(err), "copy it again") from err
+        try:
+            self._describe(group, chosen)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def error(self, reason: str, way_out: str) -> Exception:
+        return Code.SOURCE.error(f"{self.path}: {reason}: {way_out}")
+
+    def _describe(self, group: str, chosen: Sequence[str]) -> None:
+        try:
+            root = self.file[group]
+            found: dict[str, Any] = {}
+            root.visititems(lambda name, each: found.setdefault(name, each) and None)
+            self.datasets = {name: each for name, each in found.items() if isinstance(each, self._h5py.Dataset)}
+            self.metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
+            self.card = self._card() if group == "/" else None
+        except (OSError, RuntimeError, KeyError, ValueError) as err:
+            raise self.error(
+                f"{group} cannot be read: {err}", "copy it again, or name another one with --set group=PATH"
+            ) from err
+        if chosen:
+            for name in chosen:
+                if name not in self.datasets:
+                    known = ", ".join(self.datasets) or "nothing"
+                    raise self.error(f"it has no data set {name!r}", f"it has {known}")
+            self.datasets = {name: self.datasets[name] for name in chosen}
+        self.datasets = {
+            name: each for name, each in self.datasets.items() if each.ndim and not name.startswith((CARD, _SHAPES))
+        }
+        if not self.datasets:
+            raise self.error("it holds no data sets with records", "name a group with --set group=PATH")
+        lengths: dict[int, list[str]] = {}
+        for name, each in self.datasets.items():
+            lengths.setdefault(len(each), []).append(name)
+        if len(lengths) > 1:
+            counts = "; ".join(f"{length:,}: {', '.join(names[:5])}" for length, names in sorted(lengths.items())[:10])
+            longest = ",".join(max(lengths.values(), key=len)[:5])
+            raise Code.MIXED_FIELDS.error(
+                f"{self.path}: its data sets have different first lengths ({counts}): name the ones that belong "
+                f"together, such as --set datasets={longest}"
+            )
+        self.count = next(iter(lengths))
+        for name, each in self.datasets.items():
+            self._check(name, each)
+        self.columns = {
+            column.field.name: column for name, each in self.datasets.items() for column in self._columns(name, each)
+        }
+
+    def _card(self) -> Card | None:
+        held = self.file.get(CARD)
+        return Card.from_json(held[()]) if isinstance(held, self._h5py.Dataset) and held.ndim == 0 else None
+
+    def _check(self, name: str, dataset: Any) -> None:
+        """Refuse what reads other files, or needs too much memory or a filter that is not there."""
+        if dataset.external:
+            raise self.error(
+                f"the data of {name!r} are in another file, {dataset.external[0][0]!r}", "copy them in with h5repack"
+            )
+        if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > _LARGEST_CHUNK:
+            size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+            raise self.error(
+                f"{name!r} has chunks of {size >> 20:,} MiB", f"make smaller ones: h5repack -l {name}:CHUNK=..."
+            )
+        plist = dataset.id.get_create_plist()
+        for at in range(plist.get_nfilters()):
+            code, _, _, title = plist.get_filter(at)
+            with suppress(ImportError):
+                if not self._h5py.h5z.filter_avail(code):
+                    import_module("hdf5plugin")  # which registers more filters
+            if not self._h5py.h5z.filter_avail(code):
+                raise self.error(
+                    f"{name!r} is compressed by the filter {code} ({title.decode('utf-8', 'replace')}), which is not "
+                    "installed",
+                    "`pip install hdf5plugin`",
+                )
+
+    def _columns(self, name: str, dataset: Any) -> Iterator[_Column]:
+        """Yield the fields that a data set is."""
+        dtype, shape = dataset.dtype, dataset.shape[1:]
+        origin = f"data set {name}"
+        kept = self.card.schema.get(name) if self.card is not None else None
+        if dtype.names and dtype.kind == "V":
+            for member in dtype.names:
+                inner, sub = dtype[member].subdtype or (dtype[member], ())
+                yield self._column(f"{name}/{member}", name, f"member {member} of {origin}", inner, shape + sub, member)
+        else:
+            yield self._column(name, name, origin, dtype, shape, None, kept)
+
+    def _column(
+        self, field: str, path: str, origin: str, dtype: Any, shape: tuple[int, ...], member: str | None,
+        kept: FieldType | None = None,
+    ) -> _Column:  # fmt: skip
+        def pick(block: Any) -> Any:
+            return block if member is None else block[member]
+
+        def made(kind: FieldType, convert: Callable[[Any], Any], *, text: bool = False) -> _Column:
+            shapes = f"{_SHAPES}/{path}" if kept is not None and f"{_SHAPES}/{path}" in self.file else None
+            label = field.rpartition("/")[2] in _LABELS and kind.dtype is not None and kind.shape == ()
+            rename = "label" if label and kept is None and np.dtype(dtype).kind in "iub" else None
+            return _Column(SourceField(field, kept or kind, origin, rename), path, convert, text, shapes)
+
+        string = self._h5py.check_string_dtype(dtype)
+        inner = self._h5py.check_vlen_dtype(dtype)
+        if string is not None and shape == ():
+            if kept is not None and kept.name == "json":
+                return made(kept, lambda block: [json.loads(_text(each)) for each in pick(block)])
+            return made(FieldType("string"), lambda block: [_text(each) for each in pick(block)], text=True)
+        if inner is not None and shape == () and inner.kind in "biufc":
+            if inner == np.uint8 and (kept is None or kept.name in ("image", "bytes")):
+                return made(
+                    kept or self._bytes_type(path, pick),
+                    lambda block: [np.ascontiguousarray(each).data for each in pick(block)],
+                )
+            return made(array(inner, (None,)), lambda block: list(pick(block)))
+        if dtype.kind == "V" and not dtype.names and shape == ():
+            return made(self._bytes_type(path, pick), lambda block: [each.tobytes() for each in pick(block)])
+        if dtype.kind in "biufc" and dtype.itemsize <= 16 and dtype.name not in ("float128", "longdouble"):
+            kind = array(dtype, shape) if shape else FieldType(array(dtype, ()).dtype or "")
+            return made(kind, lambda block: np.ascontiguousarray(pick(block)))
+        raise self.error(
+            f"{origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold",
+            "name the other ones with --set datasets=...",
+        )
+
+    def _bytes_type(self, path: str, pick: Callable[[Any], Any]) -> FieldType:
+        count = min(self.count, SAMPLE)
+        try:
+            values = [np.asarray(each).tobytes() for each in pick(self.file_dataset(path)[:count])]
+        except OSError:
+            values = []
+        return (common_type(values) if values else None) or FieldType("bytes")
+
+    def file_dataset(self, path: str) -> Any:
+        """Return a data set by its field's path, or one beside the group."""
+        return self.datasets[path] if path in self.datasets else self.file[path]
+
+    def step(self, names: Sequence[str]) -> tuple[int, int]:
+        """Return the number of records to read at once, and to which multiple of records they are aligned."""
+        row = chunk = 1
+        for path in {self.columns[name].path for name in names}:
+            dataset = self.datasets[path]
+            size = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+            if self._h5py.check_vlen_dtype(dataset.dtype) or self._h5py.check_string_dtype(dataset.dtype):
+                size = 16 + self._mean(dataset)
+            elif dataset.chunks and dataset.chunks[0] * size <= _LARGEST_CHUNK:
+                chunk = max(chunk, dataset.chunks[0])
+            row += size
+        step = min(max(ROWS_BYTES // row, 1), ROWS)
+        # Whole chunks where they fit: each is then decompressed once.
+        if chunk <= step:
+            return step // chunk * chunk, chunk
+        return (chunk, chunk) if chunk * row <= _LARGEST_CHUNK else (step, 1)
+
+    def _mean(self, dataset: Any) -> int:
+        with suppress(OSError):
+            values = dataset[: min(self.count, 8)]
+            return sum(len(each) * getattr(each, "itemsize", 1) for each in values.reshape(-1)) // max(len(values), 1)
+        return 1 << 16
+
+
+class Hdf5Source(Source):
+    """Records of one or several HDF5 files."""
+
+    def __init__(self, files: Sequence[str], group: str, chosen: Sequence[str]) -> None:
+        self.paths = files
+        self._files: list[_File] = []
+        try:
+            for path in files:
+                self._files.append(_File(path, group, chosen))
+                self._same(self._files[0], self._files[-1])
+        except BaseException:
+            self.close()
+            raise
+        first = self._files[0]
+        self._starts = np.cumsum([0, *(file.count for file in self._files)]).tolist()
+        self.metadata = first.card.metadata if first.card is not None else first.metadata
+        self.fields = self._named([column.field for column in first.columns.values()])
+
+    def _named(self, fields: list[SourceField]) -> list[SourceField]:
+        card = self._files[0].card
+        if card is not None:
+            order = list(card.schema)
+            return sorted(fields, key=lambda each: order.index(each.name) if each.name in order else len(order))
+        images = [each for each in fields if each.type.name == "image"]
+        labels = [each for each in fields if each.rename == "label"]
+        names = {each.name for each in fields}
+        return [SourceField(each.name, each.type, each.origin, _rename(each, images, labels, names)) for each in fields]
+
+    def _same(self, first: _File, other: _File) -> None:
+        mine, its = ({name: str(c.field.type) for name, c in file.columns.items()} for file in (first, other))
+        # A file without images where others have some has bytes, and a file without records bytes too.
+        if mine != its and other.count:
+            differing = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
+            raise Code.MIXED_FIELDS.error(
+                f"{other.path}: its data sets differ from the ones of {first.path}: "
+                + ", ".join(f"{name} ({its.get(name)}, not {mine.get(name)})" for name in differing[:5])
+                + ": import them one by one, or name the ones that all have with --set datasets=..."
+            )
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield records, in whole chunks."""
+        number = start
+        for at, file in enumerate(self._files):
+            local = number - self._starts[at]
+            if local >= file.count:
+                continue
+            step, align = file.step(names)
+            while local < file.count:
+                end = min((local // align * align + step) if local % align else local + step, file.count)
+                yield from _pieces(self._rows(file, local, end, number, names))
+                number += end - local
+                local = end
+
+    def count(self) -> int:
+        """Return the length of the data sets."""
+        return int(self._starts[-1])
+
+    def place(self, number: int) -> str:
+        """Return the file and the record."""
+        at = max(sum(start <= number for start in self._starts[:-1]) - 1, 0)
+        return f"{self.paths[at]}: record {number - self._starts[at]:,}"
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.file.close()
+
+    def _rows(self, file: _File, start: int, end: int, number: int, names: Sequence[str]) -> Rows:
+        bad: dict[int, str] = {}
+        blocks: dict[str, Any] = {}
+        for path in dict.fromkeys(file.columns[name].path for name in names):
+            blocks[path] = self._block(file, path, start, end, number, bad)
+        kept = [at for at in range(end - start) if number + at not in bad] if bad else None
+        columns: dict[str, Any] = {}
+        for name in names:
+            column = file.columns[name]
+            block = blocks[column.path]
+            try:
+                columns[name] = column.convert(block)
+            except ValueError:
+                # Some text is damaged.
+                columns[name] = values = [None] * (end - start)
+                for at in range(end - start) if kept is None else kept:
+                    try:
+                        values[at] = column.convert(block[at : at + 1])[0]
+                    except ValueError as err:
+                        bad.setdefault(number + at, f"{name}: {err}")
+            if column.shapes is not None:
+                shapes = file.file[column.shapes][start:end]
+                columns[name] = [_shaped(value, shape) for value, shape in zip(columns[name], shapes, strict=True)]
+        if bad:
+            good = [at for at in range(end - start) if number + at not in bad]
+            columns = {
+                name: values[good] if isinstance(values, np.ndarray) else [values[at] for at in good]
+                for name, values in columns.items()
+            }
+        nbytes = sum(_nbytes(values) for values in columns.values())
+        return Rows(number, end - start, columns, bad, nbytes)
+
+    def _block(self, file: _File, path: str, start: int, end: int, number: int, bad: dict[int, str]) -> Any:
+        """Read records of a data set; the ones on damaged chunks are bad."""
+        dataset = file.datasets[path]
+        try:
+            return dataset[start:end]
+        except (OSError, RuntimeError, ValueError) as err:
+            reason = str(err)
+        block = np.zeros((end - start, *dataset.shape[1:]), dataset.dtype)
+        if block.dtype.hasobject:
+            block[...] = b""
+        step = dataset.chunks[0] if dataset.chunks and not block.dtype.hasobject else 1
+        at = start
+        while at < end:
+            stop = min(at // step * step + step, end)
+            try:
+                block[at - start : stop - start] = dataset[at:stop]
+            except (OSError, RuntimeError, ValueError) as err:
+                reason = str(err)
+                bad.update(dict.fromkeys(range(number + at - start, number + stop - start), f"{path}: {reason}"))
+            at = stop
+        return block
+
+
+def _pieces(rows: Rows) -> Iterator[Rows]:
+    """Divide a run that is much larger than others, which a large chunk makes."""
+    if rows.count <= 2 * ROWS or rows.bad:
+        yield rows
+        return
+    for at in range(0, rows.count, ROWS):
+        columns = {name: values[at : at + ROWS] for name, values in rows.columns.items()}
+        yield Rows(rows.start + at, min(ROWS, rows.count - at), columns, {}, rows.nbytes * ROWS // rows.count)
+
+
+def _rename(field: SourceField, images: list[SourceField], labels: list[SourceField], names: set[str]) -> str | None:
+    wanted = "image" if images == [field] else "label" if labels == [field] else field.name
+    return wanted if wanted != field.name and wanted not in names else None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _shaped(value: Any, shape: Any) -> Any:
+    return value.reshape(shape) if value.size == math.prod(shape.tolist()) else value
+
+
+def _nbytes(values: Any) -> int:
+    if isinstance(values, np.ndarray):
+        return values.nbytes
+    return sum(getattr(value, "nbytes", 0) or len(value) if hasattr(value, "__len__") else 64 for value in values)
+
+
+def _attributes(root: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that JSON can hold: the group's own, and the ones of what is in it."""
+    found = _jsonable(root)
+    inner = {name: values for name, each in members.items() if (values := _jsonable(each))}
+    return found | ({"attributes": inner} if inner else {})
+
+
+def _jsonable(item: Any) -> dict[str, Any]:
+    found = {}
+    for name in item.attrs:
+        with suppress(OSError, TypeError, ValueError, RuntimeError):
+            value = item.attrs[name]
+            if isinstance(value, np.ndarray):
+                if value.size > _LARGEST_ATTRIBUTE:
+                    continue
+                value = value.tolist()
+            value = value.item() if isinstance(value, np.generic) else value
+            value = value.decode() if isinstance(value, bytes) else value
+            if isinstance(value, list):
+                value = [each.decode() if isinstance(each, bytes) else each for each in value]
+            json.dumps(value, allow_nan=False)
+            found[name] = value
+    return found
+
+
+# Writing
+
+
+class Hdf5Destination(Destination):
+    """A new HDF5 file."""
+
+    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
+        self._h5py = library("h5py", "hdf5", _WHAT)
+        self._schema = schema
+        self._card = Card(schema, dict(metadata)).to_json()
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        self._path = path
+        self._written = 0
+        self._file = self._h5py.File(path, "x")
+        self._file.create_dataset(CARD, data=self._card, dtype=self._h5py.string_dtype())
+        self._datasets = {name: self._dataset(name, kind) for name, kind in self._schema.items()}
+        self._shapes = {
+            name: self._empty(f"{_SHAPES}/{name}", np.dtype("int64"), (len(kind.shape or ()),))
+            for name, kind in self._schema.items()
+            if kind.nbytes is None and len(kind.shape or ()) > 1
+        }
+
+    def _dataset(self, name: str, kind: FieldType) -> Any:
+        if kind.name in ("string", "json"):
+            return self._empty(name, self._h5py.string_dtype())
+        if kind.name in ("image", "bytes"):
+            return self._empty(name, self._h5py.vlen_dtype(np.uint8))
+        if kind.nbytes is None:
+            return self._empty(name, self._h5py.vlen_dtype(_dtype(kind.item or kind)))
+        return self._empty(name, _dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
+
+    def _empty(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
+        size = max(dtype.itemsize * math.prod(shape), 1)
+        rows = min(max((1 << 20) // size, 1), 1024 if dtype.hasobject else 1 << 16)
+        return self._file.create_dataset(
+            name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(rows, *(max(dim, 1) for dim in shape))
+        )
+
+    def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Append records."""
+        count = len(next(iter(columns.values())))
+        end = self._written + count
+        for name, dataset in self._datasets.items():
+            kind, values = self._schema[name], columns[name]
+            dataset.resize(end, 0)
+            if name in self._shapes:
+                self._shapes[name].resize(end, 0)
+                self._shapes[name][self._written : end] = [value.shape for value in values]
+            try:
+                self._put(dataset, kind, values, end - count, count)
+            except ValueError as err:
+                number, value = next(
+                    (start + at, each)
+                    for at, each in enumerate(values)
+                    if "\0" in (each if kind.name == "string" else "\0")
+                )
+                raise Code.CANNOT_HOLD.error(
+                    f"record {number:,}, field {name!r}: HDF5 cannot hold {str(value)[:40]!r} ({err}): --drop {name}"
+                ) from err
+        self._written = end
+
+    def _put(self, dataset: Any, kind: FieldType, values: Sequence[Any], start: int, count: int) -> None:
+        if kind.nbytes is not None:
+            dataset[start : start + count] = np.asarray(values, _dtype(kind))
+        elif kind.name == "json":
+            dataset[start : start + count] = [json.dumps(value, allow_nan=False) for value in values]
+        elif kind.name == "string":
+            dataset[start : start + count] = values
+        else:
+            # An assignment would stack values of the same length, and copy all of them twice.
+            block = np.empty(count, dataset.dtype)
+            dtype = np.dtype(np.uint8) if kind.name in ("image", "bytes") else _dtype(kind.item or kind)
+            for at, value in enumerate(values):
+                block[at] = (
+                    np.frombuffer(value, np.uint8)
+                    if kind.name in ("image", "bytes")
+                    else np.ascontiguousarray(value, dtype).reshape(-1)
+                )
+            space = dataset.id.get_space()
+            space.select_hyperslab((start,), (count,))
+            dataset.id.write(self._h5py.h5s.create_simple((count,)), space, block)
+
+    def close(self) -> None:
+        """Close the file and sync it."""
+        self._file.close()
+        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def abort(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def next_shard(self, path: str) -> None:
+        """Finish this file, and begin another one."""
+        self.close()
+        self._open(path)
+
+
+def _dtype(kind: FieldType) -> np.dtype[Any]:
+    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype)
+
+
+FORMATS = [Hdf5()]
