@@ -116,7 +116,9 @@ def _open(folders: Sequence[str]) -> Source:
         raise Code.SOURCE.error(f"{folders[0]}/{_INDEX}: a column that cannot be read: {err}: write it again") from err
     if card is not None:
         parts = [_exported(part, card.schema[part.name]) if part.name in card.schema else part for part in parts]
-    return ChunkSource(files, parts, card.metadata if card is not None else {}, ours=card is not None)
+    if card is not None:
+        return ChunkSource(files, parts, card.metadata, lambda _: {})
+    return ChunkSource(files, parts, {})
 
 
 def _file(folder: str, shard: Mapping[str, Any]) -> OffsetFile:

@@ -120,11 +120,14 @@ class IpcFile(ArrowFile):
     Args:
         path: Its path.
         marked: Whether a stream must end with a mark, as most writers put one there.
+        part: Where it lies in the file: first byte, size; None: the whole file.
     """
 
-    def __init__(self, path: str, *, marked: bool = False) -> None:
+    def __init__(self, path: str, *, marked: bool = False, part: tuple[int, int] | None = None) -> None:
         self.path = path
+        self._part = part
         with open(path, "rb") as file:
+            file.seek(part[0] if part is not None else 0)
             self._stream = is_stream(file.read(16))
             file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
             if marked and self._stream and file.read() != _END:
@@ -169,7 +172,11 @@ class IpcFile(ArrowFile):
         ipc = arrow().ipc
         columns = [] if names is None else sorted(self.schema.get_field_index(name) for name in names)
         options = ipc.IpcReadOptions(included_fields=columns)
-        with arrow().memory_map(self.path) as file:
+        with arrow().memory_map(self.path) as whole:
+            file = whole
+            if self._part is not None:
+                whole.seek(self._part[0])
+                file = arrow().BufferReader(whole.read_buffer(self._part[1]))
             yield (ipc.open_stream if self._stream else ipc.open_file)(file, options=options)
 
 
@@ -365,12 +372,13 @@ class ArrowSource(Source):
         labels = named or [name for name in columns if name in _LABELS and columns[name].type.name in _CLASS_TYPES]
         renames = {names[0]: to for names, to in ((images, "image"), (labels, "label")) if len(names) == 1}
         renames |= {"__key__": "key"} if "__key__" in columns else {}
+        renames |= {name: name.replace(".", "_") for name in columns if "." in name and name not in renames}
         # A name that another column has already stays with it.
         renames = {name: to for name, to in renames.items() if to == name or to not in columns}
-        if self._card is not None:
-            renames = {name: name for name in named if name == "label"}
         label = next((name for name in named if renames.get(name) == "label"), None)
         self.classes = columns[label].classes if label is not None else None
+        if self._card is not None:
+            renames, self.classes = {}, self._card.metadata.get("classes")
         fields = []
         for field in self._files[0].schema:
             rename = renames.get(field.name)

@@ -27,6 +27,8 @@ _DAMAGED = "the file is damaged or cut short; get it again, or import the files 
 _LABELS = ("label", "labels", "class", "cls", "target")
 # Values of at most so many bytes are gathered by indices, larger ones by copying each.
 _SMALL = 64
+FRAMED = b"LDFZ01\0\0"
+_FRAME = np.dtype([("first", "<u4"), ("records", "<u4"), ("place", "<u8"), ("packed", "<u4"), ("size", "<u4")])
 # Uncompressed bytes per byte of a compressed file that cannot be read in portions.
 _GROWTH = 64
 
@@ -106,20 +108,110 @@ class OffsetFile:
         with open(self.path, "rb", buffering=0) as file:
             stream = _stream(file, self.codec, self.size)
             offsets = _offsets(stream, self.count)
-            end = os.fstat(file.fileno()).st_size
             _skip(stream, 4 * (self.count + 2), int(offsets[start]))
-            at = start
-            while at < self.count:
-                limit = int(offsets[at]) + ROWS_BYTES
-                stop = min(max(int(np.searchsorted(offsets, limit, "right")) - 1, at + 1), at + ROWS, self.count)
-                if not self.codec:  # what lies beyond the end of a file that was cut short
-                    stop = min(stop, int(np.searchsorted(offsets, end, "right")) - 1)
-                if stop <= at:
-                    raise ValueError("it lies beyond the end of the file")
-                memory = _read(stream, int(offsets[stop] - offsets[at]))
-                places = offsets[at : stop + 1] - offsets[at]
-                yield Block(memoryview(memory), places[:-1], places[1:])
-                at = stop
+            end = int(offsets[-1]) if self.codec else os.fstat(file.fileno()).st_size
+            yield from _cut(stream, offsets, range(start, self.count), end)
+
+
+def _cut(stream: Any, offsets: _Ints, records: range, end: int) -> Iterator[Block]:
+    """Yield records in blocks, from a stream that is at the first one; nothing lies beyond `end`."""
+    at = records.start
+    while at < records.stop:
+        limit = int(offsets[at]) + ROWS_BYTES
+        stop = min(max(int(np.searchsorted(offsets, limit, "right")) - 1, at + 1), at + ROWS, records.stop)
+        stop = min(stop, int(np.searchsorted(offsets, end, "right")) - 1)
+        if stop <= at:
+            raise ValueError("it lies beyond the end of the file")
+        memory = _read(stream, int(offsets[stop] - offsets[at]))
+        places = offsets[at : stop + 1] - offsets[at]
+        yield Block(memoryview(memory), places[:-1], places[1:])
+        at = stop
+
+
+@dataclass(slots=True)
+class FramedFile:
+    """A file of LitData with frames of zstd: a head, offsets as if uncompressed, a table of frames.
+
+    Layout: "LDFZ01", two zeros, uint16 version, uint16 flags, uint32 N, uint32 records per frame,
+    uint32 number of frames; uint32 offsets[N + 1]; frames, each as uint32 first record, uint32
+    records, uint64 place, uint32 compressed size, uint32 size.
+
+    Attributes:
+        path: Its path.
+        count: The number of its records, as an index says.
+    """
+
+    path: str
+    count: int
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        """See `ChunkFile.blocks`."""
+        pa = library("pyarrow", "parquet", "a file compressed with zstd")
+        with open(self.path, "rb", buffering=0) as file:
+            end = os.fstat(file.fileno()).st_size
+            head = _read(file, 24)
+            version, count, frames = (
+                head[8],
+                int.from_bytes(head[12:16], "little"),
+                int.from_bytes(head[20:24], "little"),
+            )
+            if not head.startswith(FRAMED) or version != 1 or count != self.count or 4 * count + 24 * frames > end:
+                raise ValueError(f"its head is damaged, or it has {count} records instead of {self.count}")
+            offsets = np.frombuffer(_read(file, 4 * (count + 1)), "<u4").astype(np.int64)
+            table = np.frombuffer(_read(file, 24 * frames), _FRAME).tolist()
+            if (np.diff(offsets) < 0).any():
+                raise ValueError("its table of offsets is damaged")
+            at = 0
+            for first, records, place, packed, size in table:
+                if first != at or at + records > count or size != offsets[at + records] - offsets[at] or packed > end:
+                    raise ValueError("its table of frames is damaged")
+                at += records
+                if at <= start:
+                    continue
+                file.seek(place)
+                stream = pa.CompressedInputStream(pa.BufferReader(_read(file, packed)), "zstd")
+                begin = max(start, first)
+                _skip(stream, int(offsets[first]), int(offsets[begin]))
+                yield from _cut(stream, offsets, range(begin, at), int(offsets[at]))
+            if at != count:
+                raise ValueError("its table of frames is damaged")
+
+
+@dataclass(slots=True)
+class SampleFile:
+    """A file in which each record is compressed with zstd on its own.
+
+    Attributes:
+        path: Its path.
+        count: The number of its records, as an index says.
+    """
+
+    path: str
+    count: int
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        """See `ChunkFile.blocks`."""
+        pa = library("pyarrow", "parquet", "a file compressed with zstd")
+        for block in OffsetFile(self.path, self.count).blocks(start):
+            parts: list[bytes] = []
+            size = 0
+            views = block.views()
+            for number, view in enumerate(views):
+                try:
+                    parts.append(pa.CompressedInputStream(pa.BufferReader(view), "zstd").read())
+                except OSError as err:
+                    if parts:
+                        yield _joined(parts)
+                    raise ValueError(str(err)) from err
+                size += len(parts[-1])
+                if size >= ROWS_BYTES or number + 1 == len(views):
+                    yield _joined(parts)
+                    parts, size = [], 0
+
+
+def _joined(parts: Sequence[bytes]) -> Block:
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return Block(memoryview(b"".join(parts)), ends[:-1], ends[1:])
 
 
 def _stream(file: Any, codec: str, size: int) -> Any:
@@ -199,24 +291,30 @@ class ChunkSource(Source):
         files: The files, in order.
         parts: The parts of each record.
         metadata: Entries for the metadata of a .frec file.
-        ours: Whether the names are as in a .frec file already.
+        renames: Names of fields in a .frec file; None: the usual ones.
+        headless: Whether a record has one part and says no size.
     """
 
     def __init__(
-        self, files: Sequence[ChunkFile], parts: Sequence[Part], metadata: Mapping[str, Any], *, ours: bool = False
+        self,
+        files: Sequence[ChunkFile],
+        parts: Sequence[Part],
+        metadata: Mapping[str, Any],
+        renames: Callable[[Mapping[str, FieldType]], Mapping[str, str]] | None = None,
+        *,
+        headless: bool = False,
     ) -> None:
         self._files = files
+        self._headless = headless
         self._parts = parts
         self.paths = [file.path for file in files]
         self.metadata = metadata
-        self.classes = metadata.get("classes") if ours else None
+        self.classes = metadata.get("classes")
         self._ends = np.cumsum([file.count for file in files], dtype=np.int64)
         self._find_types()
-        renames = {} if ours else usual_renames({part.name: part.type for part in parts if part.type is not None})
-        self.fields = [
-            SourceField(part.name, part.type or FieldType("bytes"), part.origin, renames.get(part.name))
-            for part in parts
-        ]
+        types = {part.name: part.type or FieldType("bytes") for part in parts}
+        names = (renames or usual_renames)(types)
+        self.fields = [SourceField(part.name, types[part.name], part.origin, names.get(part.name)) for part in parts]
 
     def count(self) -> int:
         """Return the number of records."""
@@ -273,6 +371,8 @@ class ChunkSource(Source):
 
     def _divide(self, block: Block) -> tuple[dict[str, tuple[_Ints, _Ints]], NDArray[np.bool_]]:
         """Return where each part of each record lies, and which records are well divided."""
+        if self._headless:
+            return {self._parts[0].name: (block.starts, block.ends)}, np.ones(len(block.starts), np.bool_)
         varying = [part.name for part in self._parts if part.size is None]
         head = 4 * len(varying)
         good = block.ends - block.starts >= head
