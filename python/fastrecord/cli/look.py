@@ -256,9 +256,10 @@ def head(file: str, count: int, as_json: bool) -> None:
         schema = reader.schema
         width = max((len(name) for name in schema), default=0)
         for number in range(min(count, len(reader))):
+            # Copies: if the file is cut meanwhile, that is an error, not a signal.
+            values = ((name, reader.get(number, name, copy=True), kind) for name, kind in schema.items())
             if as_json:
-                values = {name: summarize(reader.get(number, name), kind) for name, kind in schema.items()}
-                say(json.dumps({"record": number, **values}))
+                say(json.dumps({"record": number} | {name: summarize(value, kind) for name, value, kind in values}))
                 continue
-            texts = {name: short_text(reader.get(number, name), kind, 100) for name, kind in schema.items()}
+            texts = {name: short_text(value, kind, 100) for name, value, kind in values}
             say(f"record {number:,}", *(f"  {name:<{width}}  {text}" for name, text in texts.items()))

@@ -230,7 +230,7 @@ class _Items:
                 values.append({})
                 continue
             try:
-                value = reader.get(record, name, verify=True)
+                value = reader.get(record, name, verify=True, copy=True)
             except (FastRecordError, OSError, MemoryError) as error:
                 values.append({"error": self._fitting(_reason(error, reader), 300)})
                 continue
@@ -262,7 +262,7 @@ class _Items:
                 continue
             try:
                 share = min(most // (others + 1), _PICTURE_BYTES)
-                picture = make_picture(reader.get(record, name), self.fields[name], share)
+                picture = make_picture(reader.get(record, name, copy=True), self.fields[name], share)
             except (FastRecordError, OSError, MemoryError) as error:
                 found.append({"field": name, "error": _reason(error, reader)[:300]})
                 continue

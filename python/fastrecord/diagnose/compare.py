@@ -236,7 +236,7 @@ class _Pairing:
 
     def _value(self, side: int, row: int, name: str) -> Any:
         shard, record = self._sides[side].locate(row)
-        return self._sides[side].readers[shard].get(record, name)
+        return self._sides[side].readers[shard].get(record, name, copy=True)
 
 
 def _key_marks(shards: Shards) -> Numbers:

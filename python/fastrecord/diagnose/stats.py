@@ -270,7 +270,7 @@ def _value_digest(shards: Shards, row: int, name: str) -> tuple[int, bytes] | No
     """Return what only equal values share; None for a value that cannot be read."""
     shard, record = shards.locate(row)
     try:
-        value = shards.readers[shard].get(record, name)
+        value = shards.readers[shard].get(record, name, copy=True)
     except (FastRecordError, OSError):
         return None
     if isinstance(value, np.ndarray):

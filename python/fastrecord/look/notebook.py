@@ -99,7 +99,7 @@ def _tile(reader: Reader, record: int) -> str:
         try:
             if kind.nbytes is None and int(reader.lengths(name, [record])[0]) > _VALUE_BYTES:
                 continue
-            value = reader.get(record, name)
+            value = reader.get(record, name, copy=True)
             width, height = image_size(value) or (0, 0) if kind.name in ("image", "bytes") else (0, 0)
             picture = make_picture(value, kind, _IMAGE_BYTES) if width * height <= _VALUE_PIXELS else None
         except (FastRecordError, OSError) as error:
