@@ -38,6 +38,7 @@ __all__ = [
     "add_crop_index",
     "all_limits",
     "count_chunks",
+    "crc32c",
     "crop_image",
     "decode_image",
     "decode_records",
@@ -47,12 +48,15 @@ __all__ = [
     "draw_crops",
     "draw_weighted",
     "error_code",
+    "example_names",
+    "find_tfrecords",
     "foreign_kind",
     "image_size",
     "instructions",
     "libraries",
     "open_snapshot",
     "permute",
+    "read_examples",
     "resident_bytes",
     "side_kinds",
     "stored_bytes",
@@ -91,6 +95,25 @@ def draw_balanced(
 def draw_weighted(
     cumulative: NDArray[np.float64], seed: int, epoch: int, positions: NDArray[np.int64]
 ) -> NDArray[np.int64]: ...
+def crc32c(data: Buffer, start: int = 0) -> int: ...
+def find_tfrecords(
+    data: Buffer, *, check: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int], int, int | None, bool]: ...
+def example_names(data: Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[str], list[int]]: ...
+def read_examples(
+    data: Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64], names: list[str]
+) -> tuple[
+    list[
+        tuple[
+            NDArray[np.uint8],
+            NDArray[np.int64],
+            tuple[NDArray[np.int64], NDArray[np.int64]],
+            NDArray[np.float32],
+            NDArray[np.int64],
+        ]
+    ],
+    list[int],
+]: ...
 def image_size(data: Buffer) -> tuple[int, int] | None: ...
 def decode_image(
     data: Buffer,

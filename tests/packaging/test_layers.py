@@ -17,7 +17,7 @@ FLOORS = {
         sys parallel
         codec image
         format
-        file
+        file interchange
         read write build_info
         load pack copy repair
         lib
@@ -25,7 +25,7 @@ FLOORS = {
     "rust/python/src": """
         error logging
         exclusive convert
-        read write order
+        read write order interchange
         copier image salvage build_info
         loader
         lib

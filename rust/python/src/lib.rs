@@ -10,6 +10,7 @@ mod copier;
 mod error;
 mod exclusive;
 mod image;
+mod interchange;
 mod loader;
 mod logging;
 mod order;
@@ -78,6 +79,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
+    #[pymodule_export]
+    use crate::interchange::{crc32c, example_names, find_tfrecords, read_examples};
     #[pymodule_export]
     use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
     #[pymodule_export]

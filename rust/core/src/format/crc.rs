@@ -12,8 +12,8 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Continues `crc`: returns the CRC of its bytes followed by `bytes`.
-pub(crate) fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+/// Continues `crc`: returns the CRC of its bytes followed by `bytes`. The CRC of no bytes is 0.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     // If either part is empty, no state exists to continue from.
     if crc == 0 {
         return crc32c(bytes);

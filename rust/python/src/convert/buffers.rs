@@ -203,6 +203,26 @@ impl BorrowedBytes {
     }
 }
 
+/// Lends the bytes of a contiguous Python buffer for the duration of a call.
+pub(crate) fn with_readable<T>(data: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> PyResult<T>) -> PyResult<T> {
+    let buffer = PyUntypedBuffer::get(data)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("the buffer is not C-contiguous"));
+    }
+    let length = buffer.len_bytes();
+    let bytes: &[u8] = if length == 0 {
+        &[]
+    } else {
+        // SAFETY: the buffer is contiguous (checked above), and stays allocated and in place until
+        // `buffer` is dropped below. The caller must ensure that no other Python thread writes to it
+        // meanwhile, as in `file.write`.
+        unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), length) }
+    };
+    let result = work(bytes);
+    drop(buffer); // not earlier: it keeps the memory in place
+    result
+}
+
 /// Returns the bytes of a C-contiguous array.
 ///
 /// # Panics
