@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
@@ -37,17 +36,19 @@ from fastrecord.interchange import (
     Refusal,
     Rows,
     Setting,
+    ShardedSource,
     Source,
     SourceField,
     common_type,
     gather,
 )
+from fastrecord.interchange.blocks import DamageError
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.contents import IMAGE_ENDINGS, as_bits, as_floats, content, ending, npy_array, npy_bytes
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.output import Output
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.tar import BLOCK, DamageError, TarReader, tar_header
+from fastrecord.interchange.tar import BLOCK, TarReader, tar_header
 from fastrecord.schema import FieldType, Schema
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -124,7 +125,7 @@ class TarFormat(Format):
         return TarDestination(path, schema, metadata)
 
 
-class TarSource(Source):
+class TarSource(ShardedSource):
     """The samples of archives.
 
     Attributes:
@@ -134,12 +135,10 @@ class TarSource(Source):
     _card: Card | None = None
 
     def __init__(self, paths: Sequence[str], settings: Mapping[str, str]) -> None:
-        self.paths = paths
+        super().__init__(paths)
         self.folders = False
         self._marker = settings.get("end_marker") != "optional"
         self._ignore_extras = settings.get("extras") == "ignore"
-        # Numbers of the first sample of each archive, as far as they are known.
-        self._firsts = [0]
         # Extension -> name of the field; "*" ends the one of images, and stands for "jpg", "png" ...
         self._names: dict[str, str] = {}
         first: list[_Sample] = []
@@ -155,16 +154,14 @@ class TarSource(Source):
                 raise Code.SOURCE.error(f"{paths[0]}: record 0: none of the first {SAMPLE} samples can be read")
             in_folders = all("/" in key and [*map(_image_base, values)] != [None] for key, values, _ in first)
             in_folders = in_folders and all(len(values) == 1 for _, values, _ in first)
+            # Members of a folder are counted in another way than the fields of samples.
+            self.firsts = [0]
             self.folders = settings.get("layout", "folders" if in_folders else "webdataset") == "folders"
             self._describe(first)
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield samples; headers before `start` are read, payloads are not."""
         yield from gather(self._records(start, names), start, names)
-
-    def place(self, number: int) -> str:
-        """Return the archive of a sample and its number."""
-        return f"{self.paths[bisect_right(self._firsts, number) - 1]}: record {number}"
 
     def _describe_by_card(self, card: Card) -> bool:
         """Set the fields to the ones of an export of ours; return False if the card is not whole."""
@@ -261,13 +258,8 @@ class TarSource(Source):
             start: The number.
             names: The fields whose contents are wanted; None: all members, by extension.
         """
-        shard = max(bisect_right(self._firsts, start) - 1, 0)
-        number = self._firsts[shard]
-        for at in range(shard, len(self.paths)):
-            path = self.paths[at]
-            if at == len(self._firsts):
-                self._firsts.append(number)
-            begun = number
+        for at, number in self.shards(start):
+            path, begun = self.paths[at], number
             try:
                 with TarReader(path, marker=self._marker) as archive:
                     for sample in self._archive(archive, start - number, names):
@@ -278,6 +270,7 @@ class TarSource(Source):
                 raise Code.SOURCE.error(f"{path}: record {number}: {err}: {_WAY_OUT}") from err
             if number == begun:
                 raise Code.SOURCE.error(f"{path}: record {number}: the archive holds no sample: {_WAY_OUT}")
+            self.end_shard(at, number)
 
     def _archive(self, archive: TarReader, skipped: int, names: AbstractSet[str] | None) -> Iterator[_Sample]:
         """Yield the samples of an archive, the first `skipped` of them without contents.

@@ -9,7 +9,7 @@ from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import common_type, infer_fields
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.source import Bad, Rows, Source, SourceField, gather
+from fastrecord.interchange.source import Bad, Rows, ShardedSource, Source, SourceField, gather
 
 __all__ = [
     "Bad",
@@ -20,6 +20,7 @@ __all__ = [
     "Refusal",
     "Rows",
     "Setting",
+    "ShardedSource",
     "Source",
     "SourceField",
     "common_type",

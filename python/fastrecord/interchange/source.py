@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -137,6 +138,36 @@ class Source(ABC):
         Not their sizes: a file that was cut short has another one when it is whole.
         """
         return [os.path.basename(path) for path in self.paths]
+
+
+class ShardedSource(Source):
+    """A source of several files, one after the other, whose numbers of records are not known before.
+
+    Attributes:
+        firsts: The number of the first record of each file, as far as `shards` has come.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+        self.firsts = [0]
+
+    def shards(self, start: int) -> Iterator[tuple[int, int]]:
+        """Yield the files from the one with record `start` on, and the number of each one's first.
+
+        Files are named by their place in `paths`. The caller calls `end_shard` at the end of each.
+        """
+        for at in range(bisect_right(self.firsts, start) - 1, len(self.paths)):
+            yield at, self.firsts[at]
+
+    def end_shard(self, at: int, number: int) -> None:
+        """Note the number of the first record after a file."""
+        if len(self.firsts) == at + 1:
+            self.firsts.append(number)
+
+    def place(self, number: int) -> str:
+        """Return the file of a record and its number in the source."""
+        at = min(bisect_right(self.firsts, number), len(self.paths)) - 1
+        return f"{self.paths[at]}: record {number}"
 
 
 def gather(records: Iterable[Sequence[Any] | Bad], start: int, names: Sequence[str]) -> Iterator[Rows]:

@@ -7,32 +7,20 @@ left to `tarfile.TarInfo.frombuf`.
 
 from __future__ import annotations
 
-import os
 import re
 import tarfile
 import zlib
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-
-from fastrecord.interchange.libraries import library
+from fastrecord.interchange.blocks import Blocks, DamageError
 
 BLOCK = 512
-# Size of a read. A run of records keeps its blocks alive.
-_READ = 4 << 20
-# A read that only passes over payloads.
-_SKIPPED = 64 << 10
 # Long names and pax headers are kept in memory.
 _EXTENDED_MAX = 1 << 20
 _ZEROS = bytes(BLOCK)
 _REGULAR = frozenset([b"0", b"\0", b"7"])
 _PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
-COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
-
-
-class DamageError(Exception):
-    """An archive cannot be read further; the message says why, without the place."""
 
 
 class TarReader:
@@ -54,17 +42,9 @@ class TarReader:
         self.name = self.link = ""
         self.kind, self.size = b"", 0
         self._marker = marker
-        self._file = _opened(path)
-        compressed = os.path.splitext(path)[1].lower() in COMPRESSED
-        self._total = None if compressed else os.stat(self._file.fileno()).st_size
-        self._block: memoryview = memoryview(b"")
-        self._at = 0
-        # Position in the archive at which `_block` ends.
-        self._read = 0
-        # Bytes from `_at` on that belong to the current member.
+        self._blocks = Blocks(path)
+        # Bytes of the current member that have not been taken, with its padding.
         self._left = 0
-        # Whether payloads are wanted: else reads are short, because most bytes are passed over.
-        self._taking = True
         self._defaults: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -73,7 +53,7 @@ class TarReader:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._blocks.__exit__(kind, value, trace)
 
     def next(self) -> bool:
         """Go to the next member; return False at the end.
@@ -81,13 +61,14 @@ class TarReader:
         Raises:
             DamageError: the archive is damaged or cut short.
         """
-        self._pass_over(self._left)
+        blocks = self._blocks
+        blocks.skip(self._left)
         self._left = 0
         special: dict[str, str] = {}
         while True:
-            position = self._read - len(self._block) + self._at
-            if not self._fill(BLOCK):
-                if len(self._block) > self._at:
+            position = blocks.position
+            if not blocks.fill(BLOCK):
+                if blocks.ahead:
                     raise DamageError(f"the archive ends within the header at byte {position:,}")
                 if self._marker:
                     raise DamageError(
@@ -95,8 +76,7 @@ class TarReader:
                         "cut short, or written so (then `--set end_marker=optional`)"
                     )
                 return False
-            header = bytes(self._block[self._at : self._at + BLOCK])
-            self._at += BLOCK
+            header = bytes(blocks.take(BLOCK))
             if header == _ZEROS:
                 return False
             try:
@@ -123,18 +103,15 @@ class TarReader:
         Raises:
             DamageError: the archive is cut short.
         """
-        self._taking = True
-        size = self.size
-        if not self._fill(size):
+        self._blocks.short = False
+        if not self._blocks.fill(self.size):
             self._short()
-        at = self._at
-        self._at = at + size
-        self._left -= size
-        return self._block[at : at + size]
+        self._left -= self.size
+        return self._blocks.take(self.size)
 
     def skip(self) -> None:
         """Note that the content of the current member is not wanted."""
-        self._taking = False
+        self._blocks.short = True
 
     def _parse(self, header: bytes) -> None:
         """Read name, kind and size of a header.
@@ -179,7 +156,7 @@ class TarReader:
         if self.kind in b"123456":
             self.size = 0
         self._left = -(-self.size // BLOCK) * BLOCK
-        if self._total is not None and self._read - len(self._block) + self._at + self.size > self._total:
+        if not self._blocks.holds(self.size):
             self._short()
 
     def _short(self) -> None:
@@ -189,73 +166,9 @@ class TarReader:
         if self.size > _EXTENDED_MAX:
             raise DamageError(f"the extended header at byte {position:,} has {self.size:,} bytes")
         padded = -(-self.size // BLOCK) * BLOCK
-        if not self._fill(padded):
+        if not self._blocks.fill(padded):
             raise DamageError(f"the archive ends within the extended header at byte {position:,}")
-        body = bytes(self._block[self._at : self._at + self.size])
-        self._at += padded
-        return body
-
-    def _pass_over(self, count: int) -> None:
-        """Go `count` bytes on."""
-        inside = min(count, len(self._block) - self._at)
-        self._at += inside
-        count -= inside
-        if count and self._total is not None:
-            # The padding of the last member may be missing: `next` reports what is.
-            self._file.seek(count, os.SEEK_CUR)
-            self._read += count
-            self._block, self._at = memoryview(b""), 0
-            return
-        while count and self._fill(1):
-            step = min(count, len(self._block) - self._at)
-            self._at += step
-            count -= step
-
-    def _fill(self, count: int) -> bool:
-        """Have `count` bytes in the block from `_at` on; return False if the archive has fewer."""
-        have = len(self._block) - self._at
-        if have >= count:
-            return True
-        if self._total is not None and self._total - self._read < count - have:
-            return False
-        # A compressed archive may promise any size: memory grows with what is there.
-        while have < count:
-            step = _READ if self._taking else _SKIPPED
-            wanted = max(step, count - have if self._total is not None else min(count - have, 2 * have))
-            if self._total is not None:
-                wanted = min(wanted, self._total - self._read)
-            block = np.empty(have + wanted, np.uint8).data
-            block[:have] = self._block[self._at :]
-            got = _read_into(self._file, block[have:])
-            self._block, self._at = block[: have + got], 0
-            self._read += got
-            have += got
-            if got == 0:
-                return False
-        return True
-
-
-def _read_into(file: Any, target: memoryview) -> int:
-    try:
-        return int(file.readinto(target))
-    except (EOFError, ValueError, zlib.error) as err:
-        raise DamageError(f"the compressed data is damaged or cut short ({err})") from err
-    except OSError as err:
-        if err.errno is not None:
-            raise
-        raise DamageError(f"the compressed data is damaged ({err})") from err
-    except Exception as err:
-        # lzma and zstandard have errors of their own.
-        if type(err).__module__.partition(".")[0] not in ("_lzma", "lzma", "zstd", "zstandard"):
-            raise
-        raise DamageError(f"the compressed data is damaged ({err})") from err
-
-
-def _opened(path: str) -> Any:
-    module = COMPRESSED.get(os.path.splitext(path)[1].lower())
-    if module is None:
-        return open(path, "rb", buffering=0)
-    return library(module, "zstd", f"{path}: zstd").open(path, "rb")
+        return bytes(self._blocks.take(padded)[: self.size])
 
 
 def _pax(body: bytes, position: int) -> dict[str, str]:
