@@ -1,0 +1,602 @@
+"""TFRecord files of `tf.train.Example` messages.
+
+Formats: "TFRecord and tf.train.Example" of TensorFlow's guide (records with masked CRC-32C), and
+`tensorflow/core/example/{example,feature}.proto`. TensorFlow is not needed.
+
+How fields go out: integers as int64_list, floats of 32 bits and less as float_list, images, bytes,
+UTF-8 and JSON as bytes_list. What these lists cannot hold exactly goes out as the little-endian
+bytes of the numbers, as `tf.io.decode_raw` reads them: float64, uint64 and complex numbers, and
+arrays of 8-bit integers, which would double. Arrays are flat; ones of several dimensions that vary
+have another feature, `NAME/shape`. The first record of each file has one more feature,
+`__fastrecord__`, with the types, which readers that name their features pass over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import FastRecordError, crc32c, example_names, find_tfrecords, image_size, read_examples
+from fastrecord.errors import Code
+from fastrecord.interchange import (
+    Card,
+    Destination,
+    Format,
+    Found,
+    Refusal,
+    Rows,
+    Setting,
+    ShardedSource,
+    Source,
+    SourceField,
+)
+from fastrecord.interchange.blocks import Blocks, DamageError
+from fastrecord.interchange.card import CARD
+from fastrecord.interchange.contents import as_bits, as_floats
+from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.output import Output
+from fastrecord.interchange.paths import expand
+from fastrecord.interchange.protobuf import delimited, head, varint
+from fastrecord.interchange.source import ROWS
+from fastrecord.schema import FieldType, Schema, array, list_
+
+_SUFFIXES = tuple(
+    f".{name}{end}" for name in ("tfrecord", "tfrecords", "tfrec") for end in ("", ".gz", ".gzip", ".zlib")
+)
+# TensorFlow's own names of shards have no suffix.
+_SHARD = re.compile(r".+-\d{5,}-of-\d{5,}")
+_HEAD = 12
+_BYTES, _FLOATS, _INTS = 1, 2, 3
+_KINDS = {_BYTES: "byte strings", _FLOATS: "floats", _INTS: "integers"}
+_KEYS = ("image/filename", "image/key", "file_name", "filename", "__key__")
+_LABELS = ("image/class/label", "label", "class", "class/label")
+_WAY_OUT = "copy or download this file again, then continue with `--resume`"
+_COMPRESSED = {"GZIP": "gzip", "ZLIB": "zlib"}
+
+
+class TFRecordFormat(Format):
+    """TFRecord of tf.train.Example."""
+
+    name = "tfrecord"
+    title = "TFRecord (tf.train.Example)"
+    writes = True
+    suffixes = _SUFFIXES
+    settings: Mapping[str, Setting] = {
+        "lists": Setting("Features that are lists of any length, though the first records have equally many: A,B"),
+        "bytes": Setting("Features that are bytes, though the first records have images or UTF-8: A,B"),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Return why something is a TFRecord file."""
+        if not found.is_folder:
+            kind = _compression(found.head)
+            packed = f", after decompression as {kind}" if kind else ""
+            return None if kind is None else f"its first length has the right CRC{packed}"
+        names = [name for name in found.names if name.endswith(_SUFFIXES) or _SHARD.fullmatch(name)]
+        if not names or _compression(Found.at(os.path.join(found.path, names[0])).head) is None:
+            return None
+        return f"the folder holds {len(names):,} files like {names[0]}, whose first length has the right CRC"
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files, in order."""
+        sources = [source] if isinstance(source, str) else source
+        paths = []
+        for each in sources:
+            shards = _SHARD.fullmatch(min(os.listdir(each), default="")) if os.path.isdir(each) else None
+            paths += expand(each, ()) if shards else expand(each, _SUFFIXES)
+        return TFRecordSource(paths, settings)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return lists of arrays."""
+        return {
+            name: f"a list of {kind.item} has no place in a list of features"
+            for name, kind in schema.items()
+            if kind.item is not None and kind.item.name == "array"
+        }
+
+    def create(
+        self,
+        path: str,
+        schema: Schema,
+        metadata: Mapping[str, object],
+        settings: Mapping[str, str],  # noqa: ARG002
+    ) -> Destination:
+        """Create a file."""
+        return TFRecordDestination(path, schema, metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    """How the values of a field are stored.
+
+    Attributes:
+        name: Name of the feature.
+        type: The field's type.
+        kind: `_BYTES`, `_FLOATS` or `_INTS`.
+        raw: Whether numbers are one string of bytes.
+        count: Number of values in each record; None: any.
+    """
+
+    name: str
+    type: FieldType
+    kind: int
+    raw: bool
+    count: int | None
+
+    @classmethod
+    def of(cls, name: str, kind: FieldType) -> _Feature:
+        numbers = (kind.item or kind).dtype
+        if numbers is None:
+            return cls(name, kind, _BYTES, False, None if kind.item is not None else 1)
+        raw = numbers in ("float64", "uint64", "complex64", "complex128") or (
+            numbers in ("int8", "uint8") and kind.name == "array" and len(kind.shape or ()) > 1
+        )
+        if raw:
+            return cls(name, kind, _BYTES, True, 1)
+        count = (
+            None
+            if kind.name == "list" or None in (kind.shape or ())
+            else math.prod(size or 0 for size in kind.shape or ())
+        )
+        return cls(name, kind, _FLOATS if "float" in numbers else _INTS, False, count)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether another feature has the shape."""
+        return self.type.name == "array" and len(self.type.shape or ()) > 1 and None in (self.type.shape or ())
+
+
+class TFRecordSource(ShardedSource):
+    """The records of TFRecord files, by feature."""
+
+    def __init__(self, paths: Sequence[str], settings: Mapping[str, str]) -> None:
+        super().__init__(paths)
+        samples: list[tuple[memoryview, NDArray[np.int64], NDArray[np.int64]]] = []
+        runs = self._runs(0)
+        try:
+            for _, data, starts, ends, bad in runs:
+                good = np.delete(np.arange(len(starts)), list(bad))[:SAMPLE]
+                samples.append((data, starts[good], ends[good]))
+                if sum(len(starts) for _, starts, _ in samples) >= SAMPLE:
+                    break
+        except FastRecordError:
+            # Damage after the first records is reported where the reading comes to it.
+            if not samples:
+                raise
+        names: dict[str, None] = {}
+        for data, starts, ends in samples:
+            found, damaged = example_names(data, starts, ends)
+            if len(damaged) == len(starts):
+                raise Code.SOURCE.error(
+                    f"{paths[0]}: record 0: its data is not a tf.train.Example message (SequenceExample and other data "
+                    "are not read): convert it with the program that wrote it"
+                )
+            names |= dict.fromkeys(found)
+        card = self._card(samples[0]) if CARD in names else None
+        names.pop(CARD, None)
+        if card is not None and card.schema.keys() <= names.keys() | {CARD}:
+            self._features = {name: _Feature.of(name, kind) for name, kind in card.schema.items()}
+            self.metadata = {name: value for name, value in card.metadata.items() if name != "classes"}
+            self.classes = card.metadata.get("classes")
+        else:
+            card = None
+            lists, as_bytes = (set(filter(None, settings.get(each, "").split(","))) for each in ("lists", "bytes"))
+            for unknown in (lists | as_bytes) - names.keys():
+                raise Code.NO_SUCH_FIELD.error(f"{paths[0]}: no feature {unknown!r}: there are {', '.join(names)}")
+            # A map has no order.
+            self._features = _infer(samples, sorted(names), lists, as_bytes)
+        renames = {} if card is not None else _renames(self._features)
+        self.fields = [
+            SourceField(name, feature.type, _origin(feature), renames.get(name))
+            for name, feature in self._features.items()
+        ]
+
+    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield records; heads before `start` are read, data is not."""
+        chosen = [self._features[name] for name in names]
+        features = [name for each in chosen for name in (each.name, *((f"{each.name}/shape",) if each.shaped else ()))]
+        for first, data, starts, ends, bad in self._runs(start):
+            for at in range(0, len(starts), ROWS):
+                part = slice(at, at + ROWS)
+                wrong = {number - at: why for number, why in bad.items() if at <= number < at + ROWS}
+                yield self._rows(first + at, data, starts[part], ends[part], wrong, chosen, features)
+
+    def _card(self, sample: tuple[memoryview, NDArray[np.int64], NDArray[np.int64]]) -> Card | None:
+        data, starts, ends = sample
+        ((_, _, (first, last), _, _),), _ = read_examples(data, starts[:1], ends[:1], [CARD])
+        return Card.from_json(bytes(data[first[0] : last[0]])) if len(first) else None
+
+    def _rows(
+        self,
+        first: int,
+        data: memoryview,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        bad: dict[int, str],
+        chosen: Sequence[_Feature],
+        features: list[str],
+    ) -> Rows:
+        columns, damaged = read_examples(data, starts, ends, features)
+        bad = dict.fromkeys(damaged, "its data is not a tf.train.Example message") | bad
+        found = dict(zip(features, columns, strict=True))
+        for feature in chosen:
+            kinds, counts = found[feature.name][:2]
+            fits = (
+                (kinds == feature.kind) & (counts == feature.count)
+                if feature.count is not None
+                else ((kinds == feature.kind) | (counts == 0))
+            )
+            for at in np.flatnonzero(~fits).tolist():
+                bad.setdefault(at, _misfit(feature, int(kinds[at]), int(counts[at])))
+        values: dict[str, Sequence[Any]] = {}
+        while True:
+            good = np.ones(len(starts), bool)
+            good[list(bad)] = False
+            wrong: dict[int, str] = {}
+            for feature in chosen:
+                shape = found.get(f"{feature.name}/shape") if feature.shaped else None
+                values[feature.name] = _values(feature, data, found[feature.name], shape, good, wrong)
+            if not wrong:
+                break
+            # Rare: values are read again without the records that just turned out bad.
+            bad |= wrong
+        nbytes = int((ends - starts).sum())
+        reasons = {first + at: why for at, why in sorted(bad.items())}
+        return Rows(first, len(starts), values, reasons, nbytes)
+
+    def _runs(
+        self, start: int
+    ) -> Iterator[tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]]:
+        """Yield runs of records: number of the first, bytes, where they are, and what is wrong."""
+        for at, number in self.shards(start):
+            path, begun = self.paths[at], number
+            with open(path, "rb") as file:
+                kind = _compression(file.read(4096))
+            try:
+                with Blocks(path, _COMPRESSED.get(kind or "", "")) as blocks:
+                    while blocks.fill(_HEAD):
+                        blocks.short = number < start
+                        starts, ends, damaged, end, length, broken = find_tfrecords(blocks.ahead, check=number >= start)
+                        if len(starts):
+                            data = blocks.take(end)
+                            skipped = min(max(start - number, 0), len(starts))
+                            number += len(starts)
+                            if skipped and skipped < len(starts):
+                                damaged = find_tfrecords(data)[2]
+                            if skipped < len(starts):
+                                bad = {
+                                    each - skipped: "the CRC of its data is wrong"
+                                    for each in damaged
+                                    if each >= skipped
+                                }
+                                yield number - len(starts) + skipped, data, starts[skipped:], ends[skipped:], bad
+                        elif broken:
+                            raise DamageError("the CRC of its length is wrong: where the next record begins is unknown")
+                        elif length is not None:
+                            _reach(blocks, length, skip=number < start)
+                            number += number < start
+                    if blocks.ahead:
+                        raise DamageError(f"the file ends within its head, {len(blocks.ahead)} bytes after its start")
+            except DamageError as err:
+                raise Code.SOURCE.error(f"{path}: record {number}: {err}: {_WAY_OUT}") from err
+            if number == begun:
+                raise Code.SOURCE.error(f"{path}: record {number}: the file holds no record: {_WAY_OUT}")
+            self.end_shard(at, number)
+
+
+def _reach(blocks: Blocks, length: int, *, skip: bool) -> None:
+    """Have a record of `length` bytes ahead, or pass over it."""
+    end = blocks.position + length
+    if blocks.holds(length):
+        if skip:
+            blocks.skip(length)
+        else:
+            blocks.fill(length)
+    if blocks.position + len(blocks.ahead) < end:
+        raise DamageError(f"the file ends within it: it has {length - 16:,} bytes")
+
+
+def _compression(start: bytes) -> str | None:
+    """Return how a TFRecord file is compressed: "GZIP", "ZLIB", ""; None: it is none."""
+    kind = "GZIP" if start[:2] == b"\x1f\x8b" else "ZLIB" if start[:1] == b"\x78" else ""
+    if kind:
+        try:
+            start = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(start, _HEAD)
+        except zlib.error:
+            return None
+    if len(start) < _HEAD or _masked(crc32c(start[:8])) != int.from_bytes(start[8:12], "little"):
+        return None
+    return kind
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _infer(samples: Sequence[Any], names: list[str], lists: set[str], as_bytes: set[str]) -> dict[str, _Feature]:
+    """Return features by the values of the first records."""
+    features = {}
+    for name in names:
+        kinds, counts, texts = set[int](), set[int](), list[memoryview]()
+        for data, starts, ends in samples:
+            ((found, numbers, (first, last), _, _),), damaged = read_examples(data, starts, ends, [name])
+            whole = np.delete(np.arange(len(found)), damaged)
+            kinds |= set(found[whole].tolist())
+            counts |= set(numbers[whole].tolist())
+            texts += [data[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+        kinds.discard(0)
+        if not kinds:
+            continue
+        # Of several kinds the first one counts: records of others are bad.
+        kind = min(kinds)
+        item = FieldType(
+            {_FLOATS: "float32", _INTS: "int64"}.get(kind, "bytes" if name in as_bytes else _text_type(texts))
+        )
+        count = counts.pop() if len(counts) == 1 and name not in lists else None
+        if count == 1:
+            features[name] = _Feature(name, item, kind, False, 1)
+        elif count and kind != _BYTES:
+            features[name] = _Feature(name, array(item.name, (count,)), kind, False, count)
+        else:
+            features[name] = _Feature(name, list_(item), kind, False, None)
+    return features
+
+
+def _text_type(values: Sequence[memoryview]) -> str:
+    """Return what byte strings are: images if all are, strings if all are UTF-8, else bytes."""
+    if values and all(image_size(value) is not None for value in values):
+        return "image"
+    try:
+        texts = [str(value, "utf-8") for value in values]
+    except UnicodeDecodeError:
+        return "bytes"
+    return "bytes" if any("\0" in text for text in texts) else "string"
+
+
+def _renames(features: Mapping[str, _Feature]) -> dict[str, str]:
+    """Return the names in a .frec file of the one image, the label and the key, and without dots."""
+    images = [name for name, each in features.items() if each.type.name == "image"]
+    labels = [name for name in _LABELS if name in features and features[name].type.name in ("int64", "string")]
+    keys = [name for name in _KEYS if name in features and features[name].type.name == "string"]
+    renames = {name: name.replace(".", "_") for name in features if "." in name}
+    for names, new in ((images, "image"), (labels, "label"), (keys, "key")):
+        if len(names) == 1 and new not in features:
+            renames[names[0]] = new
+    return renames
+
+
+def _origin(feature: _Feature) -> str:
+    if feature.count == 1:
+        return f"feature, {_KINDS[feature.kind][:-1]}"
+    return f"feature, {'any number of' if feature.count is None else feature.count} {_KINDS[feature.kind]}"
+
+
+def _misfit(feature: _Feature, kind: int, count: int) -> str:
+    wanted = f"{feature.count if feature.count is not None else 'any number of'} {_KINDS[feature.kind]}"
+    found = f"{count} {_KINDS[kind]}" if kind else "none"
+    reason = f"the feature {feature.name!r} has {found}, where the first records have {wanted}"
+    if kind in (0, feature.kind):
+        return f"{reason}: `--set lists={feature.name}` takes any number"
+    return f"{reason}: leave it out with `--map`"
+
+
+def _values(
+    feature: _Feature,
+    data: memoryview,
+    column: Any,
+    shape: Any | None,
+    good: NDArray[np.bool_],
+    wrong: dict[int, str],
+) -> Sequence[Any]:
+    """Return a feature's values in the good records; note records whose values are bad in `wrong`."""
+    kinds, counts, (firsts, lasts), floats, ints = column
+    counts = np.where(kinds == feature.kind, counts, 0)
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    numbers = np.flatnonzero(good)
+    parse = _parser(feature)
+    values: list[Any] = []
+    if feature.kind == _BYTES:
+        single = feature.type.name != "list" or feature.raw
+        places = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        if single and shape is None and len(numbers) == len(places) == len(good):
+            try:
+                if feature.type.name in ("image", "bytes"):
+                    return [data[a:b] for a, b in places]
+                return [parse(data[a:b]) for a, b in places]
+            except (ValueError, RecursionError):
+                pass  # found again below, by record
+        shapes = _shapes(shape, good, wrong)
+        for at, start, end in zip(numbers.tolist(), starts[good].tolist(), ends[good].tolist(), strict=True):
+            try:
+                items = [parse(data[a:b]) for a, b in places[start:end]]
+                values.append(items if not single else items[0].reshape(shapes[at]) if shapes else items[0])
+            except (ValueError, RecursionError) as err:
+                wrong[at] = f"the feature {feature.name!r}: {err}"
+        return values
+    flat = floats if feature.kind == _FLOATS else ints
+    dtype = (feature.type.item or feature.type).dtype
+    if dtype == "bfloat16":
+        flat = as_bits(flat) if feature.type.name != "list" else flat
+    elif dtype is not None and flat.dtype != dtype:
+        flat = flat.astype(dtype)
+    if feature.count is not None:
+        count = feature.count
+        if not good.all():
+            flat = flat[(starts[good][:, None] + np.arange(count)).ravel()]
+        return cast("Sequence[Any]", flat.reshape(len(numbers), *(feature.type.shape or ())))
+    shapes = _shapes(shape, good, wrong)
+    # A list of floats becomes bfloat16; an array of them would have to be.
+    items = flat.tolist() if dtype == "bfloat16" and feature.type.name == "list" else flat
+    for at, start, end in zip(numbers.tolist(), starts[good].tolist(), ends[good].tolist(), strict=True):
+        try:
+            values.append(flat[start:end].reshape(shapes[at]) if shapes else items[start:end])
+        except ValueError as err:
+            wrong[at] = f"the feature {feature.name!r}: {err}"
+    return values
+
+
+def _shapes(column: Any | None, good: NDArray[np.bool_], wrong: dict[int, str]) -> dict[int, list[int]]:
+    """Return the shape in each good record, by position; empty without shapes."""
+    if column is None:
+        return {}
+    kinds, counts, _, _, ints = column
+    ends = np.cumsum(np.where(kinds == _INTS, counts, 0))
+    shapes = {}
+    for at in np.flatnonzero(good).tolist():
+        shapes[at] = ints[ends[at] - counts[at] : ends[at]].tolist() if kinds[at] == _INTS else []
+        if not shapes[at]:
+            wrong[at] = "the shape of an array is missing"
+    return shapes
+
+
+def _parser(feature: _Feature) -> Callable[[memoryview], Any]:
+    """Return what makes a value of one byte string."""
+    kind = feature.type.item or feature.type
+    if feature.raw:
+        return _raw_parser(feature.type)
+    if kind.name == "string":
+        return lambda data: str(data, "utf-8")
+    if kind.name == "json":
+        return lambda data: json.loads(bytes(data))
+    return lambda data: data
+
+
+def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
+    dtype = np.dtype((kind.item or kind).dtype).newbyteorder("<")
+    if kind.name == "list":
+        return lambda data: np.frombuffer(data, dtype)
+    if kind.name != "array":
+        return lambda data: np.frombuffer(data, dtype).reshape(())[()]
+    shape = kind.shape or ()
+    if shape.count(None) > 1 or (None in shape and len(shape) > 1):
+        return lambda data: np.frombuffer(data, dtype)
+    sizes = tuple(-1 if size is None else size for size in shape)
+    return lambda data: np.frombuffer(data, dtype).reshape(sizes)
+
+
+class TFRecordDestination(Destination):
+    """A TFRecord file that is being written, without compression."""
+
+    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
+        self._features = [_Feature.of(name, kind) for name, kind in schema.items()]
+        self._first = True
+        self._card = _entry(CARD, delimited(_BYTES, delimited(1, Card(schema, metadata).to_json().encode())))
+        self._begin(path)
+
+    def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:  # noqa: ARG002
+        """Append records as Example messages."""
+        encoded = [entries for each in self._features for entries in _encoded(each, columns[each.name])]
+        for entries in zip(*encoded, strict=True):
+            pieces = [piece for entry in entries for piece in entry]
+            if self._first:
+                pieces.append(self._card)
+                self._first = False
+            self._record(pieces)
+        self._out.flush()
+
+    def next_shard(self, path: str) -> None:
+        """Finish this file and begin another one."""
+        self.close()
+        self._begin(path)
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        self._out.close()
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._out.abort()
+
+    def _begin(self, path: str) -> None:
+        self._out = Output(path)
+        self._first = True
+
+    def _record(self, pieces: list[bytes | memoryview]) -> None:
+        message = head(1, sum(map(len, pieces)))
+        length = (len(message) + sum(map(len, pieces))).to_bytes(8, "little")
+        crc = crc32c(message)
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+        before = length + _masked(crc32c(length)).to_bytes(4, "little") + message
+        self._out.write(before, *pieces, _masked(crc).to_bytes(4, "little"))
+
+
+def _entry(name: str, feature: bytes) -> bytes:
+    return delimited(1, delimited(1, name.encode()) + delimited(2, feature))
+
+
+def _encoded(feature: _Feature, values: Sequence[Any]) -> Iterator[Iterator[Sequence[bytes | memoryview]]]:
+    """Yield, for a field's feature and maybe its shape's, the pieces of the entry of each record."""
+    yield (_pieces(feature.name, feature.kind, data) for data in _lists(feature, values))
+    if feature.shaped:
+        shapes = (np.asarray(value).shape for value in values)
+        yield ((_entry(f"{feature.name}/shape", delimited(_INTS, _packed_ints(shape))),) for shape in shapes)
+
+
+def _pieces(name: str, kind: int, pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    """Return the entry of a map of features: its name, and a list, which comes in pieces."""
+    size = sum(map(len, pieces))
+    outer = head(kind, size)
+    named = _named(name)
+    before = head(2, len(outer) + size) + outer
+    return [head(1, len(named) + len(before) + size) + named + before, *pieces]
+
+
+@lru_cache
+def _named(name: str) -> bytes:
+    return delimited(1, name.encode())
+
+
+def _lists(feature: _Feature, values: Sequence[Any]) -> Iterator[Sequence[bytes | memoryview]]:
+    """Yield the content of the list of each record, in pieces."""
+    kind = feature.type.item or feature.type
+    several = feature.type.name == "list"
+    if feature.raw:
+        dtype = np.dtype(kind.dtype).newbyteorder("<")
+        for value in values:
+            data = np.ascontiguousarray(value, dtype).tobytes()
+            yield head(1, len(data)), data
+    elif feature.kind == _BYTES:
+        for value in values:
+            items = [_bytes_of(kind, item) for item in (value if several else (value,))]
+            yield [piece for item in items for piece in (head(1, len(item)), item)]
+    elif feature.kind == _FLOATS:
+        for value in values:
+            bits = kind.dtype == "bfloat16" and not several
+            data = np.asarray(as_floats(value) if bits else value).astype("<f4").tobytes()
+            yield (delimited(1, data),)
+    elif feature.type.name in ("array", "list"):
+        for value in values:
+            yield (_packed_ints(np.asarray(value, np.int64).ravel().tolist()),)
+    else:
+        for value in np.asarray(values, np.int64).tolist():
+            yield (_packed_ints((value,)),)
+
+
+def _bytes_of(kind: FieldType, value: Any) -> bytes | memoryview:
+    if kind.name == "string":
+        return str(value).encode()
+    return json.dumps(value, ensure_ascii=False).encode() if kind.name == "json" else value
+
+
+@lru_cache(4096)
+def _small(value: int) -> bytes:
+    return varint(value)
+
+
+def _packed_ints(values: Sequence[int]) -> bytes:
+    return delimited(1, b"".join(map(_small, values)))
+
+
+FORMATS = [TFRecordFormat()]

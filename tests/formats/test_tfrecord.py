@@ -1,0 +1,313 @@
+"""TFRecord, against the tfrecord package and its protobuf messages."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import re
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tfrecord import example_pb2
+from tfrecord.reader import tfrecord_loader
+from tfrecord.writer import TFRecordWriter
+
+import fastrecord as fr
+from fastrecord import FastRecordError
+from fastrecord.formats.tfrecord import FORMATS, TFRecordSource
+from fastrecord.interchange import registry
+from tests.support.exchanging import (
+    assert_round_trip,
+    assert_same,
+    bad_records,
+    export,
+    picture,
+    take,
+    write_all,
+    write_file,
+)
+
+TFRECORD = FORMATS[0]
+
+
+def opened(*paths: Path, **settings: str) -> TFRecordSource:
+    source = TFRECORD.open([str(path) for path in paths], settings)
+    assert isinstance(source, TFRecordSource)
+    return source
+
+
+def write(path: Path, records: list[dict[str, tuple[Any, str]]]) -> None:
+    writer = TFRecordWriter(str(path))
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def row(number: int) -> dict[str, tuple[Any, str]]:
+    return {
+        "image/encoded": (picture(number), "byte"),
+        "image/class/label": (number % 5 - 2, "int"),
+        "image/class/text": (f"class é {number % 5}".encode(), "byte"),
+        "image/filename": (f"n{number}.JPEG".encode(), "byte"),
+        "image/object/bbox/xmin": ([0.5] * (number % 3), "float"),
+        "embedding": ([number, 1.5, -2.5], "float"),
+        "words": ([b"a", b"bc"], "byte"),
+        "score": (number / 3, "float"),
+        "raw": (b"\xff\x00" * (number % 4), "byte"),
+    }
+
+
+def as_read_by_the_library(path: Path, description: Any = None) -> list[dict[str, Any]]:
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it leaves its file to the collector
+        found = list(tfrecord_loader(str(path), None, description))
+        gc.collect()
+    return found
+
+
+def records_of(path: Path) -> Iterator[bytes]:
+    data = path.read_bytes()
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        yield data[12 : 12 + length]
+        data = data[16 + length :]
+
+
+def test_examples_of_the_library_come_in(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [row(n) for n in range(100)])
+    source = opened(tmp_path / "a.tfrecord")
+    assert {field.rename or field.name: str(field.type) for field in source.fields} == {
+        "image": "image",
+        "label": "int64",
+        "image/class/text": "string",
+        "key": "string",
+        "image/object/bbox/xmin": "list(float32)",
+        "embedding": "array(float32, (3,))",
+        "words": "list(string)",
+        "score": "float32",
+        "raw": "bytes",
+    }
+    columns = take(source)
+    for number, found in enumerate(as_read_by_the_library(tmp_path / "a.tfrecord")):
+        expected = {name: value for name, (value, _) in row(number).items()}
+        assert columns["image/encoded"][number] == found["image/encoded"] == expected["image/encoded"]
+        assert columns["image/class/label"][number] == expected["image/class/label"]
+        assert columns["image/class/text"][number].encode() == expected["image/class/text"]
+        assert columns["image/filename"][number] == f"n{number}.JPEG"
+        assert_same(columns["image/object/bbox/xmin"][number], np.array(expected["image/object/bbox/xmin"], np.float32))
+        assert_same(columns["embedding"][number], found["embedding"])
+        assert columns["words"][number] == ["a", "bc"]
+        assert columns["score"][number] == np.float32(number / 3)
+        assert columns["raw"][number] == expected["raw"]
+
+
+@pytest.mark.parametrize("start", [0, 1, 39, 40, 41, 119])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_reading_begins_at_any_record_of_any_file(tmp_path: Path, start: int, size: int) -> None:
+    for shard in range(3):
+        rows = [{"n": (n, "int"), "data": (b"\xff" * size, "byte")} for n in range(shard * 40, shard * 40 + 40)]
+        write(tmp_path / f"train-{shard:05d}-of-00003", rows)
+    assert registry.recognise(str(tmp_path))[0] is TFRECORD
+    source = TFRECORD.open(str(tmp_path), {})
+    for _ in range(2):
+        assert take(source, start, ["n"])["n"] == list(range(start, 120))
+    assert source.place(start) == f"{tmp_path}/train-{start // 40:05d}-of-00003: record {start}"
+    assert take(TFRECORD.open(str(tmp_path / "train-*"), {}), start, ["n"])["n"][:1] == [start]
+
+
+def test_compressed_files_are_read_whatever_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [row(n) for n in range(50)])
+    data = (tmp_path / "a.tfrecord").read_bytes()
+    expected = take(opened(tmp_path / "a.tfrecord"))
+    for name, packed in (("g", gzip.compress(data)), ("z", zlib.compress(data))):
+        (tmp_path / name).write_bytes(packed)
+        found, why = registry.recognise(str(tmp_path / name))
+        assert (found.name, "decompression" in why) == ("tfrecord", True)
+        assert_same(take(opened(tmp_path / name), 20), {key: values[20:] for key, values in expected.items()})
+        for cut in (len(packed) // 2, len(packed) - 5):
+            (tmp_path / name).write_bytes(packed[:cut])
+            with pytest.raises(FastRecordError, match=rf"{name}: record \d+: .*(cut short|ends)"):
+                take(opened(tmp_path / name))
+
+
+def test_every_cut_is_an_error_that_names_the_record(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [{"a": (1, "int")}] * 3)
+    whole = (tmp_path / "a.tfrecord").read_bytes()
+    for cut in set(range(len(whole))) - {len(whole) // 3, len(whole) // 3 * 2}:
+        (tmp_path / "cut.tfrecord").write_bytes(whole[:cut])
+        number = cut // (len(whole) // 3)
+        with pytest.raises(FastRecordError, match=rf"cut\.tfrecord: record {number}: .*--resume"):
+            take(opened(tmp_path / "cut.tfrecord"))
+
+
+def test_a_flipped_bit_is_a_bad_record_or_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    write(path, [{"a": (n, "int"), "b": (b"bytes", "byte")} for n in range(3)])
+    whole = path.read_bytes()
+    size = len(whole) // 3
+    for byte in range(size, 2 * size):
+        changed = bytearray(whole)
+        changed[byte] ^= 4
+        path.write_bytes(changed)
+        if byte - size < 12:
+            with pytest.raises(FastRecordError, match=r"record 1: the CRC of its length"):
+                take(opened(path))
+        else:
+            assert bad_records(opened(path)) == {1: "the CRC of its data is wrong"}
+    rows = list(opened(path).read(0, ["a", "b"]))
+    assert [(list(run.columns["a"]), run.numbers) for run in rows] == [([0, 2], [0, 2])]
+
+
+def test_records_that_differ_from_the_first_ones_are_bad(tmp_path: Path) -> None:
+    def plain(n: int) -> dict[str, tuple[Any, str]]:
+        return {"a": (n, "int"), "f": ([1.0, 2.0], "float"), "s": (b"text", "byte")}
+
+    others: list[dict[str, tuple[Any, str]]] = [
+        plain(0) | {"a": ([1, 2], "int")},
+        plain(0) | {"a": (1.5, "float")},
+        {"a": (1, "int"), "s": (b"", "byte")},
+        plain(0) | {"f": ([1.0], "float")},
+        plain(0) | {"s": (b"\xff", "byte")},
+        plain(0) | {"extra": (1, "int")},
+    ]
+    write(tmp_path / "a.tfrecord", [*map(plain, range(64)), *others, plain(7)])
+    source = opened(tmp_path / "a.tfrecord")
+    bad = bad_records(source)
+    for number, reason in (
+        (64, "'a' has 2 integers, .* 1 integers: `--set lists=a`"),
+        (65, "'a' has 1 floats"),
+        (66, "'f' has none"),
+        (67, "'f' has 1 floats, .* 2 floats"),
+        (68, "'s'.*utf-8"),
+    ):
+        assert re.search(reason, bad.pop(number))
+    assert bad == {}
+    good = take(source, 69)
+    assert (good["a"], good["s"], [each.tolist() for each in good["f"]]) == ([0, 7], ["text"] * 2, [[1.0, 2.0]] * 2)
+    lists = opened(tmp_path / "a.tfrecord", lists="a,f", bytes="s")
+    assert [str(field.type) for field in lists.fields] == ["list(int64)", "list(float32)", "bytes"]
+    assert bad_records(lists).keys() == {65}
+    with pytest.raises(FastRecordError, match="no feature 'x': there are"):
+        opened(tmp_path / "a.tfrecord", lists="x")
+
+
+def frame(data: bytes) -> bytes:
+    file = io.BytesIO()
+    length = struct.pack("<Q", len(data))
+    for part in (length, data):
+        file.write(part + TFRecordWriter.masked_crc(part))
+    return file.getvalue()
+
+
+def test_other_messages_and_empty_files_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    sequence = example_pb2.SequenceExample()
+    sequence.context.feature["a"].int64_list.value.append(1)
+    sequence.feature_lists.feature_list["b"].feature.add()
+    for data in (sequence.SerializeToString(), b"raw bytes", b"\xff" * 20):
+        path.write_bytes(frame(data))
+        with pytest.raises(FastRecordError, match=r"a\.tfrecord: record 0: .*not a tf\.train\.Example"):
+            opened(path)
+    write(tmp_path / "good.tfrecord", [{"a": (1, "int")}])
+    path.write_bytes(b"")
+    with pytest.raises(FastRecordError, match=r"a\.tfrecord: record 1: the file holds no record"):
+        take(opened(tmp_path / "good.tfrecord", path))
+    path.write_bytes((tmp_path / "good.tfrecord").read_bytes() + frame(b"raw bytes"))
+    assert bad_records(opened(path)) == {1: "its data is not a tf.train.Example message"}
+    length = struct.pack("<Q", 1 << 62)
+    path.write_bytes((tmp_path / "good.tfrecord").read_bytes() + length + TFRecordWriter.masked_crc(length) + bytes(9))
+    with pytest.raises(FastRecordError, match=r"record 1: the file ends within it"):
+        take(opened(path))
+    (tmp_path / "other").write_bytes(b"x" * 100)
+    with pytest.raises(FastRecordError, match=r"no known format"):
+        registry.recognise(str(tmp_path / "other"))
+
+
+def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
+    n = 30
+    rng = np.random.default_rng(4)
+    fields = {
+        "image": fr.image(), "label": fr.int32(), "key": fr.string(), "raw": fr.bytes_(), "extra": fr.json(),
+        "yes": fr.bool_(), "f16": fr.float16(), "bf": fr.bfloat16(), "f32": fr.float32(), "f64": fr.float64(),
+        "u64": fr.uint64(), "c64": fr.complex64(), "fixed": fr.array("int16", (2, 3)),
+        "pixels": fr.array("uint8", (4, 4, 3)),
+        "ragged": fr.array("float32", (None, 2)), "ragged64": fr.array("float64", (None, None)),
+        "line": fr.array("int8", (None,)),
+        "raw_line": fr.array("float64", (None,)), "bfs": fr.array("bfloat16", (4,)), "scalar": fr.array("int32", ()),
+        "ints": fr.list_(fr.uint8()), "floats": fr.list_(fr.float32()), "doubles": fr.list_(fr.float64()),
+        "bflist": fr.list_(fr.bfloat16()), "words": fr.list_(fr.string()), "images": fr.list_(fr.image()),
+        "jsons": fr.list_(fr.json()), "bools": fr.list_(fr.bool_()),
+    }  # fmt: skip
+    columns: dict[str, Any] = {
+        "image": [picture(i, "JPEG", (40, 40)) for i in range(n)],
+        "label": [-(2**31), 2**31 - 1, *range(n - 2)],
+        "key": ["", "é", *map(str, range(n - 2))],
+        "raw": [b"", b"\0" * 200, *(bytes([i]) for i in range(n - 2))],
+        "extra": [None, {"a": [1, 2.5, "é"]}, *range(n - 2)],
+        "yes": [i % 2 == 0 for i in range(n)],
+        "f16": rng.normal(size=n).astype(np.float16),
+        "bf": [float("nan"), float("inf"), *([1.5, -0.0] * n)[: n - 2]],
+        "f32": [float("nan"), float("-inf"), *rng.normal(size=n - 2).astype(np.float32).tolist()],
+        "f64": rng.normal(size=n),
+        "u64": [2**64 - 1] * n,
+        "c64": [complex(i, float("nan")) for i in range(n)],
+        "fixed": rng.integers(-99, 99, (n, 2, 3)).astype(np.int16),
+        "pixels": rng.integers(0, 256, (n, 4, 4, 3)).astype(np.uint8),
+        "ragged": [rng.normal(size=(i % 4, 2)).astype(np.float32) for i in range(n)],
+        "ragged64": [rng.normal(size=(i % 4, i % 3)) for i in range(n)],
+        "line": [np.arange(i, dtype=np.int8) - 5 for i in range(n)],
+        "raw_line": [rng.normal(size=i) for i in range(n)],
+        "bfs": rng.integers(0, 30000, (n, 4)).astype(np.uint16),
+        "scalar": [np.array(-i, np.int32) for i in range(n)],
+        "ints": [list(range(i)) for i in range(n)],
+        "floats": [[0.5, float("nan")]] * n,
+        "doubles": [[0.1] * (i % 3) for i in range(n)],
+        "bflist": [[0.5, 1.5]] * n,
+        "words": [["a", "é"], *[[]] * (n - 1)],
+        "images": [[picture(j) for j in range(i % 3)] for i in range(n)],
+        "jsons": [[{"a": i}] for i in range(n)],
+        "bools": [[True, False]] * n,
+    }
+    reader = write_file(tmp_path / "in.frec", fields, columns, classes=["x", "y"], more={"a": 1})
+    assert TFRECORD.refuse(reader.schema) == {}
+    export(reader, TFRECORD, tmp_path / "out.tfrecord", batch=7)
+    with opened(tmp_path / "out.tfrecord") as source:
+        assert_round_trip(reader, source, tmp_path / "again.frec")
+    for number, data in enumerate(records_of(tmp_path / "out.tfrecord")):
+        features = example_pb2.Example.FromString(data).features.feature
+        assert features.keys() - {"__fastrecord__"} == fields.keys() | {"ragged/shape", "ragged64/shape"}
+        assert ("__fastrecord__" in features) == (number == 0)
+        assert features["image"].bytes_list.value[0] == columns["image"][number]
+        assert features["label"].int64_list.value[0] == columns["label"][number]
+        np.testing.assert_array_equal(features["f32"].float_list.value[0], columns["f32"][number])
+        assert list(features["fixed"].int64_list.value) == columns["fixed"][number].ravel().tolist()
+        assert np.frombuffer(features["f64"].bytes_list.value[0], "<f8")[0] == columns["f64"][number]
+        assert list(features["words"].bytes_list.value) == [word.encode() for word in columns["words"][number]]
+    loaded = as_read_by_the_library(tmp_path / "out.tfrecord", {"label": "int", "image": "byte"})
+    assert [each["label"][0] for each in loaded] == columns["label"]
+    assert [bytes(each["image"]) for each in loaded] == columns["image"]
+
+
+def test_each_file_of_several_has_the_types(tmp_path: Path) -> None:
+    reader = write_file(
+        tmp_path / "in.frec", {"x": fr.int8(), "label": fr.string()}, {"x": [1, 2], "label": ["a", "b"]}
+    )
+    (tmp_path / "out").mkdir()
+    destination = TFRECORD.create(str(tmp_path / "out/0.tfrecord"), reader.schema, {}, {})
+    write_all(reader, destination)
+    destination.next_shard(str(tmp_path / "out/1.tfrecord"))
+    write_all(reader, destination)
+    destination.close()
+    assert take(TFRECORD.open(str(tmp_path / "out"), {})) == {"x": [1, 2, 1, 2], "label": ["a", "b", "a", "b"]}
+    assert str(opened(tmp_path / "out/1.tfrecord").fields[0].type) == "int8"
+
+
+def test_lists_of_arrays_are_refused() -> None:
+    refused = TFRECORD.refuse(fr.Schema({"a": fr.list_(fr.array("int8", (2,))), "b": fr.list_(fr.int8())}))
+    assert refused.keys() == {"a"}
