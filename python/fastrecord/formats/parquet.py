@@ -216,7 +216,10 @@ def _array(values: Sequence[Any], kind: FieldType, *, structs: bool) -> Any:
         for row, view in enumerate(views):
             if len(view) > _MAX_VALUE:
                 raise _CannotHoldError(row, f"{len(view)} bytes, but a value in Parquet has at most {_MAX_VALUE}")
-        found = pa.array(views, pa.binary())
+        # Not pa.array: it never gives back a view, nor the memory behind it.
+        ends = np.cumsum([0, *map(len, views)], dtype=np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(views))]
+        found = pa.Array.from_buffers(pa.binary(), len(views), buffers)
         if kind.name == "image" and structs:
             return pa.StructArray.from_arrays([found, pa.nulls(len(found), pa.string())], ["bytes", "path"])
         return found
