@@ -12,6 +12,7 @@ says what the fields are.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -40,7 +41,7 @@ from fastrecord.interchange import (
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import ROWS, ROWS_BYTES
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
 from fastrecord.schema import FieldType, Schema, array
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -50,6 +51,8 @@ _LABELS = ("label", "labels", "target", "targets", "y")
 _LARGEST_CHUNK = 256 << 20
 _CACHE = 32 << 20
 _LARGEST_ATTRIBUTE = 1000
+# Tables of the library that are written in the end, about.
+_TABLES = 1 << 20
 _WHAT = "HDF5"
 
 
@@ -489,6 +492,9 @@ class Hdf5Destination(Destination):
             for name, kind in self._schema.items()
             if kind.nbytes is None and len(kind.shape or ()) > 1
         }
+        # A chunk of each data set may wait for its end, besides the library's own tables.
+        every = [*self._datasets.values(), *self._shapes.values()]
+        self._cached = sum(math.prod(each.chunks) * each.dtype.itemsize for each in every) + _TABLES
 
     def _dataset(self, name: str, kind: FieldType) -> Any:
         if kind.name in ("string", "json"):
@@ -506,8 +512,18 @@ class Hdf5Destination(Destination):
             name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(rows, *(max(dim, 1) for dim in shape))
         )
 
+    def _need(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Raise an error if the disk is about to be full: the library crashes when it meets that itself."""
+        nbytes = sum(
+            getattr(values, "nbytes", 0) or sum(value_bytes(value) for value in values) for values in columns.values()
+        )
+        room = os.statvfs(os.path.dirname(self._path))
+        if room.f_bavail * room.f_frsize < nbytes + self._cached:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append records."""
+        self._need(columns)
         count = len(next(iter(columns.values())))
         end = self._written + count
         for name, dataset in self._datasets.items():
