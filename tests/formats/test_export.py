@@ -171,6 +171,23 @@ def test_an_unknown_format_is_named_with_those_that_exist(rows: Path, tmp_path: 
     assert "jsonlines" in message
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "in.frec: No such file or directory"), (b"other", "in.frec: "), (b"cut", "in.frec: ")],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "in.frec"
+    if content == b"cut":
+        write_rows(path, 40)
+        os.truncate(path, path.stat().st_size // 2)
+    elif content is not None:
+        path.write_bytes(content)
+    text = failed("export", path, tmp_path / "out", "-f", "jsonlines")
+    assert text.startswith(f"error: {tmp_path}")
+    assert message in text
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.frec", 3, complete=False)
     message = failed("export", tmp_path / "in.frec", tmp_path / "out", "-f", "jsonlines")

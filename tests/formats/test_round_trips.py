@@ -173,7 +173,7 @@ def export(path: Path, out: Path, name: str, drop: list[str]) -> list[str]:
         try:
             return fr.export_records(path, out, name, drop=drop).dropped
         except fr.FastRecordError as err:
-            named = re.search(r"record \d+: field '(\w+)': .*: `--drop` \(drop=\) leaves the field out", str(err))
+            named = re.search(r"record \d+[:,] field '(\w+)': .*--drop", str(err))
             if err.code != "FR757" or named is None or named[1] in drop or out.exists():
                 raise
             drop = [*drop, named[1]]

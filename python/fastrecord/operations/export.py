@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -281,7 +281,8 @@ class _Files(AbstractContextManager["_Files"]):
 
     def __exit__(self, *exception: object) -> None:
         if not self._closed:
-            self._destination.abort()
+            with suppress(Exception):  # the error that led here counts
+                self._destination.abort()
 
 
 def _copy(readers: Sequence[Reader], fields: Sequence[str], target: _Files, progress: Progress | None) -> None:
@@ -308,7 +309,7 @@ def _measure(path: str) -> tuple[int, int]:
 
 def _told(err: Exception, staging: Staging) -> Exception:
     """Return an error as the caller should see it: with the path that was given, and the way out."""
-    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD):
+    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD) and "--drop" not in str(err):
         return extend(err, ": `--drop` (drop=) leaves the field out")
     if isinstance(err, FastRecordError):
         return err
