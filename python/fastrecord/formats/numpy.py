@@ -1,0 +1,474 @@
+"""NumPy's .npy and .npz files (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+
+Rows along the first axis are records; each array is a field. A folder of .npy files has a field for
+each file, several files are shards. Arrays of Python objects are pickles, and are refused.
+
+What is written: an array for each field whose values have one shape. For other fields, NAME has all
+values after each other (bytes, UTF-8 or numbers), NAME.offsets (int64, one more than records) where
+they begin, and NAME.shapes the shapes of arrays of several dimensions. What the fields are is in
+`__fastrecord__.npy`, as JSON in uint8.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastrecord.errors import Code
+from fastrecord.interchange import Card, Destination, Format, Found, Refusal, Setting, Source
+from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard, number_type
+from fastrecord.interchange.card import CARD
+from fastrecord.interchange.paths import expand
+from fastrecord.schema import FieldType, Schema
+
+_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 1 << 16
+_BLOCK = 1 << 20
+# An array in columns that is compressed has to be read whole.
+_LARGEST = 256 << 20
+_OFFSETS, _SHAPES = ".offsets", ".shapes"
+_HEADER = 256
+
+
+class Numpy(Format):
+    """Files of NumPy arrays."""
+
+    name = "numpy"
+    title = "NumPy"
+    writes = True
+    suffixes = (".npy", ".npz")
+    settings: Mapping[str, Setting] = {
+        "arrays": Setting("read these arrays, named with commas between them; by default all")
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for NumPy's magic string, and for .npy files in zip archives and folders."""
+        if found.is_folder:
+            arrays = [name for name in found.names if name.endswith(".npy")]
+            whole = arrays and all(name.endswith((".npy", ".json", ".txt", ".md")) for name in found.names)
+            return "it is a folder of .npy files" if whole else None
+        if found.head.startswith(_MAGIC):
+            return "it begins as an .npy file"
+        if found.head.startswith(b"PK") and found.suffix == ".npz":
+            return "it is a zip archive called .npz"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files, or a folder of .npy files."""
+        chosen = [name.strip() for name in settings.get("arrays", "").split(",") if name.strip()]
+        if isinstance(source, str) and os.path.isdir(source) and Found.at(source).names:
+            names = [name for name in sorted(os.listdir(source)) if name.endswith(".npy")]
+            if names:
+                return ArraySource.of([source], lambda folder: _open_folder(folder, names), chosen)
+        return ArraySource.of(expand(source, self.suffixes), _open, chosen)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Refuse lists of anything but numbers, and names that cannot be file names."""
+        refused = {}
+        for name, kind in schema.items():
+            if kind.item is not None and kind.item.shape != ():
+                refused[name] = f"NumPy's files have no lists of {kind.item.name}"
+            elif "/" in name or "\0" in name or name in (".", "..", CARD) or name.endswith((_OFFSETS, _SHAPES)):
+                refused[name] = "it cannot be the name of a file"
+        return refused
+
+    def create(
+        self,
+        path: str,
+        schema: Schema,
+        metadata: Mapping[str, object],
+        settings: Mapping[str, str],  # noqa: ARG002 - it has settings for reading only
+    ) -> Destination:
+        """Create an .npz or .npy file, or a folder of .npy files if `path` has another ending."""
+        return NumpyDestination(path, schema, metadata)
+
+
+# Reading
+
+
+class _Bytes:
+    """The bytes of an array, from a file or an archive."""
+
+    def __init__(
+        self, path: str, member: zipfile.ZipInfo | None = None, archive: zipfile.ZipFile | None = None
+    ) -> None:
+        self.path = path
+        self._archive, self._member = archive, member
+        self._stream: Any = None
+        self._at = 0
+        if archive is None:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - open as long as the source
+            self.size = os.fstat(self._file.fileno()).st_size
+        elif member is not None:
+            self.size = member.file_size
+
+    @property
+    def compressed(self) -> bool:
+        return self._archive is not None
+
+    def read(self, at: int, size: int) -> bytes | bytearray:
+        """Return bytes; fewer than asked if the file ends.
+
+        Raises:
+            ArrayError: the archive is damaged.
+        """
+        if at + size > self.size:
+            raise ArrayError(f"the file is cut short: it has {self.size:,} bytes: copy it again", ends=True)
+        try:
+            data = self._unpacked(at, size) if self._archive is not None else os.pread(self._file.fileno(), size, at)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as err:
+            self._restart()
+            raise ArrayError(f"the archive is damaged: {err}: copy it again", ends=True) from err
+        if len(data) < size:
+            raise ArrayError("the file is cut short: copy it again", ends=True)
+        return data
+
+    def _unpacked(self, at: int, size: int) -> bytes:
+        if self._archive is None or self._member is None:
+            return b""
+        if self._stream is None or at < self._at:
+            self._restart()
+            self._stream = self._archive.open(self._member)
+        while self._at < at:
+            skipped = self._stream.read(min(at - self._at, _BLOCK))
+            if not skipped:
+                return b""
+            self._at += len(skipped)
+        data: bytes = self._stream.read(size)
+        self._at += len(data)
+        return data
+
+    def _restart(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._at = None, 0
+
+    def close(self) -> None:
+        self._restart()
+        if self._archive is None:
+            self._file.close()
+
+
+class _Array:
+    """An .npy file, whose rows are read by their numbers."""
+
+    def __init__(self, data: _Bytes, where: str) -> None:
+        self._data = data
+        self.dtype, self.shape, self._columns_first, self._start = _header(data, where)
+        self._row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        self._whole: Any = None
+
+    def rows(self, start: int, end: int) -> Any:
+        """Return rows start to end.
+
+        Raises:
+            ArrayError: the file is cut short or damaged.
+        """
+        shape = (end - start, *self.shape[1:])
+        if not self._columns_first:
+            data = self._data.read(self._start + start * self._row, (end - start) * self._row)
+            return np.frombuffer(data, self.dtype).reshape(shape) if data else np.zeros(shape, self.dtype)
+        if self._data.compressed:
+            if self._whole is None:
+                size = self.shape[0] * self._row
+                if size > _LARGEST:
+                    raise ArrayError(
+                        f"the array is stored in columns, and has {size:,} bytes: save it in C order", ends=True
+                    )
+                data = self._data.read(self._start, size)
+                self._whole = np.frombuffer(data, self.dtype).reshape(self.shape, order="F")
+            return np.ascontiguousarray(self._whole[start:end])
+        # Columns: the numbers of these rows lie together for each place in a row.
+        size = self.dtype.itemsize
+        parts = [
+            self._data.read(self._start + (place * self.shape[0] + start) * size, (end - start) * size)
+            for place in range(math.prod(self.shape[1:]))
+        ]
+        block = np.frombuffer(b"".join(parts), self.dtype).reshape(*self.shape[:0:-1], end - start)
+        return np.ascontiguousarray(block.T)
+
+
+def _header(data: _Bytes, where: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """Return dtype, shape, whether columns come first, and where the numbers begin."""
+    try:
+        head = bytes(data.read(0, min(12, data.size)))
+        width = 2 if head[6:7] == b"\x01" else 4
+        size = int.from_bytes(head[8 : 8 + width], "little")
+        if head[:6] != _MAGIC or head[6] not in (1, 2, 3) or size > _LONGEST_HEADER:
+            raise Code.SOURCE.error(f"{where}: not an .npy file: it begins with {head!r}")
+        text = bytes(data.read(8 + width, size)).decode("utf-8" if head[6] == 3 else "latin1")
+        found = ast.literal_eval(text.strip())
+        dtype = np.lib.format.descr_to_dtype(found["descr"])
+        shape = tuple(found["shape"])
+        if not all(isinstance(dim, int) and 0 <= dim < 1 << 48 for dim in shape):
+            raise ValueError(f"its shape is {shape}")
+    except ArrayError as err:
+        raise Code.SOURCE.error(f"{where}: {err}") from err
+    except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError, AttributeError) as err:
+        raise Code.SOURCE.error(f"{where}: its header is damaged ({err}): copy it again") from err
+    if dtype.hasobject:
+        raise Code.PICKLE.error(f"{where}: it holds Python objects, which are pickles and are not loaded: save numbers")
+    return dtype, shape, bool(found.get("fortran_order")), 8 + width + size
+
+
+def _open(path: str) -> Shard:
+    with open(path, "rb") as file:
+        head = file.read(6)
+    with ExitStack() as stack:
+        if head == _MAGIC or not head.startswith(b"PK"):
+            data = stack.enter_context(closing(_Bytes(path)))
+            return _shard(path, {_stem(path): _Array(data, path)}, stack)
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        except (zipfile.BadZipFile, OSError, ValueError) as err:
+            raise Code.SOURCE.error(f"{path}: {err}: copy the file again") from err
+        arrays = {}
+        for member in archive.infolist():
+            if member.filename.endswith(".npy"):
+                data = stack.enter_context(closing(_Bytes(path, member, archive)))
+                arrays[member.filename.removesuffix(".npy")] = _Array(data, f"{path}: {member.filename}")
+        return _shard(path, arrays, stack)
+
+
+def _open_folder(folder: str, names: Sequence[str]) -> Shard:
+    with ExitStack() as stack:
+        arrays = {}
+        for name in names:
+            path = os.path.join(folder, name)
+            arrays[_stem(path)] = _Array(stack.enter_context(closing(_Bytes(path))), path)
+        return _shard(folder, arrays, stack)
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(path).removesuffix(".npy") or "data"
+
+
+def _shard(path: str, arrays: dict[str, _Array], stack: ExitStack) -> Shard:
+    kept = arrays.pop(CARD, None)
+    card = None
+    if kept is not None and kept.dtype == np.uint8 and len(kept.shape) == 1:
+        try:
+            card = Card.from_json(kept.rows(0, kept.shape[0]).tobytes())
+        except ArrayError as err:
+            raise Code.SOURCE.error(f"{path}: {CARD}: {err}") from err
+    if card is not None:
+        columns = {name: _own_column(path, name, kind, arrays) for name, kind in card.schema.items()}
+        return Shard(path, columns, card.metadata, stack.pop_all().close, own=True)
+    columns = {}
+    for name, each in arrays.items():
+        if each.shape:
+            columns |= _columns(path, name, each)
+    return Shard(path, columns, {}, stack.pop_all().close)
+
+
+def _columns(path: str, name: str, each: _Array) -> dict[str, Column]:
+    """Return the fields of an array: one, or the ones of a structured dtype."""
+    if each.dtype.names:
+        found = {}
+        for member in each.dtype.names:
+            inner, sub = each.dtype[member].subdtype or (each.dtype[member], ())
+            origin = f"member {member} of array {name}"
+            found[member] = _column(path, origin, each, inner, each.shape[1:] + sub, member)
+        return found
+    return {name: _column(path, f"array {name}", each, each.dtype, each.shape[1:], None)}
+
+
+def _column(
+    path: str, origin: str, each: _Array, dtype: np.dtype[Any], shape: tuple[int, ...], member: str | None
+) -> Column:
+    def pick(start: int, end: int) -> Any:
+        rows = each.rows(start, end)
+        return rows if member is None else np.ascontiguousarray(rows[member])
+
+    def texts(start: int, end: int) -> list[str]:
+        try:
+            return [value.decode() if isinstance(value, bytes) else value for value in pick(start, end).tolist()]
+        except ValueError as err:
+            raise ArrayError(f"its text is not valid: {err}") from err
+
+    row = max(math.prod(shape) * dtype.itemsize, 1)
+    if dtype.kind in "SU" and not shape:
+        return Column(FieldType("string"), origin, each.shape[0], row, texts)
+    kind = number_type(dtype, shape)
+    if kind is None:
+        raise Code.SOURCE.error(
+            f"{path}: {origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold: "
+            "name the other ones with --set arrays=..."
+        )
+    return Column(kind, origin, each.shape[0], row, pick)
+
+
+def _own_column(path: str, name: str, kind: FieldType, arrays: Mapping[str, _Array]) -> Column:
+    """Return a field that `NumpyDestination` has written."""
+    origin = f"array {name}"
+    if name not in arrays or (kind.nbytes is None and name + _OFFSETS not in arrays):
+        raise Code.SOURCE.error(f"{path}: the array {name!r} is missing: copy all files again")
+    values = arrays[name]
+    if kind.nbytes is not None:
+        return Column(kind, origin, values.shape[0], kind.nbytes, values.rows)
+    offsets, shapes = arrays[name + _OFFSETS], arrays.get(name + _SHAPES)
+    count = offsets.shape[0] - 1
+    mean = values.shape[0] * values.dtype.itemsize // max(count, 1)
+
+    def read(start: int, end: int) -> list[Any]:
+        places = offsets.rows(start, end + 1).tolist()
+        if any(first > second for first, second in pairwise(places)) or places[0] < 0:
+            raise ArrayError(f"{name}{_OFFSETS} is damaged", ends=True)
+        block = values.rows(places[0], places[-1])
+        parts = [block[first - places[0] : second - places[0]] for first, second in pairwise(places)]
+        try:
+            if shapes is not None:
+                dims = shapes.rows(start, end).tolist()
+                return [part.reshape(shape) for part, shape in zip(parts, dims, strict=True)]
+            if kind.name in ("image", "bytes"):
+                return [part.data for part in parts]
+            if kind.name == "string":
+                return [part.tobytes().decode() for part in parts]
+            if kind.name == "json":
+                return [json.loads(part.tobytes()) for part in parts]
+        except ValueError as err:
+            raise ArrayError(f"{name}: {err}") from err
+        return parts
+
+    return Column(kind, origin, count, max(mean, 1), read)
+
+
+# Writing
+
+
+class _Growing:
+    """An .npy file whose number of rows is known at its end."""
+
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._file = open(path, "xb")  # noqa: SIM115 - open as long as the destination
+        self._dtype, self._shape = dtype, shape
+        self.count = 0
+        self._file.write(bytes(_HEADER))
+
+    def append(self, rows: Any) -> None:
+        rows = np.ascontiguousarray(rows, self._dtype)
+        self._file.write(rows.reshape(-1).view(np.uint8).data)
+        self.count += len(rows)
+
+    def append_bytes(self, value: Any) -> None:
+        self._file.write(value)
+        self.count += len(value)
+
+    def close(self) -> None:
+        descr = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": (self.count, *self._shape)}
+        text = repr(header).encode("latin1").ljust(_HEADER - 11) + b"\n"
+        self._file.seek(0)
+        self._file.write(_MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()
+
+
+class NumpyDestination(Destination):
+    """A new .npz file, .npy file, or folder of .npy files."""
+
+    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
+        self._schema = schema
+        self._card = Card(schema, dict(metadata)).to_json().encode()
+        if path.endswith(".npy") and (len(schema) > 1 or next(iter(schema.values())).nbytes is None):
+            raise Code.CANNOT_HOLD.error(
+                f"{os.path.basename(path)}: an .npy file holds one field of numbers or of arrays of one shape: write "
+                "an .npz file, a folder, or --drop the other fields"
+            )
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        self._path = path
+        self._single = path.endswith(".npy")
+        # The arrays of an archive follow each other, so they grow beside it first.
+        self._folder = f"{path}.parts" if path.endswith(".npz") else path
+        if not self._single:
+            os.mkdir(self._folder)
+        self._files: dict[str, _Growing] = {}
+        for name, kind in self._schema.items():
+            if kind.nbytes is not None:
+                self._create(name, _dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
+                continue
+            numbers = kind.item is not None or kind.name == "array"
+            self._create(name, _dtype(kind.item or kind) if numbers else np.dtype(np.uint8), ())
+            self._create(name + _OFFSETS, np.dtype("<i8"), ())
+            self._files[name + _OFFSETS].append([0])
+            if len(kind.shape or ()) > 1:
+                self._create(name + _SHAPES, np.dtype("<i8"), (len(kind.shape or ()),))
+
+    def _create(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        path = self._path if self._single else os.path.join(self._folder, f"{name}.npy")
+        self._files[name] = _Growing(path, dtype, shape)
+
+    def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:  # noqa: ARG002
+        """Append records."""
+        for name, kind in self._schema.items():
+            file, values = self._files[name], columns[name]
+            if kind.nbytes is not None:
+                file.append(values)
+                continue
+            ends = []
+            for value in values:
+                if kind.name == "string":
+                    file.append_bytes(value.encode())
+                elif kind.name == "json":
+                    file.append_bytes(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+                elif kind.name in ("image", "bytes"):
+                    file.append_bytes(value)
+                else:
+                    file.append(np.asarray(value).reshape(-1))
+                ends.append(file.count)
+            self._files[name + _OFFSETS].append(ends)
+            if name + _SHAPES in self._files:
+                self._files[name + _SHAPES].append([value.shape for value in values])
+
+    def close(self) -> None:
+        """Finish the files, and put them into the archive."""
+        if not self._single:
+            self._create(CARD, np.dtype(np.uint8), ())
+            self._files[CARD].append_bytes(self._card)
+        for file in self._files.values():
+            file.close()
+        if self._folder == self._path:
+            return
+        with open(self._path, "xb") as whole:
+            with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for name in self._files:
+                    archive.write(os.path.join(self._folder, f"{name}.npy"), f"{name}.npy")
+            whole.flush()
+            os.fsync(whole.fileno())
+        shutil.rmtree(self._folder)
+
+    def abort(self) -> None:
+        """Close the files, and remove the ones beside an archive."""
+        for file in self._files.values():
+            file.abort()
+        if self._folder != self._path:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def next_shard(self, path: str) -> None:
+        """Finish this file, and begin another one."""
+        self.close()
+        self._open(path)
+
+
+def _dtype(kind: FieldType) -> np.dtype[Any]:
+    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype).newbyteorder("<")
+
+
+FORMATS = [Numpy()]
