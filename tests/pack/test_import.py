@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
+from fastrecord.interchange import registry
 from fastrecord.pack.keys import SeenKeys
 from fastrecord.pack.packer import PackProgress
 from fastrecord.pack.records import preview_records
@@ -376,6 +377,12 @@ def test_the_source_is_never_replaced(source: Path) -> None:
     with pytest.raises(fr.FastRecordError, match=r"FR742"):
         fr.import_records(source, source, overwrite=True)
     assert source.read_bytes() == before
+
+
+def test_the_help_names_every_format() -> None:
+    text = " ".join(good("import", "--help").split())
+    listed = text.split("Format of SRC: ")[1].split(", or one of")[0].split(", ")
+    assert listed == sorted(set(registry._MODULES) - {"folder"})
 
 
 def test_something_unknown_is_described(out: Path, tmp_path: Path) -> None:

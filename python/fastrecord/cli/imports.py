@@ -28,7 +28,13 @@ _WIDTH = 60
 @click.argument("paths", type=path_type, nargs=-1, metavar="SRC... OUT")
 @click.option("--out", "-o", type=path_type, metavar="OUT", help="Another way to give OUT.")
 @click.option(
-    "--format", "format_", default="auto", show_default=True, metavar="NAME", help="Format of SRC; auto looks at it."
+    "--format",
+    "format_",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Format of SRC: arrayrecord, beton, cifar, hdf5, huggingface, idx, litdata, lmdb, mds, n5, numpy, parquet, "
+    "recordio, tfrecord, torch, webdataset, zarr, or one of another package; auto looks at SRC.",
 )
 @click.option(
     "--dry-run",
