@@ -28,7 +28,7 @@ from fastrecord.interchange.source import Source
 from fastrecord.schema import FieldType, Schema
 
 # A row group ends at so many bytes, or records.
-_GROUP_BYTES = 32 << 20
+_GROUP_BYTES = 16 << 20
 _GROUP_ROWS = 1 << 16
 _MAX_VALUE = (1 << 31) - 1
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
