@@ -218,6 +218,9 @@ class _Machine:
     def old_string(self, raw: bytes) -> bytes | str:
         return raw if self.strings == "bytes" else raw.decode("latin1")
 
+    def old_long_string(self, size: int) -> bytes | memoryview | str:
+        return self.long_bytes(size) if self.strings == "bytes" else self.old_string(bytes(self.take(size)))
+
     def find(self, module: object, name: object) -> None:
         found = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if found is None:
@@ -577,7 +580,7 @@ _NAMED: dict[str, Callable[[_Machine, _Stack], Any]] = {
     "F": lambda m, s: s.append(float(m.line())),
     "G": lambda m, s: s.append(_F8(m.take(8))[0]),
     "S": _string_line,
-    "T": lambda m, s: s.append(m.old_string(bytes(m.take(_I4(m.take(4))[0])))),
+    "T": lambda m, s: s.append(m.old_long_string(_I4(m.take(4))[0])),
     "U": lambda m, s: s.append(m.old_string(bytes(m.take(m.take(1)[0])))),
     "B": lambda m, s: s.append(m.long_bytes(_U4(m.take(4))[0])),
     "C": lambda m, s: s.append(bytes(m.take(m.take(1)[0]))),
