@@ -76,6 +76,8 @@ def test_images_show_their_format_and_size(packed: Path) -> None:
     reader = fr.Reader(packed)
     size = {"width": int(reader.column("image.width")[0]), "height": int(reader.column("image.height")[0])}
     assert first["image"] == {"bytes": int(reader.lengths("image")[0]), "format": first["image"]["format"], **size}
+    assert (first["label"], first["class"]) == (0, "cat")
+    assert "  label  0 (cat)\n" in good("head", packed, "-n", 1)
     assert f"{size['width']} x {size['height']}" in good("head", packed, "-n", 1)
 
 

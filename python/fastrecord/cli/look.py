@@ -251,15 +251,24 @@ def _diff_lines(found: Comparison) -> Iterator[str]:
 def head(file: str, count: int, as_json: bool) -> None:
     """Show the first records of FILE with all their fields: numbers and texts, and large values in short."""
     from fastrecord.look.values import short_text, summarize
+    from fastrecord.schema.classes import class_names
+    from fastrecord.schema.roles import find_label, holds_classes
 
     with Reader(file) as reader:
         schema = reader.schema
         width = max((len(name) for name in schema), default=0)
+        label = find_label(reader)
+        classes = class_names(reader) if label is not None and holds_classes(schema[label]) else None
         for number in range(min(count, len(reader))):
             # Copies: if the file is cut meanwhile, that is an error, not a signal.
-            values = ((name, reader.get(number, name, copy=True), kind) for name, kind in schema.items())
+            values = {name: reader.get(number, name, copy=True) for name in schema}
+            place = -1 if classes is None or label is None else int(values[label])
+            named = {} if classes is None or not 0 <= place < len(classes) else {"class": classes[place]}
             if as_json:
-                say(json.dumps({"record": number} | {name: summarize(value, kind) for name, value, kind in values}))
+                shown = {name: summarize(value, schema[name]) for name, value in values.items()}
+                say(json.dumps({"record": number, **shown, **named}))
                 continue
-            texts = {name: short_text(value, kind, 100) for name, value, kind in values}
+            texts = {name: short_text(value, schema[name], 100) for name, value in values.items()}
+            if label is not None and named:
+                texts[label] += f" ({named['class']})"
             say(f"record {number:,}", *(f"  {name:<{width}}  {text}" for name, text in texts.items()))

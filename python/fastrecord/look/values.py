@@ -87,8 +87,9 @@ def _text(about: Any, kind: FieldType) -> str:
         more = ", ..." if np.prod(about["shape"]) > len(about["values"]) else ""
         return f"{about['dtype']} {shape}: {', '.join(_number_text(n) for n in about['values'])}{more}"
     if kind.item is not None:
-        more = ", ..." if about["items"] > len(about["values"]) else ""
-        return f"{about['items']:,} items: {', '.join(_text(item, kind.item) for item in about['values'])}{more}"
+        texts = [_text(item, kind.item) for item in about["values"]]
+        texts += ["..."] if about["items"] > len(texts) else []
+        return f"{about['items']:,} item{'s' * (about['items'] != 1)}{': ' * bool(texts)}{', '.join(texts)}"
     if kind.name == "string":
         return str(about)
     if kind.name == "json":
