@@ -120,6 +120,8 @@ def test_the_page_has_the_name_of_the_file_and_lies_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert good("browse", packed).startswith("train.html: 12 of 12 matching records, ")
+    (tmp_path / "train.html").unlink()
+    assert good("browse", packed.parent / "tr*.frec").startswith("train.html: ")
     about = json.loads(good("browse", packed, "--overwrite", "--json"))
     assert about == {
         "out": "train.html", "records": 12, "matching": 12, "shown": 12, "damaged": 0,

@@ -143,7 +143,9 @@ def _class_lines(classes: ClassStats) -> Iterator[str]:
 
 @click.command()
 @files_argument
-@click.option("--out", "-o", type=path_type, metavar="HTML", help="The page. Default: FILE's name with .html, here.")
+@click.option(
+    "--out", "-o", type=path_type, metavar="HTML", help="The page. Default: the first FILE's name with .html, here."
+)
 @click.option(
     "--n",
     type=click.IntRange(min=1, max=2000),
@@ -164,10 +166,11 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
     The page needs no network and no other file, and has less than 5 MB; images are encoded again, as small as that
     takes. A damaged value appears as its error. In the page a click shows all fields, and classes and words filter.
     """
+    from fastrecord.dataset.shards import find_files
     from fastrecord.diagnose.browse import browse as write_page
 
-    target = out or f"{os.path.basename(os.path.abspath(files[0])).removesuffix('.frec')}.html"
-    summary = write_page(files, target, **options)
+    first, _ = find_files(files)[0]
+    summary = write_page(files, out or f"{os.path.basename(first).removesuffix('.frec')}.html", **options)
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
