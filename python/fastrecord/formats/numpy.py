@@ -47,7 +47,7 @@ class Numpy(Format):
     name = "numpy"
     title = "NumPy"
     writes = True
-    suffixes = (".npy", ".npz")
+    suffixes = (".npz", ".npy")
     settings: Mapping[str, Setting] = {
         "arrays": Setting("read these arrays, named with commas between them; by default all")
     }

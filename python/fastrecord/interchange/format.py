@@ -77,7 +77,7 @@ class Format(ABC):
         writes: Whether records go out to it.
         settings: Its settings, by name.
         suffixes: Ends of the names of its files, such as ".tar", for a folder or a pattern that
-            holds several.
+            holds several. The first one ends the names of shards that are written.
     """
 
     name: str
