@@ -86,8 +86,9 @@ torture: setup ## break things for some hours, and write what came of it into do
 bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
-wheel: setup ## build dist/*.whl, for every CPython from 3.11 on
-	$(BIN)/maturin build --release --out dist
+wheel: setup ## build dist/*.whl, for every CPython from 3.11 on and every Linux with glibc 2.28 or newer
+	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --out dist
+	$(BIN)/auditwheel show dist/*.whl
 
 rustflags: # for tests that build a wheel
 	@echo '$(REMAPPED)'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import json
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ import fastrecord
 from tests.packaging.test_hardening import assert_hardened
 
 ROOT = Path(__file__).parents[2]
+GLIBC = "2.28"
 PROGRAM = """
 import json, sys
 import numpy as np
@@ -63,9 +65,16 @@ def run(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    # With the flags of `make`: other flags would compile everything again.
+    # With the flags of `make`: other flags would compile everything again. `make wheel` also compiles
+    # with zig; here it only links, against the symbols of that C library.
     flags = os.environ.get("RUSTFLAGS") or run("make", "-s", "rustflags").strip()
-    run(sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", out, RUSTFLAGS=flags)
+    linker = out / "zig-cc"
+    target = f"{platform.machine()}-linux-gnu.{GLIBC}"
+    linker.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m maturin zig cc -- -g -target {target} "$@"\n')
+    linker.chmod(0o755)
+    tag = f"manylinux_{GLIBC.replace('.', '_')}"
+    maturin = (sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--compatibility", tag, "--out", out)
+    run(*maturin, "--", "-C", f"linker={linker}", RUSTFLAGS=flags)
     (built,) = out.glob("*.whl")
     return built
 
@@ -95,6 +104,19 @@ def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run(python, "-c", PROGRAM, folder=folder)
     return folder
+
+
+def test_auditwheel_accepts_the_wheel_for_glibc_2_28(wheel: Path) -> None:
+    said = run(sys.executable, "-m", "auditwheel", "show", wheel)
+    tag = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+    assert tag in wheel.name
+    assert f'is consistent with the following platform tag: "{tag}"' in " ".join(said.split())
+
+
+def test_make_wheel_and_the_workflow_build_for_the_same_c_library() -> None:
+    recipe = run("make", "-n", "wheel")
+    assert f"--zig --compatibility manylinux_{GLIBC.replace('.', '_')} " in recipe
+    assert f'manylinux: "{GLIBC.replace(".", "_")}"' in (ROOT / ".github/workflows/release.yml").read_text()
 
 
 def test_wheel_is_one_for_every_cpython_from_3_11_on_and_holds_types_and_license(wheel: Path) -> None:
