@@ -6,21 +6,26 @@ Other modules run README.md, datasets.md, records.md, pairs.md, order.md and cli
 from __future__ import annotations
 
 import ast
+import io
+import pickle
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import fastrecord as fr
+from fastrecord.interchange import registry
 from fastrecord.train.__main__ import main as trainer
 from tests.support.commands import run as run_command
 
@@ -33,7 +38,6 @@ ELSEWHERE = {
     "docs/records.md": "test_pages.py",
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
-    "docs/formats.md": "../support/own_format.py",
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
@@ -122,6 +126,7 @@ def with_programs() -> set[str]:
 RUN_HERE = {
     "docs/compression.md",
     "docs/errors.md",
+    "docs/formats.md",
     "docs/guide/nodes.md",
     "docs/guide/options.md",
     "docs/guide/start.md",
@@ -199,9 +204,109 @@ def test_the_trainer_has_the_options_that_a_page_gives_it(page: str) -> None:
         trainer.make_context("train", shlex.split(arguments))
 
 
-def test_the_page_on_the_loader_runs(folder: Path) -> None:
-    import torch
+def encoded(path: str = "train.frec") -> list[tuple[bytes, int]]:
+    with fr.Reader(path) as reader:
+        return [(bytes(record["image"]), record["label"]) for record in reader]
 
+
+def tar_shards() -> None:
+    Path("shards").mkdir()
+    for shard in range(3):
+        with tarfile.open(f"shards/train-{shard:03}.tar", "w") as tar:
+            for number, (image, label) in list(enumerate(encoded()))[shard::3]:
+                for suffix, data in (("jpg", image), ("cls", str(label).encode())):
+                    member = tarfile.TarInfo(f"{number:06}.{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+def tuples_in_lmdb() -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open("train.lmdb", subdir=False, map_size=1 << 24) as env, env.begin(write=True) as transaction:
+        keys = [b"%d" % number for number in range(len(encoded()))]
+        for key, sample in zip(keys, encoded(), strict=True):
+            transaction.put(key, pickle.dumps(sample))
+        transaction.put(b"__keys__", pickle.dumps(keys))
+        transaction.put(b"__len__", pickle.dumps(len(keys)))
+
+
+def tfrecords() -> None:
+    """Write the names that TensorFlow's script for ImageNet writes."""
+    with fr.Writer("named.frec", {"image/encoded": fr.image(), "image/class/label": fr.int64()}) as writer:
+        for image, label in encoded():
+            writer.append({"image/encoded": image, "image/class/label": label})
+    Path("tfrecords").mkdir()
+    fr.export_records("named.frec", "tfrecords/train-00000-of-00001", "tfrecord")
+
+
+def litdata_chunks() -> None:
+    pytest.importorskip("litdata")
+    from litdata.streaming.writer import BinaryWriter
+    from litdata.types import Jpeg
+
+    writer = BinaryWriter("litdata", chunk_size=5)
+    for number, (image, label) in enumerate(encoded()):
+        writer.add_item(number, (Jpeg(bytes=image), label))
+    writer.done()
+    writer.merge()
+
+
+def parquet_files() -> None:
+    Path("parquet").mkdir()
+    fr.export_records("train.frec", "parquet/train.parquet", "parquet")
+
+
+# For each page: the format, and what makes a source of it.
+SOURCES: dict[str, tuple[str, Callable[[], object]]] = {
+    "huggingface": ("parquet", parquet_files),
+    "index": ("webdataset", tar_shards),
+    "litdata": ("litdata", litdata_chunks),
+    "lmdb": ("lmdb", tuples_in_lmdb),
+    "mosaicml": ("mds", lambda: fr.export_records("train.frec", "mds", "mds")),
+    "tfrecord": ("tfrecord", tfrecords),
+    "webdataset": ("webdataset", tar_shards),
+}
+
+
+@pytest.mark.parametrize("page", sorted(SOURCES))
+def test_what_comes_from_another_format_trains_as_the_page_says(page: str, folder: Path) -> None:
+    kind, make = SOURCES[page]
+    if kind not in registry.names():
+        pytest.skip(f"the format {kind} is not there")
+    # All but a PNG, of which LitData makes a JPEG.
+    images, count = {sample for sample in encoded() if sample[0].startswith(b"\xff\xd8")}, len(encoded())
+    make()
+    (folder / "train.frec").unlink()
+    programs = [block for block in blocks(f"docs/from/{page}.md") if not block.title.startswith("Before")]
+    names = run(f"docs/from/{page}.md", programs)
+    assert images <= set(encoded())
+    assert len(encoded()) == count
+    if page != "index":
+        assert tuple(names["images"].shape[1:]) == (3, 32, 32)
+        assert names["labels"].dtype == torch.int64
+
+
+def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: Path) -> None:
+    (folder / "imagenet").mkdir()
+    (folder / "imagenet/train").symlink_to(image_folder)
+    (folder / "train.frec").unlink()
+    programs = blocks("docs/from/imagefolder.md")
+    assert programs[1].title == "Before"
+    run("docs/from/imagefolder.md", programs)  # torchvision is here, so this "before" runs too
+
+
+def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
+    tar_shards()
+    own = 'fr.pack_dataset(torch_dataset, "own.frec")'
+    for block in blocks("docs/formats.md"):
+        if "jsonlines" not in block.text.lower():  # tests/formats/test_entry_points.py runs that one
+            for made in ("train.frec", "train.parquet"):
+                (folder / made).unlink(missing_ok=True)
+            text = block.text.replace('fr.pack_dataset(torch_dataset, "train.frec")', own)
+            run("docs/formats.md", [block._replace(text=text)], {"torch_dataset": [(3,), (4,)]})
+
+
+def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
     train, evaluate, changes, pairs, arrays, stats = blocks(page)
     names = run(page, [train], {"torch": torch})
