@@ -208,7 +208,7 @@ impl Writer {
     ///     field: The field of type image or bytes that receives the bytes of the files, unchanged
     ///         unless an option below applies.
     ///     paths: The files, N of them.
-    ///     values: N values for each other field.
+    ///     values: N values for each other field, as for `extend`.
     ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is
     ///         not an image. Files before it are appended; that file and later ones are not. "skip"
     ///         leaves such files out.
@@ -235,8 +235,8 @@ impl Writer {
     ///     others.
     /// Raises:
     ///     DecodeError: a file is not an image, or must be decoded and cannot be. OSError: it
-    ///     cannot be read, or a write failed. Both name the file. ValueError: the options
-    ///     contradict each other.
+    ///     cannot be read, or a write failed. Both name the file. SchemaError: a value does not fit
+    ///     its field. ValueError: the options contradict each other.
     #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, crop_index = false, sixteen_bit = None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn append_files(
