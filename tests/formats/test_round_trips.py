@@ -115,6 +115,9 @@ def lists() -> Fields:
     }
 
 
+# RecordIO has one field of bytes, which comes back under this name; labels and ids, which its records
+# have in any case; and no place for types and metadata.
+BARE = {"recordio": ("blob", "data", {"id", "label"})}
 FILES: list[Callable[[], Fields]] = [images, mixed_images, odd_keys, texts, scalars, arrays, lists]
 
 
@@ -198,12 +201,15 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
     kept = [each for each in before if each not in dropped]
     summary = fr.import_records(tmp_path / "out", tmp_path / "back.frec", name)
     assert summary.records == N
-    after = digests(tmp_path / "back.frec")
-    equal = {each: sum(a == b for a, b in zip(after[each], before[each], strict=True)) for each in after}
-    assert equal == dict.fromkeys(kept, N)
-    assert types_of(tmp_path / "back.frec") == {each: kinds[each] for each in kept}
+    old, new, more = BARE.get(name, ("", "", set()))
+    renamed = {new if each == old else each: each for each in kept}
+    after, types = digests(tmp_path / "back.frec"), types_of(tmp_path / "back.frec")
+    assert after.keys() <= renamed.keys() | more
+    equal = {new: sum(a == b for a, b in zip(after[new], before[old], strict=True)) for new, old in renamed.items()}
+    assert equal == dict.fromkeys(renamed, N)
+    assert {new: types[new] for new in renamed} == {new: kinds[old] for new, old in renamed.items()}
     with fr.Reader(tmp_path / "back.frec") as reader:
-        assert {each: reader.metadata.get(each) for each in metadata} == metadata
+        assert name in BARE or {each: reader.metadata.get(each) for each in metadata} == metadata
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names(writes=True) if name != "folder"])
@@ -219,7 +225,8 @@ def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
         summary = fr.export_records(path, tmp_path / "out", name, shard_size=12_000, drop=dropped, overwrite=overwrite)
         assert summary.files > 3
     fr.import_records(tmp_path / "out", tmp_path / "back.frec")
-    before = digests(path)
-    assert digests(tmp_path / "back.frec") == {field: before[field] for field in before if field not in dropped}
+    before, after = digests(path), digests(tmp_path / "back.frec")
+    kept = [field for field in before if field not in dropped]
+    assert {field: after[field] for field in kept} == {field: before[field] for field in kept}
     with fr.Reader(tmp_path / "back.frec") as reader:
-        assert reader.metadata["classes"] == CLASSES
+        assert name in BARE or reader.metadata["classes"] == CLASSES
