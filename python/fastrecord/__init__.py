@@ -86,6 +86,8 @@ if typing.TYPE_CHECKING:
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
     from fastrecord.pack.records import import_records as import_records
+    from fastrecord.plan.plan import Plan as Plan
+    from fastrecord.plan.plan import plan_training as plan_training
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
@@ -105,6 +107,7 @@ _LAZY = {
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
+    "Plan": "plan.plan",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
@@ -125,6 +128,7 @@ _LAZY = {
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
+    "plan_training": "plan.plan",
     "plot_stats": "diagnose.stats_plot",
     "repair": "operations.repair",
     "set_metadata": "operations.metadata",

@@ -40,6 +40,7 @@ FLOORS = {
         pack
         loader
         diagnose
+        plan
         __init__
         train
         cli

@@ -1,0 +1,410 @@
+"""`plan_training`: predicts a training run, what limits it and what would lift the limit.
+
+Turns arguments and tables into a `Setup`, and the model's answer into a `Plan`. Prints nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fastrecord.checks import choice, integer
+from fastrecord.plan import tables, units
+from fastrecord.plan.model import Run, Setup, Step, operations_of, run, step
+from fastrecord.plan.tables import GPUS, WAYS
+
+if TYPE_CHECKING:
+    from fastrecord.diagnose.bench import Report
+
+_MOST = 1 << 20
+_SHOWN = 0.02  # a share of the step below which no advice mentions the all-reduce
+
+
+@dataclass(frozen=True)
+class WayPlan:
+    """What one way to store the images asks for.
+
+    Attributes:
+        name: The way: "original", "crop-index", "crop-ready", "short-side", "short-side-index",
+            "raw", or "measured".
+        image_bytes: Bytes of an image.
+        dataset_bytes: Bytes of all images, of training and evaluation: the page cache that a node
+            needs to read the storage no more.
+        cores_per_gpu: Cores that decode as fast as one GPU trains.
+        storage_bytes_per_second: Bytes per second that keep all GPUs busy, without a page cache.
+        operations_per_second: The same in read operations.
+        images_per_second: The run's rate, stored this way.
+        limit: What limits it.
+    """
+
+    name: str
+    image_bytes: float
+    dataset_bytes: float
+    cores_per_gpu: float
+    storage_bytes_per_second: float
+    operations_per_second: float
+    images_per_second: float
+    limit: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A predicted training run.
+
+    Attributes:
+        setup: The numbers that it was computed from.
+        gpu: The GPU's name; None if its rate was given.
+        precision: The precision; None if the GPU's rate was given.
+        stored: How the images are stored.
+        images_per_second: Images trained on per second, by all GPUs, in the last epoch.
+        first_epoch_images_per_second: The same in the first epoch, which finds no page cache.
+        gpu_images_per_second: The same if data were always there.
+        epoch_seconds: Time of the last epoch, with its evaluation.
+        run_seconds: Time of all epochs.
+        storage_needed: Bytes per second that keep all GPUs busy, without a page cache.
+        operations_needed: The same in read operations per second.
+        storage_read: Bytes per second read from the storage, on average over the run.
+        operations_read: The same in read operations per second.
+        page_cache: Bytes of page cache that a node needs to read the storage no more.
+        cached: Share of the last epoch's reads that the page cache answers.
+        allreduce_share: Share of the step that waits for the all-reduce.
+        step: Seconds of the parts of a step in the last epoch.
+        first_step: The same in the first epoch.
+        limit: What limits the last epoch: "gpus", "all-reduce", "storage", "read operations" or
+            "decoding".
+        advice: What would lift the limit, as sentences.
+        notes: What the plan assumes, as sentences.
+        ways: The same run with each way to store the images.
+    """
+
+    setup: Setup
+    gpu: str | None
+    precision: str | None
+    stored: str
+    images_per_second: float
+    first_epoch_images_per_second: float
+    gpu_images_per_second: float
+    epoch_seconds: float
+    run_seconds: float
+    storage_needed: float
+    operations_needed: float
+    storage_read: float
+    operations_read: float
+    page_cache: float
+    cached: float
+    allreduce_share: float
+    step: Step
+    first_step: Step
+    limit: str
+    advice: tuple[str, ...]
+    notes: tuple[str, ...]
+    ways: tuple[WayPlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan, ready for JSON: seconds, bytes, and numbers per second."""
+        return asdict(self)
+
+
+def plan_training(
+    *,
+    gpus: int,
+    nodes: int = 1,
+    gpu: str | None = None,
+    precision: str | None = None,
+    gpu_rate: float | str | None = None,
+    batch: int = 256,
+    images: float | str | None = None,
+    image_bytes: float | str | None = None,
+    val_images: float | str = 0,
+    epochs: int = 90,
+    stored: str | None = None,
+    storage: float | str | None = None,
+    iops: float | str | None = None,
+    ram: float | str | None = None,
+    net: float | str | None = None,
+    link: float | str | None = None,
+    latency: float = tables.LATENCY,
+    cores: float | None = None,
+    parameters: float | str = tables.PARAMETERS,
+    gradient_bits: int = 32,
+    efficiency: float = tables.EFFICIENCY,
+    report: Report | None = None,
+) -> Plan:
+    """Predict the speed of a training run, what limits it, and what would lift the limit.
+
+    docs/plan.md has the formulas, the sources of the tables, and the errors on published runs.
+
+    Args:
+        gpus: Number of GPUs in all.
+        nodes: Number of nodes, with as many GPUs each.
+        gpu: "K80", "P100", "V100" or "A100": ResNet-50's published rate.
+        precision: "fp32", "amp", "amp-nhwc" (channels last) or "amp-xla" (compiled). Default:
+            "amp" where a rate is published, otherwise "fp32".
+        gpu_rate: Images per second that one GPU alone trains at this batch, for another GPU or
+            model. Replaces the published rate.
+        batch: Images of a step on one GPU.
+        images: Images of an epoch. Default: the report's, otherwise ImageNet's 1,281,167.
+        image_bytes: Mean bytes of an original image, such as "116kB". Default: the report's,
+            otherwise 116,000.
+        val_images: Images that each epoch evaluates.
+        epochs: Number of epochs.
+        stored: How the images are stored: "original", "crop-index", "crop-ready", "short-side",
+            "short-side-index" or "raw". Default: as in the report, otherwise "original".
+        storage: Bytes per second of the storage that all nodes share, such as "4GB/s". Default:
+            the report's cold rate for each node, otherwise unlimited.
+        iops: Read operations per second of the storage. Default: unlimited.
+        ram: Memory of a node that is left for the page cache, such as "200GiB". Default: none.
+        net: Network of a node, such as "100Gb/s". Required for several nodes.
+        link: Link between the GPUs of a node. Default: the GPU's.
+        latency: Seconds of one step of the ring all-reduce.
+        cores: Cores of a node that may decode. Default: the report's, otherwise unlimited.
+        parameters: Trained parameters of the model. Default: ResNet-50's 25,557,032.
+        gradient_bits: 16 or 32, the size of an exchanged gradient.
+        efficiency: What is left of the rate of each GPU when their number doubles, and of the
+            storage's when the number of nodes does: the one number fitted to a machine.
+        report: A return value of `bench_file`, for this machine's rates instead of the tables'.
+
+    Raises:
+        ValueError: an argument is out of range or unknown, or two of them contradict each other.
+        TypeError: an argument is of another type.
+    """
+    integer("gpus", gpus, 1, _MOST)
+    integer("nodes", nodes, 1, _MOST)
+    integer("batch", batch, 1, _MOST)
+    integer("epochs", epochs, 1, _MOST)
+    notes: list[str] = []
+    fixed, per_image, found_link, precision = _gpu(gpu, precision, gpu_rate, batch, notes)
+    if gpus % nodes:
+        raise ValueError(f"{gpus} GPUs do not divide among {nodes} nodes: each node has as many as the others")
+    number = units.count("images", _first(images, report.records if report else tables.IMAGES))
+    if gpus * batch > number:
+        raise ValueError(
+            f"a step takes {gpus * batch:,} images ({gpus} GPUs x batch {batch}), but an epoch has only {number:,.0f}"
+        )
+    if nodes > 1 and net is None:
+        raise ValueError(f"{nodes} nodes exchange gradients: net says how fast (--net 100Gb/s)")
+    if net is not None and nodes == 1:
+        notes.append("One node: the network is not used.")
+    if gradient_bits not in (16, 32):
+        raise ValueError(f"gradient_bits is 16 or 32, not {gradient_bits!r}")
+    if not 0.5 <= units.positive("efficiency", efficiency) <= 1:
+        raise ValueError(f"efficiency is from 0.5 to 1, not {efficiency}: what a GPU keeps when their number doubles")
+    original = units.size("image_bytes", _first(image_bytes, report.mean_bytes if report else tables.IMAGE_BYTES))
+    bandwidth = None if storage is None else units.bytes_per_second("storage", storage)
+    if bandwidth is None and report is not None:
+        bandwidth = _disk(report, nodes, notes)
+    if bandwidth is None:
+        notes.append("The storage is taken as fast enough (--storage).")
+    room = 0.0 if ram is None else units.size("ram", ram)
+    if ram is None:
+        notes.append("Nothing stays in the page cache (--ram).")
+    if cores is None and report is not None:
+        cores = report.cpus
+    if cores is None:
+        notes.append("There are cores enough to decode (--cores).")
+    else:
+        units.positive("cores", cores)
+    ways = {name: (original * way.share if way.share else way.nbytes or 0.0, way.decode) for name, way in WAYS.items()}
+    if report is not None:
+        ways = {"measured": (original, _decode(report)), **({} if stored in (None, "measured") else ways)}
+    stored = choice("stored", stored or next(iter(ways)), list(ways))
+    setup = Setup(
+        gpus=gpus,
+        nodes=nodes,
+        batch=batch,
+        fixed=fixed,
+        per_image=per_image,
+        images=number,
+        val_images=units.count("val_images", val_images, zero=True),
+        image_bytes=ways[stored][0],
+        epochs=epochs,
+        gradient_bytes=units.count("parameters", parameters) * gradient_bits / 8,
+        link=found_link if link is None else units.bytes_per_second("link", link),
+        net=0.0 if net is None else units.bytes_per_second("net", net),
+        latency=units.positive("latency", latency),
+        storage=bandwidth,
+        operations=None if iops is None else units.count("iops", iops),
+        cache=room,
+        cores=cores,
+        decode=ways[stored][1],
+        efficiency=efficiency,
+    )
+    return _plan(setup, gpu, precision, stored, ways, notes)
+
+
+def _plan(
+    setup: Setup,
+    gpu: str | None,
+    precision: str | None,
+    stored: str,
+    ways: dict[str, tuple[float, float]],
+    notes: list[str],
+) -> Plan:
+    done = run(setup)
+    global_batch = setup.gpus * setup.batch
+    gpu_rate = global_batch / done.last.gpu
+    wanted = gpu_rate * setup.image_bytes
+    operations = operations_of(setup.image_bytes) / setup.image_bytes
+    way_plans = tuple(_way(setup, name, nbytes, decode) for name, (nbytes, decode) in ways.items())
+    return Plan(
+        setup=setup,
+        gpu=gpu,
+        precision=precision,
+        stored=stored,
+        images_per_second=global_batch / done.last.total,
+        first_epoch_images_per_second=global_batch / done.first.total,
+        gpu_images_per_second=gpu_rate,
+        epoch_seconds=done.last_epoch,
+        run_seconds=done.seconds,
+        storage_needed=wanted,
+        operations_needed=wanted * operations,
+        storage_read=done.bytes_read / done.seconds,
+        operations_read=done.bytes_read / done.seconds * operations,
+        page_cache=_dataset(setup),
+        cached=done.cached,
+        allreduce_share=done.last.exposed / done.last.total,
+        step=done.last,
+        first_step=done.first,
+        limit=limit_of(done.last),
+        advice=tuple(_advice(setup, done, gpu, precision, stored, way_plans)),
+        notes=tuple(notes),
+        ways=way_plans,
+    )
+
+
+def limit_of(parts: Step) -> str:
+    """Return the name of the slowest part of a step."""
+    gpus = "all-reduce" if parts.exposed > parts.compute else "gpus"
+    times = {gpus: parts.gpu, "storage": parts.storage, "read operations": parts.operations, "decoding": parts.decode}
+    return max(times, key=lambda name: times[name])
+
+
+def _first(given: float | str | None, other: float) -> float | str:
+    return other if given is None else given
+
+
+def _dataset(setup: Setup) -> float:
+    return (setup.images + setup.val_images) * setup.image_bytes
+
+
+def _gpu(
+    gpu: str | None, precision: str | None, gpu_rate: float | str | None, batch: int, notes: list[str]
+) -> tuple[float, float, float, str | None]:
+    """Return a step's fixed seconds, an image's seconds, the link and the precision."""
+    found = GPUS.get(gpu.upper()) if isinstance(gpu, str) else None
+    if gpu_rate is not None:
+        if precision is not None:
+            raise ValueError("precision chooses a published rate, and gpu_rate replaces it: give one of them")
+        if found is None:
+            notes.append("The GPUs of a node are linked by PCIe 3.0 x16 (--link).")
+        return 0.0, 1 / units.count("gpu_rate", gpu_rate), found.link if found else tables.PCIE, None
+    if gpu is None:
+        raise ValueError("gpu or gpu_rate is required: which GPU, or how many images per second one of them trains")
+    if found is None:
+        known = ", ".join(GPUS)
+        raise ValueError(
+            f"no published rate of a GPU {gpu!r} is known, only of {known}: give the rate that you measured "
+            "(gpu_rate, --gpu-rate IMAGES/S)"
+        )
+    precision = precision or ("amp" if "amp" in found.rates else "fp32")
+    choice("precision", precision, list(tables.PRECISIONS))
+    if precision not in found.rates:
+        known = ", ".join(found.rates)
+        raise ValueError(f"no published rate of the {gpu} in {precision} is known, only in {known}: give gpu_rate")
+    rate = found.rates[precision]
+    whole = rate.batch / rate.images_per_second
+    fixed = min(found.fixed, whole / 2)
+    notes.append(f"{rate.images_per_second:,.0f} images/s at batch {rate.batch} on one GPU: {rate.source}.")
+    if batch < rate.batch / 2 or batch > 2 * rate.batch:
+        notes.append(
+            f"Batch {batch} is far from {rate.batch}: {units.time_text(fixed)} of a step are taken as fixed "
+            f"({found.fixed_source})."
+        )
+    return fixed, (whole - fixed) / rate.batch, found.link, precision
+
+
+def _disk(report: Report, nodes: int, notes: list[str]) -> float | None:
+    """Return the rate of cold reads, if the benchmark's first reading came from the disk."""
+    row = report.row("read")
+    if row is None or report.cached is None or report.cached > 0.5 or not row.bytes:
+        notes.append("The file lay in memory: its disk was not measured (--cold does).")
+        return None
+    notes.append("Each node has a disk like this machine's.")
+    return nodes * row.bytes / row.seconds
+
+
+def _decode(report: Report) -> float:
+    """Return the CPU seconds of an image in the loader on one thread, or of a copied record."""
+    row = report.row("load", 1) or report.row("load") or report.row("copies", 1)
+    if row is None or not row.records:
+        raise ValueError(f"{report.file}: the report has no row of the loader: measure longer")
+    return row.cpu_seconds / row.records
+
+
+def _way(setup: Setup, name: str, nbytes: float, decode: float) -> WayPlan:
+    other = replace(setup, image_bytes=nbytes, decode=decode)
+    done = run(other)
+    rate = setup.gpus * setup.batch / done.last.gpu
+    return WayPlan(
+        name=name,
+        image_bytes=nbytes,
+        dataset_bytes=_dataset(other),
+        cores_per_gpu=rate / setup.gpus * decode,
+        storage_bytes_per_second=rate * nbytes,
+        operations_per_second=rate * operations_of(nbytes),
+        images_per_second=setup.gpus * setup.batch / done.last.total,
+        limit=limit_of(done.last),
+    )
+
+
+def _advice(
+    setup: Setup, done: Run, gpu: str | None, precision: str | None, stored: str, ways: tuple[WayPlan, ...]
+) -> list[str]:
+    """Return what would lift the limit; each sentence is computed with the same model."""
+    last, advice = done.last, []
+    limit = limit_of(last)
+    now = setup.gpus * setup.batch / last.total
+    if limit in ("storage", "read operations", "decoding"):
+        better = [way for way in ways if way.images_per_second > 1.02 * now and way.name != stored]
+        if better:
+            best = max(better, key=lambda way: (way.images_per_second, -way.dataset_bytes))
+            advice.append(
+                f"Store the images as {best.name} (fastrecord pack {WAYS[best.name].options}): "
+                f"{best.images_per_second:,.0f} images/s, then limited by {best.limit}."
+            )
+    if limit == "storage":
+        needed = setup.storage * last.storage / last.gpu if setup.storage else 0.0
+        advice.append(f"A storage of {units.rate_text(needed)} keeps the GPUs busy.")
+    if limit == "read operations":
+        needed = setup.operations * last.operations / last.gpu if setup.operations else 0.0
+        advice.append(f"A storage of {needed:,.0f} read operations/s keeps the GPUs busy.")
+    if limit in ("storage", "read operations") and setup.cache < _dataset(setup):
+        epochs = "from the second epoch on" if setup.nodes == 1 else "after some epochs"
+        advice.append(
+            f"{units.size_text(_dataset(setup))} of page cache on each node replace the storage {epochs} (--ram)."
+        )
+    if limit == "decoding":
+        needed = (setup.cores or 0) * last.decode / last.gpu
+        advice.append(f"{needed:,.0f} cores on each node keep the GPUs busy.")
+    if limit == "gpus":
+        slower = max(last.storage, last.operations, last.decode)
+        advice.append(
+            "The data is always there"
+            + (f": the rest could take {last.gpu / slower:.2f} times as many images." if slower else ".")
+            + " More or faster GPUs make the run faster."
+        )
+        rates = GPUS[gpu.upper()].rates if gpu and precision else {}
+        if precision in ("fp32", "amp") and "amp-nhwc" in rates:
+            advice.append(
+                f"Mixed precision with the memory format channels_last (--precision amp-nhwc): one {gpu} trains "
+                f"{rates['amp-nhwc'].images_per_second:,.0f} images/s instead of "
+                f"{rates[precision].images_per_second:,.0f}."
+            )
+    if limit == "all-reduce" or (limit == "gpus" and last.exposed > _SHOWN * last.total):
+        doubled = step(replace(setup, batch=2 * setup.batch))
+        advice.append(
+            f"The all-reduce costs {100 * last.exposed / last.total:.0f} % of a step. A batch of {2 * setup.batch} "
+            f"makes that {100 * doubled.exposed / doubled.gpu:.0f} %; a faster network or 16-bit gradients "
+            "(--gradient-bits 16) shorten it too."
+        )
+    return advice
