@@ -41,6 +41,7 @@ COMMANDS = [
     "compact",
     "doctor",
     "bench",
+    "plan",
 ]
 
 

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/records.md": "test_pages.py",
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
+    "docs/plan.md": "../plan/test_plan_cli.py",
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",

@@ -39,6 +39,7 @@ _COMMANDS = {
     "compact": ("rewrite", "Rewrite a file without its unused bytes."),
     "doctor": ("doctor", "Report what makes loading slow or unsafe on this machine."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
+    "plan": ("plan", "Predict the speed of a training run, and what limits it."),
 }
 
 

@@ -1,0 +1,123 @@
+"""`fastrecord plan`: what it prints, its refusals, and the programs of docs/plan.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastrecord as fr
+from tests.support.commands import failed, good
+
+ROOT = Path(__file__).parents[2]
+HAL = shlex.split(
+    "--gpus 64 --nodes 16 --gpu V100 --batch 208 --images 1281167 --image-bytes 116000 --storage 4GB/s "
+    "--net 100Gb/s --cores 40"
+)
+
+
+def test_a_plan_names_rates_limit_and_remedy() -> None:
+    text = good("plan", *HAL)
+    plan = fr.plan_training(
+        gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40
+    )
+    assert f"expected: {plan.images_per_second:,.0f} images/s" in text
+    assert "The limit is the storage's bytes/s.\nWhat would help:\n  - Store the images as short-side" in text
+    for way in ("original", "crop-index", "crop-ready", "short-side", "raw"):
+        assert re.search(rf"^{way} +[\d.]+ kB +[\d.]+ GB +\d\.\d\d +[\d.]+ GB/s +[\d,]+  \w+$", text, re.MULTILINE)
+    assert "all-reduce: " in text
+    assert "page cache of a node that holds everything: 149 GB" in text
+
+
+def test_json_is_the_plan() -> None:
+    plan = fr.plan_training(
+        gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40
+    )
+    assert json.loads(good("plan", *HAL, "--json")) == json.loads(json.dumps(plan.to_dict()))
+
+
+def test_options_reach_the_plan_in_their_units() -> None:
+    options = "--latency 20 --gradient-bits 16 --ram 256GiB --iops 36.5k --val-images 50000 --link 10GB/s"
+    setup = json.loads(good("plan", *HAL, *options.split(), "--epochs", 3, "--json"))["setup"]
+    assert (setup["latency"], setup["gradient_bytes"]) == (pytest.approx(20e-6), 2 * 25_557_032)
+    assert (setup["cache"], setup["operations"], setup["val_images"]) == (2**38, 36_500, 50_000)
+    assert (setup["link"], setup["net"], setup["epochs"]) == (10e9, 12.5e9, 3)
+
+
+def test_published_prints_every_error() -> None:
+    text = good("plan", "--published")
+    assert re.search(
+        r"64 GPUs, 90 epochs +run time +1 h 07 min 51 s +1 h \d\d min \d\d s +\+\d+\.\d % +predicted", text
+    )
+    found = json.loads(good("plan", "--published", "--json"))
+    assert len(found) == len(re.findall(r" %  (?:fitted|predicted)$", text, re.MULTILINE))
+
+
+def test_measure_takes_this_machines_rates(packed: Path) -> None:
+    found = json.loads(
+        good("plan", "--gpus", 1, "--gpu-rate", 50, "--batch", 4, "--measure", packed, "--seconds", 0.4, "--json")
+    )
+    assert (found["stored"], found["setup"]["images"]) == ("measured", 12)
+    sizes = [len(record["image"]) for record in fr.Reader(packed)]
+    assert found["setup"]["image_bytes"] == pytest.approx(sum(sizes) / 12)
+    assert 0 < found["setup"]["decode"] < 1
+    assert found["setup"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--gpu V100", "Missing option '--gpus'."),
+        ("--gpus 8", "gpu or gpu_rate is required"),
+        ("--gpus 8 --gpu H900", "known, only of K80, P100, V100, A100: give the rate that you measured"),
+        ("--gpus 10 --nodes 4 --gpu V100 --net 1Gb/s", "10 GPUs do not divide among 4 nodes"),
+        ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),
+        ("--gpus 8 --gpu V100 --cold", "--cold is for --measure"),
+        ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
+        ("--gpus 8 --published", "--published takes no other option"),
+    ],
+)
+def test_wrong_usage_is_explained(arguments: str, message: str) -> None:
+    assert message in failed("plan", *arguments.split(), status=2)
+
+
+def test_a_wrong_option_is_an_error_before_the_measurement(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.frec"
+    assert "no published rate" in failed("plan", "--gpus", 1, "--gpu", "H900", "--measure", absent, status=2)
+    assert "absent.frec" in failed("plan", "--gpus", 1, "--gpu", "V100", "--measure", absent)
+
+
+@pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_plot_draws_a_picture(tmp_path: Path, kind: str, magic: bytes) -> None:
+    picture = tmp_path / f"plan.{kind}"
+    good("plan", *HAL, "--plot", picture)
+    assert picture.read_bytes().startswith(magic)
+    assert list(tmp_path.iterdir()) == [picture]
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "absent" in failed("plan", *HAL, "--plot", tmp_path / "absent" / "plan.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "pip install 'fastrecord[plot]'" in failed("plan", *HAL, "--plot", tmp_path / "plan.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_programs_of_the_page_run(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(packed, "train.frec")
+    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    (shell,), (python,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("sh", "python"))
+    for line in shell.replace("\\\n", " ").replace("--seconds 2", "--seconds 0.4").splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "fastrecord"
+        good(*arguments)
+    assert Path("plan.png").exists()
+    exec(compile(python, "plan.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("storage ")
