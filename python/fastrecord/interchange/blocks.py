@@ -38,9 +38,12 @@ class Blocks:
         module = COMPRESSED.get(os.path.splitext(path)[1].lower(), "") if module is None else module
         self.short = False
         self._file = _opened(path, module)
+        # A decompressor returns what it has before it comes to damage, one piece at a time.
+        self._next = self._file.readinto1 if module else self._file.readinto
         self._total = os.stat(self._file.fileno()).st_size if not module else None
         self._block: memoryview = memoryview(b"")
         self._at = 0
+        self._damage = ""
         # Position in the file at which `_block` ends.
         self._read = 0
 
@@ -50,7 +53,20 @@ class Blocks:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
+
+    def finish(self) -> None:
+        """Read a compressed file to its end, where its checksum is.
+
+        Raises:
+            DamageError: the compressed data is damaged or cut short.
+        """
+        while self._total is None and self.fill(1):
+            self._at = len(self._block)
 
     @property
     def position(self) -> int:
@@ -91,13 +107,41 @@ class Blocks:
                 wanted = max(min(wanted, 2 * have), _READ)
             block = np.empty(have + wanted, np.uint8).data
             block[:have] = self._block[self._at :]
-            got = _read_into(self._file, block[have:])
+            got = self._read_into(block[have:])
             self._block, self._at = block[: have + got], 0
             self._read += got
             have += got
             if got == 0:
                 return False
         return True
+
+    def _read_into(self, target: memoryview) -> int:
+        """Fill memory; stop at the end, and before damage, which the next call reports."""
+        count = 0
+        while count < len(target):
+            got = 0 if self._damage else self._read_some(target[count:])
+            count += got
+            if got == 0:
+                break
+        if count == 0 and self._damage:
+            raise DamageError(self._damage)
+        return count
+
+    def _read_some(self, target: memoryview) -> int:
+        try:
+            return int(self._next(target))
+        except (EOFError, ValueError, zlib.error) as err:
+            self._damage = f"the compressed data is damaged or cut short ({err})"
+        except OSError as err:
+            if err.errno is not None:
+                raise
+            self._damage = f"the compressed data is damaged ({err})"
+        except Exception as err:
+            # lzma and zstandard have errors of their own.
+            if type(err).__module__.partition(".")[0] not in ("_lzma", "lzma", "zstd", "zstandard"):
+                raise
+            self._damage = f"the compressed data is damaged ({err})"
+        return 0
 
     def take(self, count: int) -> memoryview:
         """Return the next bytes, which `fill` has read, in memory that stays as it is."""
@@ -129,7 +173,7 @@ class _Zlib:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         self._stream = zlib.decompressobj()
 
-    def readinto(self, target: memoryview) -> int:
+    def readinto1(self, target: memoryview) -> int:
         count = 0
         while count == 0 and not self._stream.eof:
             data = self._stream.unconsumed_tail or self._file.read(1 << 20)
@@ -148,19 +192,3 @@ def _opened(path: str, module: str) -> Any:
     if not module:
         return open(path, "rb", buffering=0)
     return _Zlib(path) if module == "zlib" else library(module, "zstd", f"{path}: zstd").open(path, "rb")
-
-
-def _read_into(file: Any, target: memoryview) -> int:
-    try:
-        return int(file.readinto(target))
-    except (EOFError, ValueError, zlib.error) as err:
-        raise DamageError(f"the compressed data is damaged or cut short ({err})") from err
-    except OSError as err:
-        if err.errno is not None:
-            raise
-        raise DamageError(f"the compressed data is damaged ({err})") from err
-    except Exception as err:
-        # lzma and zstandard have errors of their own.
-        if type(err).__module__.partition(".")[0] not in ("_lzma", "lzma", "zstd", "zstandard"):
-            raise
-        raise DamageError(f"the compressed data is damaged ({err})") from err

@@ -78,6 +78,7 @@ class TarReader:
                 return False
             header = bytes(blocks.take(BLOCK))
             if header == _ZEROS:
+                blocks.finish()
                 return False
             try:
                 self._parse(header)
