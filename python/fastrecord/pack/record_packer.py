@@ -188,12 +188,13 @@ class RecordPacker(Packer):
             rest = {name: values[position:] for name, values in columns.items()} if position else columns
             before = len(writer)
             try:
-                failed = self._write(rest, writer)
+                self._write(rest, writer)
+                break
             except FastRecordError as err:
                 stored = len(writer) - before
                 if err.code not in _OF_VALUE | _OF_IMAGE:
                     raise
-                if stored == 0 and len(numbers) > position + 1:
+                if err.code in _OF_VALUE and stored == 0 and len(numbers) > position + 1:
                     # The values of all records are looked at before the first one is appended.
                     return reasons | self._store_one_by_one(rest, numbers[position:], writer)
                 code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
@@ -201,17 +202,15 @@ class RecordPacker(Packer):
                 if self.bad_files == "stop":
                     break
                 position += stored + 1
-            else:
-                return reasons | {numbers[position + i]: Code.SOURCE_RECORD.error(why) for i, why in failed}
         return reasons
 
-    def _write(self, columns: Mapping[str, Sequence[Any]], writer: Writer) -> list[tuple[int, str]]:
+    def _write(self, columns: Mapping[str, Sequence[Any]], writer: Writer) -> None:
+        """Append records; an error leaves the ones before the bad one appended."""
         if self.image is None:
             writer.extend(columns)
-            return []
-        rest = {name: values for name, values in columns.items() if name != self.image}
-        on_error = "raise" if self.bad_files == "stop" else "skip"
-        return writer.append_images(self.image, columns[self.image], rest, on_error=on_error, **self.recode.keywords())
+        else:
+            rest = {name: values for name, values in columns.items() if name != self.image}
+            writer.append_images(self.image, columns[self.image], rest, **self.recode.keywords())
 
     def _store_one_by_one(
         self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
@@ -237,7 +236,7 @@ class RecordPacker(Packer):
 
 
 # What the writer says of the place, which is not the one in the source.
-_PLACE = re.compile(r"^.*?: (?:record \d+, )")
+_PLACE = re.compile(r"^.*?: record \d+, |^images\[\d+\]: ")
 _OF_VALUE = {Code.BAD_VALUE, Code.LARGE_LABEL}
 _OF_IMAGE = {Code.BAD_INPUT_IMAGE, Code.UNKNOWN_IMAGE}
 
