@@ -19,7 +19,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -376,7 +376,8 @@ class _Growing:
         self._file.close()
 
     def abort(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk does not take what is left of the buffer
+            self._file.close()
 
 
 class NumpyDestination(Destination):
