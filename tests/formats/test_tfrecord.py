@@ -294,6 +294,14 @@ def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
     assert [bytes(each["image"]) for each in loaded] == columns["image"]
 
 
+def test_the_suffix_of_an_export_compresses_it(tmp_path: Path) -> None:
+    reader = write_file(tmp_path / "in.frec", {"data": fr.bytes_()}, {"data": [b"x" * 100_000]})
+    export(reader, TFRECORD, tmp_path / "out.tfrecord.gz")
+    (tmp_path / "plain").write_bytes(gzip.decompress((tmp_path / "out.tfrecord.gz").read_bytes()))
+    assert as_read_by_the_library(tmp_path / "plain", {"data": "byte"})[0]["data"] == b"x" * 100_000
+    assert_round_trip(reader, opened(tmp_path / "out.tfrecord.gz"), tmp_path / "again.frec")
+
+
 def test_each_file_of_several_has_the_types(tmp_path: Path) -> None:
     reader = write_file(
         tmp_path / "in.frec", {"x": fr.int8(), "label": fr.string()}, {"x": [1, 2], "label": ["a", "b"]}

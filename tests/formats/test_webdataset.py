@@ -340,6 +340,18 @@ def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
         assert found[number]["raw.bin"] == columns["raw"][number]
 
 
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"])
+def test_the_suffix_of_an_export_compresses_it(tmp_path: Path, suffix: str) -> None:
+    columns: dict[str, Any] = {"key": ["a", "b"], "data": [b"x" * 100_000, b""]}
+    reader = write_file(tmp_path / "in.frec", {"key": fr.string(), "data": fr.bytes_()}, columns)
+    path = tmp_path / f"out{suffix}"
+    export(reader, TAR, path)
+    assert path.stat().st_size < 3000
+    assert_round_trip(reader, opened(path), tmp_path / "again.frec")
+    if suffix != ".tar.zst":  # which the library does not know
+        assert as_read_by_the_library(path)[0]["data.bin"] == columns["data"][0]
+
+
 def test_shards_without_keys_are_numbered_on(tmp_path: Path) -> None:
     reader = write_file(tmp_path / "in.frec", {"label": fr.string(), "x": fr.array("int8", (2,))},
                         {"label": ["a", "b", "a"], "x": np.arange(6, dtype=np.int8).reshape(3, 2)})  # fmt: skip

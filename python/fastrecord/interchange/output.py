@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+from contextlib import suppress
+from typing import Any
 
+from fastrecord.interchange.blocks import COMPRESSED
+from fastrecord.interchange.libraries import library
+
+# Images and other values that are compressed already gain nothing by more.
+_GZIP_LEVEL = 1
 _PIECES = 512
 _BYTES = 4 << 20
 
@@ -12,19 +20,33 @@ class Output:
     """A new file. Pieces gather, and one system call writes many of them without a copy.
 
     Args:
-        path: The file, which must not exist.
+        path: The file, which must not exist. Its suffix says whether it is compressed: .gz, .tgz,
+            .bz2, .xz, .zst.
+
+    Raises:
+        FastRecordError: zstd is not installed.
+        OSError: the file cannot be made.
     """
 
     def __init__(self, path: str) -> None:
+        module = COMPRESSED.get(os.path.splitext(path)[1].lower())
+        compressor = library(module, "zstd", f"{path}: zstd") if module else None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._path = path
         self._pieces: list[bytes | memoryview] = []
         self._pending = 0
         self._written = 0
+        self._stream: Any = None
+        self._below = os.fdopen(self._file, "wb", closefd=False) if module else None
+        if module == "gzip":
+            # The same contents give the same file: without a name and a time.
+            self._stream = gzip.GzipFile("", "wb", _GZIP_LEVEL, self._below, 0)
+        elif compressor is not None:
+            self._stream = compressor.open(self._below, "wb")
 
     @property
     def size(self) -> int:
-        """The size of the file with all pieces, in bytes."""
+        """The size of all pieces, in bytes, as they are before compression."""
         return self._written + self._pending
 
     def write(self, *pieces: bytes | memoryview) -> None:
@@ -46,6 +68,12 @@ class Output:
             OSError: writing failed.
         """
         pieces = self._pieces
+        if self._stream is not None:
+            for piece in pieces:
+                self._stream.write(piece)
+            self._written += self._pending
+            self._pending = 0
+            pieces.clear()
         while pieces:
             try:
                 count = os.writev(self._file, pieces[:_PIECES])
@@ -69,12 +97,21 @@ class Output:
         """
         if self._file >= 0:
             self.flush()
+            self._end_stream()
             os.fsync(self._file)
             self.abort()
 
     def abort(self) -> None:
         """Close the file; pieces that were not written are lost."""
         if self._file >= 0:
+            with suppress(OSError):
+                self._end_stream()
             os.close(self._file)
             self._file = -1
         self._pieces.clear()
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None and self._below is not None:
+            stream.close()
+            self._below.close()
