@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,23 @@ def test_a_file_in_memory_says_nothing_about_its_disk_and_arguments_come_first()
         fr.plan_training(gpus=1, gpu="A100", report=report(rows=[]))
 
 
+# Observed rates
+
+
+def test_observed_rates_give_back_the_efficiency_that_made_them() -> None:
+    options: dict[str, Any] = {"gpu": "V100", "storage": "4GB/s", "net": "100Gb/s"}
+    rates = {
+        n: fr.plan_training(gpus=n, nodes=max(1, n // 4), efficiency=0.93, **options).images_per_second
+        for n in (1, 4, 16)
+    }
+    plan = fr.plan_training(gpus=64, nodes=16, observed=rates, **options)
+    assert plan.setup.efficiency == pytest.approx(0.93)
+    known = fr.plan_training(gpus=64, nodes=16, efficiency=0.93, **options)
+    assert plan.images_per_second == pytest.approx(known.images_per_second)
+    (note,) = [note for note in plan.notes if "fitted to observed rates" in note]
+    assert re.search(r"0\.930 .* 1 GPUs [+-]0\.0 %, 4 GPUs [+-]0\.0 %, 16 GPUs [+-]0\.0 %", note)
+
+
 # Refusals
 
 
@@ -209,6 +227,9 @@ def test_a_file_in_memory_says_nothing_about_its_disk_and_arguments_come_first()
         ({"gpus": 0, "gpu": "V100"}, "gpus is from 1"),
         ({"gpus": 1, "gpu": "V100", "stored": "gif"}, 'stored is "original", "crop-index"'),
         ({"gpus": 1, "gpu": "V100", "efficiency": 1.5}, r"efficiency is from 0\.5 to 1, not 1\.5"),
+        ({"gpus": 8, "gpu": "V100", "observed": {1: 800}}, "rate of one GPU only, which is gpu_rate"),
+        ({"gpus": 8, "gpu": "V100", "observed": {8: 5000}, "efficiency": 0.9}, "give one of them"),
+        ({"gpus": 8, "gpu": "V100", "observed": {12: 5000}}, "12 GPUs do not fill nodes of 8"),
         ({"gpus": 1, "gpu": "V100", "gradient_bits": 8}, "gradient_bits is 16 or 32, not 8"),
         ({"gpus": 1, "gpu": "V100", "storage": "4"}, "storage is a rate such as 4GB/s"),
         ({"gpus": 1, "gpu": "V100", "val_images": -1}, "val_images is a finite number of at least zero"),

@@ -79,6 +79,7 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
         ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),
         ("--gpus 8 --gpu V100 --cold", "--cold is for --measure"),
         ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
+        ("--gpus 8 --gpu V100 --observed one=800", "--observed is GPUS=IMAGES/S, such as 1=856,8=6636"),
         ("--gpus 8 --published", "--published takes no other option"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import NumberRange, path_type
+from fastrecord.cli.options import NumberRange, parse_pairs, path_type
 from fastrecord.cli.text import say
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ _NAMES = {
     metavar="SHARE",
     help="What each GPU keeps of its rate when their number doubles. Default: 0.97.",
 )
+@click.option(
+    "--observed",
+    callback=parse_pairs,
+    metavar="GPUS=RATE,...",
+    help="Images/s on fewer GPUs of the machine, to fit the efficiency to: 1=856,8=6636.",
+)
 @click.option("--measure", type=path_type, metavar="FILE", help="Measure this machine on FILE, as bench does.")
 @click.option(
     "--seconds",
@@ -84,7 +90,7 @@ def plan(
     The rates of GPUs, and of decoding, are published or measured elsewhere; docs/plan.md has their sources, the
     formulas, and how far plans are off published runs. --measure takes this machine's rates. Nothing is changed.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None and value != {}}
     if published:
         if given or measure or plot:
             raise click.UsageError("--published takes no other option than --json")
@@ -94,6 +100,11 @@ def plan(
         raise click.UsageError("Missing option '--gpus'.")
     if cold and measure is None:
         raise click.UsageError("--cold is for --measure")
+    if "observed" in given:
+        try:
+            given["observed"] = {int(gpus): rate for gpus, rate in given["observed"].items()}
+        except ValueError as err:
+            raise click.UsageError("--observed is GPUS=IMAGES/S, such as 1=856,8=6636") from err
     if latency is not None:
         given["latency"] = latency / 1e6
     if gradient_bits is not None:

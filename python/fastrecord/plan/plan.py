@@ -5,11 +5,13 @@ Turns arguments and tables into a `Setup`, and the model's answer into a `Plan`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastrecord.checks import choice, integer
 from fastrecord.plan import tables, units
+from fastrecord.plan.fit import LEAST, fit_observed, observed_rate
 from fastrecord.plan.model import Run, Setup, Step, operations_of, run, step
 from fastrecord.plan.tables import GPUS, WAYS
 
@@ -127,7 +129,8 @@ def plan_training(
     cores: float | None = None,
     parameters: float | str = tables.PARAMETERS,
     gradient_bits: int = 32,
-    efficiency: float = tables.EFFICIENCY,
+    efficiency: float | None = None,
+    observed: Mapping[int, float | str] | None = None,
     report: Report | None = None,
 ) -> Plan:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
@@ -161,7 +164,10 @@ def plan_training(
         parameters: Trained parameters of the model. Default: ResNet-50's 25,557,032.
         gradient_bits: 16 or 32, the size of an exchanged gradient.
         efficiency: What is left of the rate of each GPU when their number doubles, and of the
-            storage's when the number of nodes does: the one number fitted to a machine.
+            storage's when the number of nodes does: the one number fitted to a machine. Default:
+            fitted to `observed`, otherwise 0.97.
+        observed: Images per second while training, by number of GPUs: the same run on fewer GPUs of
+            this machine, such as {1: 856, 8: 6636}.
         report: A return value of `bench_file`, for this machine's rates instead of the tables'.
 
     Raises:
@@ -187,7 +193,10 @@ def plan_training(
         notes.append("One node: the network is not used.")
     if gradient_bits not in (16, 32):
         raise ValueError(f"gradient_bits is 16 or 32, not {gradient_bits!r}")
-    if not 0.5 <= units.positive("efficiency", efficiency) <= 1:
+    if efficiency is not None and observed:
+        raise ValueError("observed rates give the efficiency: give one of them")
+    efficiency = tables.EFFICIENCY if efficiency is None else efficiency
+    if not LEAST <= units.positive("efficiency", efficiency) <= 1:
         raise ValueError(f"efficiency is from 0.5 to 1, not {efficiency}: what a GPU keeps when their number doubles")
     original = units.size("image_bytes", _first(image_bytes, report.mean_bytes if report else tables.IMAGE_BYTES))
     bandwidth = None if storage is None else units.bytes_per_second("storage", storage)
@@ -229,6 +238,8 @@ def plan_training(
         decode=ways[stored][1],
         efficiency=efficiency,
     )
+    if observed:
+        setup = _fitted(setup, observed, notes)
     return _plan(setup, gpu, precision, stored, ways, notes)
 
 
@@ -321,6 +332,25 @@ def _gpu(
             f"({found.fixed_source})."
         )
     return fixed, (whole - fixed) / rate.batch, found.link, precision
+
+
+def _fitted(setup: Setup, observed: Mapping[int, float | str], notes: list[str]) -> Setup:
+    """Return the setup with the efficiency fitted to the observed rates, and note the errors that remain."""
+    rates = {
+        integer("a number of GPUs in observed", n, 1, _MOST): units.count("observed", observed[n]) for n in observed
+    }
+    each = setup.gpus // setup.nodes
+    for n in rates:
+        if n > each and n % each:
+            raise ValueError(f"observed: {n} GPUs do not fill nodes of {each}")
+    if max(rates) == 1:
+        raise ValueError("observed has the rate of one GPU only, which is gpu_rate: the efficiency needs two or more")
+    setup = replace(setup, efficiency=fit_observed(setup, rates))
+    errors = (f"{n} GPUs {100 * (observed_rate(setup, n) / rate - 1):+.1f} %" for n, rate in sorted(rates.items()))
+    notes.append(
+        f"The efficiency {setup.efficiency:.3f} is fitted to observed rates. Errors left: {', '.join(errors)}."
+    )
+    return setup
 
 
 def _disk(report: Report, nodes: int, notes: list[str]) -> float | None:

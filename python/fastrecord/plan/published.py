@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fastrecord.plan.fit import least
 from fastrecord.plan.plan import Plan, plan_training
 from fastrecord.plan.units import time_text
 
@@ -186,9 +187,7 @@ def fit(machine: Machine) -> float:
             for figure in fitted
         )
 
-    # Steps of a thousandth: the figures do not carry more.
-    near = min(range(900, 1001, 10), key=lambda number: loss(number / 1000))
-    return min(range(max(900, near - 9), min(1000, near + 9) + 1), key=lambda number: loss(number / 1000)) / 1000
+    return least(loss)
 
 
 def check() -> list[Check]:
