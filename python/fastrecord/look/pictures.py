@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, UnidentifiedImageError
 
 from fastrecord._core import image_size
 from fastrecord.errors import Code
@@ -44,8 +44,8 @@ _MODES = ("1", "L", "P", "RGB", "RGBA", "LA")
 # above the second number.
 _MOST_AS_IS = 1 << 22
 _MOST_PIXELS = 89_478_485
-# Bytes per pixel of a small photograph as WebP of this quality, for a first guess of its size.
-_QUALITY, _BYTES_PER_PIXEL = 80, 0.18
+# Bytes per pixel of a small photograph as JPEG of this quality, for a first guess of its size.
+_QUALITY, _BYTES_PER_PIXEL = 75, 0.2
 _SIDES = (16, 2048)
 # An array with a shorter side is a table of numbers rather than an image.
 _LEAST_SIDE = 4
@@ -171,18 +171,17 @@ def _side(most_bytes: int, size: tuple[int, int]) -> int:
 
 
 def _encoded(image: Image.Image, full: tuple[int, int], most_bytes: int) -> Picture:
-    webp = features.check("webp")
-    plain = image if image.mode in ("RGB", "RGBA") and webp else image.convert("RGB")
+    plain = image if image.mode == "RGB" else image.convert("RGB")
     # Bilinear pixels do for looking, and small images of few pixels stay exact.
     side = _side(most_bytes, image.size)
     while True:
         small = plain.copy()
         small.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
         file = io.BytesIO()
-        small.save(file, "WEBP" if webp else "JPEG", quality=_QUALITY, **({"method": 1} if webp else {}))
+        small.save(file, "JPEG", quality=_QUALITY)
         data = file.getvalue()
         if len(data) <= most_bytes or side <= _SIDES[0]:
-            return Picture(_url("image/webp" if webp else "image/jpeg", data), *full, small.size)
+            return Picture(_url("image/jpeg", data), *full, small.size)
         side = max(int(min(side, max(small.size)) * min(0.95 * (most_bytes / len(data)) ** 0.5, 0.9)), _SIDES[0])
 
 
