@@ -134,6 +134,8 @@ def test_equal_bytes_of_another_shape_differ_and_nan_equals_itself(tmp_path: Pat
         "f": fr.float64(),
         "s": fr.array("float16", (2,)),
         "l": fr.list_(fr.array("int8", (None,))),
+        "e": fr.array("int8", (0, 3)),
+        "big": fr.array("int8", (65,)),
     }
     nan = float("nan")
     row = {
@@ -141,6 +143,8 @@ def test_equal_bytes_of_another_shape_differ_and_nan_equals_itself(tmp_path: Pat
         "f": nan,
         "s": np.full(2, nan, np.float16),
         "l": [np.arange(3, dtype=np.int8)],
+        "e": np.empty((0, 3), np.int8),
+        "big": np.zeros(65, np.int8),
     }
     a = write(tmp_path / "a.frec", [row], schema)
     assert fr.diff_files(a, write(tmp_path / "b.frec", [row], schema)).same

@@ -19,7 +19,7 @@ from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
-from fastrecord.schema.roles import KEY, find_label, has_key, holds_classes, plain
+from fastrecord.schema.roles import KEY, find_label, has_key, holds_classes, lies_in_index, plain
 
 Numbers = NDArray[np.int64]
 
@@ -183,7 +183,7 @@ class _Pairing:
 
     def _differing(self, name: str, kind: FieldType) -> NDArray[np.bool_]:
         """Return of which pairs the values of a field differ, bool (pairs,)."""
-        if kind.nbytes is None or (kind.name == "array" and kind.nbytes > 64):
+        if not lies_in_index(kind):
             return self._payloads_differ(name, kind)
         columns: list[NDArray[Any]] | None = self._class_numbers(name, kind)
         if columns is None:

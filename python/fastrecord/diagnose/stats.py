@@ -25,7 +25,7 @@ from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format, read_jpeg_head
 from fastrecord.look.pictures import PIL_ERRORS, unwarned
 from fastrecord.schema import FieldType
-from fastrecord.schema.roles import find_label, holds_classes, plain
+from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
 
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
 _HEAD = 1 << 16
@@ -63,9 +63,11 @@ class Distribution:
             return None
         middle, high = (len(numbers) - 1) // 2, (len(numbers) - 1) * 99 // 100
         ordered = np.partition(numbers, [middle, high])
-        counts, edges = np.histogram(numbers, _BINS)
         middle_one, high_one = ordered[[middle, high]].tolist()
         least, most, total = numbers.min().item(), numbers.max().item(), numbers.sum().item()
+        if least == most:
+            return cls(least, least, least, least, total, [least, least], [len(numbers)])
+        counts, edges = np.histogram(numbers, _BINS)
         return cls(least, middle_one, high_one, most, total, edges.tolist(), counts.tolist())
 
 
@@ -228,7 +230,7 @@ def file_stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
 def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> FieldStats:
     with unwarned():
         images = _images(shards, name, kind, rows) if kind.name in ("image", "bytes") else None
-    if kind.nbytes is not None and (kind.name != "array" or kind.nbytes <= 64):
+    if kind.nbytes is not None and lies_in_index(kind):
         return FieldStats(name, str(kind), _alike(kind.nbytes, len(shards)), kind.nbytes * len(shards), 1, None, images)
     lengths = np.concatenate([reader.lengths(name) for reader in shards.readers])
     raw = stored = int(lengths.sum())

@@ -85,7 +85,8 @@ def _text(about: Any, kind: FieldType) -> str:
     if kind.name == "array":
         shape = " x ".join(map(str, about["shape"])) or "one"
         more = ", ..." if np.prod(about["shape"]) > len(about["values"]) else ""
-        return f"{about['dtype']} {shape}: {', '.join(_number_text(n) for n in about['values'])}{more}"
+        numbers = ", ".join(_number_text(n) for n in about["values"])
+        return f"{about['dtype']} {shape}{': ' * bool(numbers)}{numbers}{more}"
     if kind.item is not None:
         texts = [_text(item, kind.item) for item in about["values"]]
         texts += ["..."] if about["items"] > len(texts) else []

@@ -53,6 +53,11 @@ def holds_labels(kind: FieldType) -> bool:
     return kind.name in _LABEL_TYPES or (kind.name == "array" and None not in (kind.shape or ()))
 
 
+def lies_in_index(kind: FieldType) -> bool:
+    """Return whether values of a type lie in the index, and have no payloads (docs/format.md, section 3)."""
+    return kind.nbytes is not None and (kind.name != "array" or 1 <= kind.nbytes <= 64)
+
+
 def holds_classes(kind: FieldType) -> bool:
     """Return whether labels of a type may be class numbers."""
     return kind.name in _CLASS_TYPES
