@@ -42,7 +42,7 @@ def unsafe(name: str, tree: ast.Module) -> Iterator[str]:
             yield f"{name}:{node.lineno}: {called}()"
         if called == "torch.load" and options.get("weights_only") != "True":
             yield f"{name}:{node.lineno}: torch.load() of whole objects"
-        if called in {"np.load", "numpy.load"} or "allow_pickle" in options:
+        if called in {"np.load", "numpy.load"} or options.get("allow_pickle", "False") != "False":
             yield f"{name}:{node.lineno}: {called}() may unpickle"
 
 
