@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +16,13 @@ from numpy.typing import NDArray
 from fastrecord._core import Reader
 from fastrecord.errors import Code
 from fastrecord.interchange.contents import content as as_file
-from fastrecord.names import as_name, name_some
+from fastrecord.interchange.folders import Folder, has_ending, shown, wrong_name
+from fastrecord.names import name_some
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.classes import class_names
 
 # Records between progress reports.
 _BATCH = 64
-# Bytes of one name in a path, as in common file systems.
-_NAME_MAX = 255
-# Characters of a key shown in a message.
-_SHOWN = 200
-_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ def extract_records(
         names = _Names(reader, numbers, numbered=numbered)
         kind = reader.schema[payload]
         total = 0
-        with _Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
+        with Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             written = 0
             try:
                 for done, number in enumerate(numbers.tolist()):
@@ -198,7 +191,7 @@ class _Names:
         self.alike = _alike(self._keys or [])
         # Keys of a pack are the paths of its input, with or without extensions.
         self._packed = "packs" in reader.metadata
-        bare = self._keys is not None and not self._packed and not all(map(_has_ending, self._keys))
+        bare = self._keys is not None and not self._packed and not all(map(has_ending, self._keys))
         self._taken = {_folded(key) for key in self._keys or []} if bare else set()
 
     def name(self, at: int, ending: str) -> tuple[str, str]:
@@ -208,13 +201,9 @@ class _Names:
             return number, f"{number}{ending}"
         key = self._keys[at]
         name = f"{key}{ending}"
-        if self._packed or _has_ending(key) or _folded(name) in self._taken or _wrong(name) is not None:
+        if self._packed or has_ending(key) or _folded(name) in self._taken or wrong_name(name) is not None:
             return key, key
         return key, name
-
-
-def _has_ending(key: str) -> bool:
-    return os.path.splitext(key)[1] != ""
 
 
 def _folded(name: str) -> str:
@@ -228,15 +217,15 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
     first: dict[str, int] = {}
     folders: dict[str, int] = {}
     for number, name in zip(numbers.tolist(), names, strict=True):
-        wrong = _wrong(name)
+        wrong = wrong_name(name)
         if wrong is not None:
             raise Code.KEY_AS_NAME.error(
-                f"{reader.path}: record {number}: the key {_shown(name)} {wrong}: name the files by number "
+                f"{reader.path}: record {number}: the key {shown(name)} {wrong}: name the files by number "
                 "(`--numbered`)"
             )
         if first.setdefault(name, number) != number:
             raise Code.KEY_AS_NAME.error(
-                f"{reader.path}: records {first[name]} and {number} both have the key {_shown(name)}: name the "
+                f"{reader.path}: records {first[name]} and {number} both have the key {shown(name)}: name the "
                 "files by number (`--numbered`)"
             )
         above = name.rpartition("/")[0]
@@ -247,26 +236,10 @@ def _keys(reader: Reader, numbers: NDArray[np.int64]) -> list[str]:
             above = above.rpartition("/")[0]
     for folder in folders.keys() & first.keys():
         raise Code.KEY_AS_NAME.error(
-            f"{reader.path}: the key {_shown(folder)} of record {first[folder]} is a folder in the key of record "
+            f"{reader.path}: the key {shown(folder)} of record {first[folder]} is a folder in the key of record "
             f"{folders[folder]}: name the files by number (`--numbered`)"
         )
     return names
-
-
-def _wrong(key: str) -> str | None:
-    """Return why a key cannot name a file below a folder, or None."""
-    # A backslash is an ordinary character here, but not on systems to which the files may be
-    # copied.
-    if "\0" in key or ".." in key.replace("\\", "/").split("/") or any(part in ("", ".") for part in key.split("/")):
-        return "is not a path inside a folder"
-    longest = max(len(part.encode()) for part in key.split("/"))
-    if longest > _NAME_MAX:
-        return f"has a name of {longest} bytes in it, where file systems take {_NAME_MAX}"
-    return None
-
-
-def _shown(key: str) -> str:
-    return repr(key) if len(key) <= _SHOWN else f"{key[:_SHOWN]!r}..."
 
 
 def _alike(names: Sequence[str]) -> set[str]:
@@ -279,94 +252,3 @@ def _alike(names: Sequence[str]) -> set[str]:
     if len(counts) == len(names):
         return set()
     return {name for name, fold in zip(names, folded, strict=True) if counts[fold] > 1}
-
-
-class _Folder:
-    """Writes files below one folder, and never through a link to another place."""
-
-    def __init__(self, path: str, alike: set[str], *, overwrite: bool) -> None:
-        self.path, self.alike, self.overwrite = path, alike, overwrite
-        # Files written for names in `alike`: device and inode -> name.
-        self.written: dict[tuple[int, int], str] = {}
-        os.makedirs(path, exist_ok=True)
-        self.root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # The last folder written to: keys of one class are adjacent.
-        self.last: tuple[tuple[str, ...], int] = ((), os.dup(self.root))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self.last[1])
-        os.close(self.root)
-
-    def write(self, key: str, name: str, data: bytes | memoryview) -> None:
-        path = as_name(name)
-        *folders, file_name = path.split("/")
-        at = self._open(tuple(folders))
-        full = os.path.join(self.path, path)
-        before = _status(file_name, at)
-        if before is not None and key in self.alike and (before.st_dev, before.st_ino) in self.written:
-            other = self.written[before.st_dev, before.st_ino]
-            raise Code.KEY_AS_NAME.error(
-                f"{full}: the file system takes it for {other!r}, the key of another record: name the files by number "
-                "(`--numbered`), or extract to another file system"
-            )
-        if before is not None and not self.overwrite:
-            raise FileExistsError(f"{full}: exists already: `--overwrite` replaces it, or choose another folder")
-        # A file that replaces a private one is private, too, from its first byte on.
-        kept = stat.S_IMODE(before.st_mode) & 0o777 if before is not None and stat.S_ISREG(before.st_mode) else None
-        # A killed extract leaves this file; the next one that writes `name` replaces it.
-        temporary = f".fastrecord-{file_name[:50]}.tmp"
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=at)
-            created = os.open(temporary, _NEW_FLAGS, 0o666 if kept is None else 0o600, dir_fd=at)
-            with os.fdopen(created, "wb", buffering=0) as file:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[file.write(rest) :]
-                if kept is not None:
-                    os.fchmod(created, kept)
-                if key in self.alike:
-                    status = os.fstat(created)
-                    self.written[status.st_dev, status.st_ino] = key
-            os.replace(temporary, file_name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException as err:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=at)
-            if isinstance(err, OSError):
-                raise type(err)(err.errno, err.strerror, full) from err
-            raise
-
-    def _open(self, folders: tuple[str, ...]) -> int:
-        if folders == self.last[0]:
-            return self.last[1]
-        here = os.dup(self.root)
-        try:
-            for i, folder in enumerate(folders):
-                if _status(folder, here) is None:
-                    os.mkdir(folder, dir_fd=here)
-                try:
-                    below = os.open(folder, _FOLDER_FLAGS, dir_fd=here)
-                except OSError as err:
-                    full = os.path.join(self.path, *folders[: i + 1])
-                    raise Code.NOT_A_FOLDER.error(
-                        f"{full}: is a link, or not a folder: nothing is written through it"
-                    ) from err
-                above, here = here, below
-                os.close(above)
-        except BaseException:
-            os.close(here)
-            raise
-        before, self.last = self.last[1], (folders, here)
-        os.close(before)
-        return here
-
-
-def _status(name: str, folder: int) -> os.stat_result | None:
-    """Return the status of a name in a folder, links not followed; None if it does not exist."""
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
