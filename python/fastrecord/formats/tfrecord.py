@@ -503,7 +503,7 @@ class TFRecordDestination(Destination):
                 pieces.append(self._card)
                 self._first = False
             self._record(pieces)
-        self._out.flush()
+        self._flush()
 
     def next_shard(self, path: str) -> None:
         """Finish this file and begin another one."""
@@ -521,6 +521,10 @@ class TFRecordDestination(Destination):
     def _begin(self, path: str) -> None:
         self._out = Output(path)
         self._first = True
+
+    def _flush(self) -> None:
+        """Write what is pending: views are valid during `write` only."""
+        self._out.flush()
 
     def _record(self, pieces: list[bytes | memoryview]) -> None:
         message = head(1, sum(map(len, pieces)))
