@@ -23,7 +23,7 @@ from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
 from tests.support.packing import metadata, records, write
 from tests.support.pictures import png
-from tests.support.rewriting import rows, write_rows
+from tests.support.rewriting import SCHEMA, rows, write_rows
 
 FULL = os.strerror(errno.ENOSPC)
 SCENARIOS: dict[str, Callable[[Path, Path], None]] = {}
@@ -285,8 +285,9 @@ def extract(disk: Path, work: Path) -> None:
 def export(disk: Path, work: Path) -> None:
     path, out = write_rows(work / "in.frec", 300, largest=8_000), disk / "out"
     for name in registry.names(writes=True):
-        command = ("export", path, out, "-f", name)
-        sharded = ["--shard-size", "100kB"] if registry.load(name).several_files(sharded=True) else []
+        kind = registry.load(name)
+        command = ("export", path, out, "-f", name, *(f"--drop={field}" for field in kind.refuse(SCHEMA)))
+        sharded = ["--shard-size", "100kB"] if kind.several_files(sharded=True) else []
         for options in (sharded, ["--overwrite"]):
             ballast = Ballast(disk)
             before = ballast.others()
