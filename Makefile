@@ -87,8 +87,8 @@ bench: $(VENV)/.bench ## measure against other packages (many minutes; needs som
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
 wheel: setup ## build dist/*.whl, for every CPython from 3.11 on and every Linux with glibc 2.28 or newer
-	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --out dist
-	$(BIN)/auditwheel show dist/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" maturin build --release --zig --compatibility manylinux_2_28 --out dist
+	$(BIN)/auditwheel show "$$(ls -t dist/*.whl | head -1)"
 
 rustflags: # for tests that build a wheel
 	@echo '$(REMAPPED)'

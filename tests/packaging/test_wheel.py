@@ -70,7 +70,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = os.environ.get("RUSTFLAGS") or run("make", "-s", "rustflags").strip()
     linker = out / "zig-cc"
     target = f"{platform.machine()}-linux-gnu.{GLIBC}"
-    linker.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m maturin zig cc -- -g -target {target} "$@"\n')
+    zig = f"CARGO_ZIGBUILD_ZIG_COMMAND='{sys.executable}' CARGO_ZIGBUILD_ZIG_COMMAND_ARGS='-m ziglang'"
+    command = f"'{sys.executable}' -m maturin zig cc -- -g -target {target}"
+    linker.write_text(f'#!/bin/sh\nexport {zig}\nexec {command} "$@"\n')
     linker.chmod(0o755)
     tag = f"manylinux_{GLIBC.replace('.', '_')}"
     maturin = (sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--compatibility", tag, "--out", out)
