@@ -1,9 +1,10 @@
-"""docs/formats.md: its commands and programs run."""
+"""docs/formats.md: its commands and programs run, and its tables have every format, setting and extra."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.interchange import registry
 from tests.support.commands import good
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +50,24 @@ def test_the_program_of_the_page_runs() -> None:
     program = blocks("python")[0].replace('torch_dataset, "train.frec"', 'torch_dataset, "arrays.frec"')
     exec(compile(program, "formats.md", "exec"), names)
     assert (len(fr.Reader("train.frec")), len(fr.Reader("arrays.frec"))) == (12, 5)
+
+
+def test_the_tables_have_every_format_setting_and_extra() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+    table = {name: row for row in rows if len(row) == 5 for name in re.findall(r"`(\w+)`", row[0])}
+    out = {row[0].strip("`"): row for row in rows if len(row) == 4}
+    assert sorted(table) == registry.names()
+    assert sorted(out) == registry.names(writes=True)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, (_, reads, writes, extra, _) in table.items():
+        kind = registry.load(name)
+        assert (reads == "yes", writes == "yes") == (kind.reads, kind.writes), name
+        assert set(re.findall(r"`(\w+)`", extra)) <= extras.keys(), name
+        section = PAGE.partition("## Settings")[2].partition("\n## ")[0]
+        settings = re.search(rf"^\| [^|]*`{name}`[^|]* \|(?:.*\n\| \|)*.*", section, re.MULTILINE)
+        found = re.findall(r"^\|[^|]*\| `(\w+)` \|", "" if settings is None else settings[0], re.MULTILINE)
+        assert sorted(found) == sorted(kind.settings), name
+    for name, row in out.items():
+        kind = registry.load(name)
+        sharded = "yes" if kind.several_files(sharded=True) else "size" if "shard_size" in kind.settings else "no"
+        assert row[2].startswith(sharded), name

@@ -230,3 +230,17 @@ def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
     assert {field: after[field] for field in kept} == {field: before[field] for field in kept}
     with fr.Reader(tmp_path / "back.frec") as reader:
         assert name in BARE or reader.metadata["classes"] == CLASSES
+
+
+def test_a_folder_of_images_comes_back_by_pack_and_is_never_replaced(tmp_path: Path) -> None:
+    classes = ["cat", "dog", "owl"]
+    labels = [i // 10 for i in range(N)]
+    keys = [f"{classes[label]}/{i:02d}.jpg" for i, label in enumerate(labels)]
+    fields = images() | {"label": (fr.int64(), labels), "key": (fr.string(), keys)}
+    path = write(tmp_path / "in.frec", fields, {"classes": classes})
+    assert fr.export_records(path, tmp_path / "out", "folder").files == N
+    # Nothing tells it from a user's only copy.
+    with pytest.raises(FileExistsError, match="is a folder with other things than an export"):
+        fr.export_records(path, tmp_path / "out", "folder", overwrite=True)
+    fr.pack_folder(tmp_path / "out", tmp_path / "back.frec")
+    assert digests(tmp_path / "back.frec") == digests(path)
