@@ -6,8 +6,10 @@ A file is read by `interchange.lmdb_pages` and written by the package lmdb. The 
 - tuple: a pickle of (image, label), as the converter of Efficient-PyTorch writes it, with pickles of
   all keys in `__keys__` and of their number in `__len__`.
 - pyobject: a pickle of something else: a dict has a field for each key, a tuple or list for each
-  position. Before it, values framed by lz4 are decompressed, such as the pairs of arrays of
-  pytorch-load-faster.
+  position.
+- In place of a pickle, tuple and pyobject may be what `pyarrow.serialize` wrote until pyarrow 11:
+  four counts (int32), an Arrow stream of one record with a union of all types, and tensors. Older
+  converters of Efficient-PyTorch wrote it, and pytorch-load-faster, which frames it by lz4.
 - datum: Caffe's `Datum` (caffe.proto).
 - fastrecord: ours, for all fields. The value of a record is, little-endian and without gaps: the
   fields of fixed size in the order of the schema, then for each other field the length of its
@@ -78,6 +80,14 @@ _ORIGINS = {
     "datum": "Caffe's Datum in the values",
     "fastrecord": "values that fastrecord has written",
 }
+
+# The numbers that pyarrow.serialize has for types: none, bool, int, text, floats; and others.
+_SCALARS = (0, 1, 2, 3, 5, 6, 7, 8)
+_BYTES, _LIST, _DICT, _TUPLE, _ARRAY = 4, 10, 11, 12, 15
+_COUNTS = struct.Struct("<4i")
+_ALIGNED = 64
+_VIEWED = 1 << 12
+_DEPTH = 32
 
 _Values = dict[str, Any]
 # Keys and values of records that follow each other.
@@ -224,7 +234,7 @@ class _Shard:
 
     def _listed(self) -> list[bytes]:
         """Return the keys in `__keys__`."""
-        keys = [key.encode() if isinstance(key, str) else key for key in plain(self.special[_KEYS])]
+        keys = [key.encode() if isinstance(key, str) else key for key in _loads(self.special[_KEYS])]
         if len(keys) != self.count or not all(isinstance(key, bytes) for key in keys):
             raise PagesError(f"{_KEYS.decode()} lists {len(keys):,} keys, and the file has {self.count:,}")
         return keys
@@ -274,7 +284,7 @@ class LmdbSource(Source):
             for path in files:
                 try:
                     self._shards.append(_Shard(path, database))
-                except (PagesError, FastRecordError) as err:
+                except (PagesError, FastRecordError, ValueError, TypeError) as err:
                     raise Code.SOURCE.error(f"{path}: {_reason(err)}") from err
             self._starts = np.cumsum([0, *(shard.count for shard in self._shards)]).tolist()
             self._describe(layout)
@@ -500,9 +510,8 @@ def _recognise(values: Sequence[memoryview], path: str) -> str:
     if values and all(image_size(value) is not None for value in values):
         return "image"
     first = values[0] if values else memoryview(b"")
-    if first[:4] == _LZ4:
-        return "pyobject"
-    if len(first) > 2 and first[0] == 0x80 and 2 <= first[1] <= 5 and first[-1] == ord("."):
+    pickled = len(first) > 2 and first[0] == 0x80 and 2 <= first[1] <= 5 and first[-1] == ord(".")
+    if pickled or first[:4] == _LZ4 or _is_serialized(first):
         with suppress(FastRecordError, ValueError):
             if list(_pyobject(first)) == ["image", "label"]:
                 return "tuple"
@@ -514,14 +523,14 @@ def _recognise(values: Sequence[memoryview], path: str) -> str:
             return "datum"
     if b"\xff\xff\xff\xff" in bytes(first[:64]):
         raise Code.SOURCE.error(
-            f"{path}: its values look like what pyarrow.serialize wrote, which pyarrow has removed: write them again "
-            "with pickle, with the version of pyarrow that wrote them, or take them as they are with --set values=bytes"
+            f"{path}: its values look like what an early pyarrow.serialize wrote: write them again with pickle, with "
+            "the pyarrow that wrote them, or take them as they are with --set values=bytes"
         )
     return "bytes"
 
 
 def _pyobject(value: memoryview) -> _Values:
-    found = plain(_decompressed(value), views=True)
+    found = _loads(value)
     if isinstance(found, dict):
         return {key.decode() if isinstance(key, bytes) else str(key): _simple(each) for key, each in found.items()}
     if isinstance(found, (tuple, list)):
@@ -530,6 +539,74 @@ def _pyobject(value: memoryview) -> _Values:
             return {"image": items[0], "label": items[1]}
         return {str(at): each for at, each in enumerate(items)}
     return {"value": _simple(found)}
+
+
+def _loads(value: memoryview) -> Any:
+    """Return a pickled or serialized object."""
+    data = memoryview(_decompressed(value))
+    return _deserialized(data) if _is_serialized(data) else plain(data, views=True)
+
+
+def _is_serialized(data: memoryview) -> bool:
+    """Return whether pyarrow.serialize wrote it: four counts, and a message of Arrow."""
+    return len(data) > 24 and data[16:20] == b"\xff" * 4 and max(_COUNTS.unpack_from(data)) < len(data)
+
+
+def _deserialized(data: memoryview) -> Any:
+    pa = library("pyarrow", "parquet", "LMDB with values of pyarrow.serialize")
+    tensors, sparse, arrays, buffers = _COUNTS.unpack_from(data)
+    if tensors or sparse or buffers:
+        raise ValueError("its value holds tensors or buffers of pyarrow.serialize, which are not plain data")
+    try:
+        reader = pa.BufferReader(pa.py_buffer(data))
+        reader.seek(_COUNTS.size)
+        with pa.ipc.open_stream(reader) as stream:
+            batches = list(stream)
+            for batch in batches:
+                batch.validate(full=True)
+        found = []
+        for _ in range(arrays):
+            reader.seek(-(-reader.tell() // _ALIGNED) * _ALIGNED)
+            found.append(pa.ipc.read_tensor(reader).to_numpy())
+        if [batch.num_rows for batch in batches] != [1] or batches[0].num_columns != 1:
+            raise ValueError("its value is not what pyarrow.serialize writes")
+        return _Deserializer(found, len(data)).value(batches[0].column(0)[0])
+    except (pa.ArrowException, OSError, IndexError, KeyError, OverflowError, AttributeError, TypeError) as err:
+        raise ValueError(f"its value is not what pyarrow.serialize writes: {err}") from err
+
+
+class _Deserializer:
+    """Makes objects of the unions of pyarrow.serialize, whose parts are named by numbers for types."""
+
+    def __init__(self, arrays: Sequence[Any], budget: int) -> None:
+        self._arrays = arrays
+        # Parts may be used many times.
+        self._budget = budget
+
+    def value(self, scalar: Any, depth: int = 0) -> Any:
+        self._budget -= 1
+        if depth > _DEPTH or self._budget < 0:
+            raise ValueError("its value is nested too deeply, or repeats its parts")
+        kinds = scalar.type
+        code = int(kinds.field(list(kinds.type_codes).index(scalar.type_code)).name)
+        inner = scalar.value
+        if code in _SCALARS:
+            return None if inner is None else inner.as_py()
+        if code == _BYTES:
+            raw = memoryview(inner.as_buffer())
+            return raw if len(raw) >= _VIEWED else bytes(raw)
+        if code == _ARRAY:
+            return self._arrays[inner.as_py()]
+        if code in (_LIST, _TUPLE):
+            items = [self.value(each, depth + 1) for each in inner.values]
+            return items if code == _LIST else tuple(items)
+        if code == _DICT:
+            keys, values = inner.values.field(0), inner.values.field(1)
+            names = [self.value(key, depth + 1) for key in keys]
+            if "_pytype_" in names or not all(isinstance(name, (str, int)) for name in names):
+                raise ValueError("its value holds an object of a class, which is not plain data")
+            return dict(zip(names, (self.value(each, depth + 1) for each in values), strict=True))
+        raise ValueError(f"its value holds something else than plain data (type {code} of pyarrow.serialize)")
 
 
 def _tuple(value: memoryview) -> _Values:
