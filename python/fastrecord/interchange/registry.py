@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from itertools import islice
 
 from fastrecord.errors import Code
@@ -37,8 +36,6 @@ _MODULES = {
     "idx": "idx",
     "folder": "folder",
 }
-# While formats are being added, list only the ones that are there.
-_MODULES = {name: module for name, module in _MODULES.items() if find_spec(f"fastrecord.formats.{module}")}
 
 
 def names(*, reads: bool = False, writes: bool = False) -> list[str]:
