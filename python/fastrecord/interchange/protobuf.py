@@ -6,9 +6,13 @@ them.
 
 from __future__ import annotations
 
+_BYTES = [bytes([value]) for value in range(0x80)]
+
 
 def varint(value: int) -> bytes:
     """Return a number of 64 bits as a varint; a negative one as its two's complement."""
+    if 0 <= value < 0x80:
+        return _BYTES[value]
     if value < 0:
         value += 1 << 64
     data = bytearray()
