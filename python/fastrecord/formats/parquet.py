@@ -30,6 +30,7 @@ from fastrecord.schema import FieldType, Schema
 # A row group ends at so many bytes, or records.
 _GROUP_BYTES = 16 << 20
 _GROUP_ROWS = 1 << 16
+_PAGE_BYTES = 1 << 20
 _MAX_VALUE = (1 << 31) - 1
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
@@ -104,8 +105,7 @@ class _Destination(Destination):
         self._path = path
         self._batches: list[Any] = []
         self._rows = self._bytes = 0
-        parquet = library("pyarrow.parquet", "parquet", "Parquet")
-        self._writer = parquet.ParquetWriter(path, self._schema, **self._options)
+        self._writer: Any = None
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """See `Destination.write`."""
@@ -125,7 +125,7 @@ class _Destination(Destination):
 
     def close(self) -> None:
         """See `Destination.close`."""
-        self._flush()
+        self._flush(last=True)
         self._writer.close()
         with open(self._path, "rb+") as file:
             os.fsync(file.fileno())
@@ -134,14 +134,20 @@ class _Destination(Destination):
         """See `Destination.abort`."""
         self._batches.clear()
         with suppress(OSError, ValueError):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
 
     def next_shard(self, path: str) -> None:
         """See `Destination.next_shard`."""
         self.close()
         self._begin(path)
 
-    def _flush(self) -> None:
+    def _flush(self, *, last: bool = False) -> None:
+        if self._writer is None and (self._batches or last):
+            # The writer ends a page only after so many records; readers have whole pages in memory.
+            rows = min(max(_PAGE_BYTES * self._rows // max(self._bytes, 1), 1), 1024)
+            parquet = library("pyarrow.parquet", "parquet", "Parquet")
+            self._writer = parquet.ParquetWriter(self._path, self._schema, write_batch_size=rows, **self._options)
         if self._batches:
             table = arrow().Table.from_batches(self._batches)
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)

@@ -7,6 +7,7 @@ numbers are views of the memory that it decodes into.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -31,6 +32,8 @@ from fastrecord.schema import FieldType, array, list_
 _FIRST = 16
 _LABELS = ("label", "labels", "class", "cls", "target")
 _CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "string")
+# After so many bytes the pages of a mapping are dropped: they count as memory of the process.
+_MAPPED = 64 << 20
 _PAIR = ["bytes", "path"]
 _NUMBERS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _MESSAGE = b"\xff\xff\xff\xff"
@@ -99,12 +102,15 @@ class ParquetFile(ArrowFile):
             for group in range(bisect_right(self._ends, start), len(self._ends)):
                 first = int(self._ends[group - 1]) if group else 0
                 skip = max(start - first, 0)
-                rows = int(min(max(ROWS_BYTES // max(self._bytes, 1), 1), ROWS))
+                # Less than elsewhere: pages of 100 MB, which are common, take memory enough.
+                rows = int(min(max(ROWS_BYTES // 4 // max(self._bytes, 1), 1), ROWS))
                 for batch in file.iter_batches(rows, row_groups=[group], columns=list(names)):
                     # Dictionaries in the file make records larger than the file's own numbers say.
                     self._bytes = max(self._bytes, batch.nbytes / max(batch.num_rows, 1))
                     if skip < batch.num_rows:
                         yield batch.slice(skip)
+                        # Pages may be large, and the allocator keeps them.
+                        arrow().default_memory_pool().release_unused()
                     skip = max(skip - batch.num_rows, 0)
         finally:
             file.close()
@@ -132,13 +138,13 @@ class IpcFile(ArrowFile):
             file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
             if marked and self._stream and file.read() != _END:
                 self.broken = "the file is cut short: it has no end mark"
-        with self._open(None) as reader:
+        with self._open(None) as (reader, _):
             self.schema = reader.schema
         types = arrow().types
         small = [field.name for field in self.schema if types.is_primitive(field.type)] or self.schema.names
         counts: list[int] = []
         try:
-            with self._open(small[:1]) as reader:
+            with self._open(small[:1]) as (reader, _):
                 counts.extend(batch.num_rows for batch in _each(reader))
         except (arrow().ArrowException, OSError) as err:
             self.broken = str(err)
@@ -148,9 +154,14 @@ class IpcFile(ArrowFile):
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
         """See `ArrowFile.batches`."""
         first = bisect_right(self._ends, start)
-        with self._open(names) as reader:
+        mapped = 0
+        with self._open(names) as (reader, mapping):
             for number, batch in zip(range(first, len(self._ends)), _each(reader, first), strict=False):
                 batch.validate()
+                mapped += batch.nbytes
+                if mapped >= _MAPPED:  # used again, pages come back
+                    mapped = 0
+                    mapping.madvise(mmap.MADV_DONTNEED)
                 rows = batch.slice(max(start - (int(self._ends[number - 1]) if number else 0), 0))
                 step = int(min(max(ROWS_BYTES * rows.num_rows // max(rows.nbytes, 1), 1), ROWS))
                 for at in range(0, rows.num_rows, step):
@@ -160,7 +171,7 @@ class IpcFile(ArrowFile):
         """Yield record batches with some records; `rows` ascend."""
         numbers = np.searchsorted(self._ends, rows, "right")
         wanted = set(numbers.tolist())
-        with self._open(names) as reader:
+        with self._open(names) as (reader, _):
             for number, batch in enumerate(_each(reader)):
                 if number in wanted:
                     batch.validate(full=True)
@@ -168,16 +179,18 @@ class IpcFile(ArrowFile):
                     yield batch.take(arrow().array(rows[numbers == number] - first))
 
     @contextmanager
-    def _open(self, names: Sequence[str] | None) -> Iterator[Any]:
+    def _open(self, names: Sequence[str] | None) -> Iterator[tuple[Any, mmap.mmap]]:
+        """Open the file with some columns; also return its mapping, which lives as long as values in it do."""
         ipc = arrow().ipc
         columns = [] if names is None else sorted(self.schema.get_field_index(name) for name in names)
         options = ipc.IpcReadOptions(included_fields=columns)
-        with arrow().memory_map(self.path) as whole:
-            file = whole
-            if self._part is not None:
-                whole.seek(self._part[0])
-                file = arrow().BufferReader(whole.read_buffer(self._part[1]))
-            yield (ipc.open_stream if self._stream else ipc.open_file)(file, options=options)
+        with open(self.path, "rb") as file:
+            first, size = self._part or (0, os.fstat(file.fileno()).st_size)
+            if not size:
+                raise OSError("the file is empty")
+            mapping = mmap.mmap(file.fileno(), first + size, prot=mmap.PROT_READ)
+        view = memoryview(mapping)[first:]
+        yield (ipc.open_stream if self._stream else ipc.open_file)(arrow().py_buffer(view), options=options), mapping
 
 
 def _each(reader: Any, first: int = 0) -> Iterator[Any]:
