@@ -27,9 +27,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("memory") / "large.frec"
     noise = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
     ppm = b"P6 100 350 255 " + bytes(105_000)
-    with fr.Writer(
-        path, {"image": fr.image(), "noise": fr.bytes_(), "label": fr.int64(), "key": fr.string()}
-    ) as writer:
+    schema = {"image": fr.image(), "noise": fr.bytes_(), "label": fr.int64(), "key": fr.string()}
+    with fr.Writer(path, schema, metadata={"classes": list("abcdefghij")}) as writer:
         for i in range(RECORDS):
             data = noise.copy()
             data[:8] = np.frombuffer(i.to_bytes(8, "little"), np.uint8)
@@ -46,9 +45,11 @@ def test_memory_does_not_grow_with_the_source(name: str, packed: Path, tmp_path:
     arguments = f"drop={drop!r}, overwrite=True"
     back = "" if name == "folder" else "fr.import_records('out', 'back.frec', overwrite=True)"
     script = f"""
-fr.export_records({str(packed)!r}, 'out', {name!r}, {arguments})  # imports the library
+def there_and_back():
+    fr.export_records({str(packed)!r}, 'out', {name!r}, {arguments})
+    {back}
+there_and_back()  # loads the library, which may start its threads
 limited({ROOM})
-fr.export_records({str(packed)!r}, 'out', {name!r}, {arguments})
-{back}
+there_and_back()
 """
     run_child(LIMITED + script, tmp_path)
