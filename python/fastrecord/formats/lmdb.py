@@ -31,6 +31,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -165,16 +166,17 @@ class _Shard:
         found = {key: self.pages.find(key) for key in _SPECIAL}
         self.special = {key: value for key, value in found.items() if isinstance(value, memoryview)}
         self.count = self.pages.tree.entries - len(self.special)
-        self._keys: list[bytes] | None = None
+        self._keys: _Keys | None = None
         self._index: _Index | None = None
         if self._is_numbered():
             with suppress(_OtherKeyError):
                 self._index = _Index(self, self._decimal)
         if self._index is None and _KEYS in self.special:
-            keys = self._keys = self._listed()
+            keys = self._listed()
+            self._keys = _Keys(keys)
             if any(first > second for first, second in pairwise(keys)):
                 ranks = sorted(range(len(keys)), key=keys.__getitem__)
-                self._index = _Index(self, lambda rank, key: self._in_list(ranks, rank, key))
+                self._index = _Index(self, partial(_in_list, keys, ranks))
 
     def runs(self, start: int) -> Iterator[_Run]:
         """Yield keys and values from a position on.
@@ -239,11 +241,23 @@ class _Shard:
             raise PagesError(f"{_KEYS.decode()} lists {len(keys):,} keys, and the file has {self.count:,}")
         return keys
 
-    def _in_list(self, ranks: list[int], rank: int, key: bytes) -> int:
-        keys = self._keys or []
-        if rank >= len(ranks) or keys[ranks[rank]] != key:
-            raise PagesError(f"key {key!r} is not in {_KEYS.decode()}")
-        return ranks[rank]
+
+def _in_list(keys: Sequence[bytes], ranks: Sequence[int], rank: int, key: bytes) -> int:
+    """Return the place in `__keys__` of the key that has a rank among all of them."""
+    if rank >= len(ranks) or keys[ranks[rank]] != key:
+        raise PagesError(f"key {key!r} is not in {_KEYS.decode()}")
+    return ranks[rank]
+
+
+class _Keys:
+    """Many keys in little memory."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._ends = array("Q", accumulate(map(len, keys), initial=0))
+        self._text = b"".join(keys)
+
+    def __getitem__(self, number: int) -> bytes:
+        return self._text[self._ends[number] : self._ends[number + 1]]
 
 
 class _Index:
@@ -421,36 +435,16 @@ class _Layout:
 
     def _whole(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield runs of records whose values are one field, without work for each of them."""
-        keys: list[bytes] = []
-        values: list[memoryview] = []
-        nbytes = 0
-        try:
-            for more_keys, more_values in runs:
-                keys += more_keys
-                values += more_values
-                nbytes += sum(map(len, more_values))
-                if nbytes >= ROWS_BYTES or len(keys) >= ROWS:
-                    yield from self._rows(keys, values, start, names, nbytes)
-                    start, keys, values, nbytes = start + len(keys), [], [], 0
-        except FastRecordError:
-            if keys:
-                yield from self._rows(keys, values, start, names, nbytes)
-            raise
-        if keys:
-            yield from self._rows(keys, values, start, names, nbytes)
-
-    def _rows(
-        self, keys: Sequence[bytes], values: Sequence[memoryview], start: int, names: Sequence[str], nbytes: int
-    ) -> Iterator[Rows]:
-        texts: Sequence[str | bytes] = keys
-        if KEY in names and self._key_type == "string":
+        for first, keys, values, nbytes in _grouped(runs, start):
+            texts: Sequence[str | bytes] = keys
             try:
-                texts = [key.decode() for key in keys]
+                if KEY in names and self._key_type == "string":
+                    texts = [key.decode() for key in keys]
             except UnicodeDecodeError:
                 pairs = zip(keys, values, strict=True)
-                yield from gather((self._record(key, value, names) for key, value in pairs), start, names)
-                return
-        yield Rows(start, len(keys), {name: texts if name == KEY else values for name in names}, {}, nbytes)
+                yield from gather((self._record(key, value, names) for key, value in pairs), first, names)
+            else:
+                yield Rows(first, len(keys), {name: texts if name == KEY else values for name in names}, {}, nbytes)
 
     def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
         try:
@@ -474,6 +468,7 @@ class _Own(_Layout):
         self._schema = schema
         self._fixed = _fixed_type(schema)
         self._others = [(name, kind) for name, kind in schema.items() if kind.nbytes is None]
+        self._head = np.dtype([("fixed", self._fixed), ("lengths", "<u4", (len(self._others),))])
 
     def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:  # noqa: ARG002
         """Return the fields of the schema."""
@@ -481,28 +476,52 @@ class _Own(_Layout):
 
     def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
-        others = [(at, name, kind) for at, (name, kind) in enumerate(self._others) if name in names]
-        split = (self._split_own(value, others) for _, value in _each(runs))
-        for rows in gather(split, start, ["", *(name for _, name, _ in others)]):
-            columns: dict[str, Any] = dict(rows.columns)
-            blocks = b"".join(columns.pop(""))
-            if blocks:
-                fixed = np.frombuffer(blocks, self._fixed)
-                columns |= {name: np.ascontiguousarray(fixed[name]) for name in self._fixed.names or ()}
-            rows.columns = {name: columns[name] for name in names}
-            yield rows
+        for first, _, values, nbytes in _grouped(runs, start):
+            bad = self._bad(values)
+            good = [value for at, value in enumerate(values) if at not in bad] if bad else values
+            columns = self._columns(good, names)
+            if columns is None:
+                # The text or JSON of some records is damaged.
+                for at, value in enumerate(values):
+                    if at not in bad and self._columns([value], names) is None:
+                        bad[at] = "its text, JSON or arrays are damaged"
+                columns = self._columns([value for at, value in enumerate(values) if at not in bad], names) or {}
+            yield Rows(first, len(values), columns, {first + at: why for at, why in bad.items()}, nbytes)
 
-    def _split_own(self, value: memoryview, others: Sequence[tuple[int, str, FieldType]]) -> list[Any] | Bad:
-        fixed, count = self._fixed.itemsize, len(self._others)
-        try:
-            ends = list(accumulate(struct.unpack_from(f"<{count}I", value, fixed), initial=fixed + 4 * count))
-            if ends[-1] != len(value):
-                return Bad(f"its value has {len(value):,} bytes instead of {ends[-1]:,}")
-            record: list[Any] = [value[:fixed]]
-            record += [_unpacked(value[ends[place] : ends[place + 1]], kind) for place, _, kind in others]
-        except (ValueError, struct.error, RecursionError) as err:
-            return Bad(f"its value is damaged: {err}")
-        return record
+    def _heads(self, values: Sequence[memoryview]) -> np.ndarray[Any, Any]:
+        """Return the fields of fixed size, and the lengths of the others."""
+        head = self._head.itemsize
+        if not head or not values:
+            return np.zeros(len(values), self._head)
+        return np.frombuffer(bytearray().join([value[:head] for value in values]), self._head)
+
+    def _bad(self, values: Sequence[memoryview]) -> dict[int, str]:
+        """Return the records whose values do not have the size that they say."""
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        wanted = np.full(len(values), self._head.itemsize)
+        whole = np.flatnonzero(sizes >= wanted)
+        wanted[whole] += self._heads([values[at] for at in whole.tolist()])["lengths"].sum(1, dtype=np.int64)
+        differing = np.flatnonzero(sizes != wanted).tolist()
+        return {at: f"its value has {sizes[at]:,} bytes instead of {wanted[at]:,}" for at in differing}
+
+    def _columns(self, values: Sequence[memoryview], names: Sequence[str]) -> dict[str, Any] | None:
+        """Return the fields of records; None if one of them is damaged."""
+        heads = self._heads(values)
+        ends = heads["lengths"].cumsum(1, dtype=np.int64) + self._head.itemsize
+        columns: dict[str, Any] = {}
+        for name in self._fixed.names or ():
+            columns[name] = np.ascontiguousarray(heads["fixed"][name])
+        for at, (name, kind) in enumerate(self._others):
+            if name not in names:
+                continue
+            starts = (ends[:, at] - heads["lengths"][:, at]).tolist()
+            parts = [value[a:b] for value, a, b in zip(values, starts, ends[:, at].tolist(), strict=True)]
+            try:
+                plain_bytes = kind.name in ("image", "bytes")
+                columns[name] = parts if plain_bytes else [_unpacked(part, kind) for part in parts]
+            except (ValueError, struct.error, RecursionError):
+                return None
+        return {name: columns[name] for name in names}
 
 
 def _recognise(values: Sequence[memoryview], path: str) -> str:
@@ -701,6 +720,27 @@ _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
     "pyobject": _pyobject,
     "datum": _datum,
 }
+
+
+def _grouped(runs: Iterator[_Run], start: int) -> Iterator[tuple[int, list[bytes], list[memoryview], int]]:
+    """Yield number of the first record, keys, values and their size for runs that are large enough."""
+    keys: list[bytes] = []
+    values: list[memoryview] = []
+    nbytes = 0
+    try:
+        for more_keys, more_values in runs:
+            keys += more_keys
+            values += more_values
+            nbytes += sum(map(len, more_values))
+            if nbytes >= ROWS_BYTES or len(keys) >= ROWS:
+                yield start, keys, values, nbytes
+                start, keys, values, nbytes = start + len(keys), [], [], 0
+    except FastRecordError:
+        if keys:
+            yield start, keys, values, nbytes
+        raise
+    if keys:
+        yield start, keys, values, nbytes
 
 
 def _each(runs: Iterator[_Run]) -> Iterator[tuple[bytes, memoryview]]:
