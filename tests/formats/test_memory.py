@@ -11,12 +11,13 @@ import fastrecord as fr
 from fastrecord.interchange import registry
 from tests.support.child import run_child
 
-RECORDS, SIZE = 2400, 110_000  # 264 MB
+RECORDS, SIZE = 2000, 110_000  # 220 MB
 ROOM = 160 << 20  # three runs of 8 MiB, the buffers of the pack, and the ones of the library
 LIMITED = """
 def limited(room):
     \"\"\"Limit the memory to what the process has now, and some more.\"\"\"
-    status = open("/proc/self/status").read()
+    with open("/proc/self/status") as file:
+        status = file.read()
     used = int(status.split("VmData:")[1].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
 """
@@ -42,14 +43,13 @@ def test_memory_does_not_grow_with_the_source(name: str, packed: Path, tmp_path:
     with fr.Reader(packed) as reader:
         refused = list(registry.load(name).refuse(reader.schema))
     drop = sorted({*refused, "image"}) if "noise" not in refused else refused
-    arguments = f"drop={drop!r}, overwrite=True"
-    back = "" if name == "folder" else "fr.import_records('out', 'back.frec', overwrite=True)"
+    back = "" if name == "folder" else "fr.import_records(out, 'back.frec', overwrite=True)"
     script = f"""
-def there_and_back():
-    fr.export_records({str(packed)!r}, 'out', {name!r}, {arguments})
+def there_and_back(out):
+    fr.export_records({str(packed)!r}, out, {name!r}, drop={drop!r})
     {back}
-there_and_back()  # loads the library, which may start its threads
+there_and_back("first")  # loads the library, which may start its threads
 limited({ROOM})
-there_and_back()
+there_and_back("second")
 """
     run_child(LIMITED + script, tmp_path)
