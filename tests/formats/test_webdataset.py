@@ -375,6 +375,26 @@ def test_what_a_sample_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         export(reader, TAR, tmp_path / "out.tar")
 
 
+@pytest.mark.parametrize("old", [b'"type"', b'"int16"', b'"array"', b'"image"', b'"extensions"', b'"fastrecord": 1'])
+def test_an_export_with_a_damaged_card_is_read_without_it(tmp_path: Path, old: bytes) -> None:
+    columns = {"image": [picture(1)], "x": [np.zeros((2, 3), np.int16)]}
+    reader = write_file(tmp_path / "in.frec", {"image": fr.image(), "x": fr.array("int16", (2, 3))}, columns)
+    export(reader, TAR, tmp_path / "out.tar")
+    data = (tmp_path / "out.tar").read_bytes()
+    assert old in data
+    (tmp_path / "out.tar").write_bytes(data.replace(old, old[:-2] + b"!" + old[-1:]))
+    assert {field.name for field in opened(tmp_path / "out.tar").fields} == {"jpg", "x.npy", "__key__"}
+
+
+def test_a_damaged_header_of_an_array_is_a_bad_record(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", count=66)
+    data = (tmp_path / "a.tar").read_bytes()
+    at = data.rindex(b"'descr': ")
+    for changed in (b"'descr': (", b"'descr':]]", b"\xff" * 10):
+        (tmp_path / "a.tar").write_bytes(data[:at] + changed + data[at + 10 :])
+        assert list(bad_records(opened(tmp_path / "a.tar"))) == [65]
+
+
 def test_arrays_of_objects_stay_bytes_and_are_never_loaded(tmp_path: Path) -> None:
     file = io.BytesIO()
     np.save(file, np.array([{}], dtype=object), allow_pickle=True)

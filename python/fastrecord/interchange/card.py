@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import FieldType, Schema, array, list_
 
 # The name of that place, where the format has names.
 CARD = "__fastrecord__"
@@ -42,7 +42,22 @@ class Card:
             data = json.loads(text)
             if data["fastrecord"] != _VERSION:
                 return None
-            fields = {name: FieldType._from_row(row) for name, row in data["fields"].items()}
+            fields = {name: _checked(FieldType._from_row(row)) for name, row in data["fields"].items()}
             return cls(Schema(fields), dict(data["metadata"]), dict(data["more"]))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def _checked(kind: FieldType) -> FieldType:
+    """Return a type, if a type function makes it.
+
+    Raises:
+        TypeError, ValueError: it does not exist: the card is damaged.
+    """
+    if kind.name == "array":
+        return array(kind.dtype, kind.shape or (), kind.compression)
+    if kind.name == "list":
+        return list_(_checked(kind.item) if kind.item is not None else kind, kind.compression)
+    if kind.name not in ("image", "bytes", "string", "json"):
+        array(kind.name, ())
+    return kind

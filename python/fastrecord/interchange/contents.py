@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tokenize
 from functools import lru_cache
 from typing import Any
 
@@ -110,7 +111,10 @@ def _npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     file = io.BytesIO(header)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, columns_first, dtype = read(file)
+    try:
+        shape, columns_first, dtype = read(file)
+    except (SyntaxError, tokenize.TokenError, TypeError, RecursionError) as err:
+        raise ValueError(f"the header of an .npy file is damaged: {err}") from err
     if dtype.hasobject:
         raise ValueError("an .npy file of Python objects, which are pickles and are not loaded")
     if dtype.kind not in "biufc" or any(dim < 0 for dim in shape):
