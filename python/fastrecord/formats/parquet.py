@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastrecord.errors import Code
 from fastrecord.interchange.arrow import ArrowSource, arrow, is_stream, open_files
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.destination import Destination, Refusal, Views
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand
@@ -222,13 +222,11 @@ def _array(values: Sequence[Any], kind: FieldType, *, structs: bool) -> Any:
         for row, view in enumerate(views):
             if len(view) > _MAX_VALUE:
                 raise _CannotHoldError(row, f"{len(view)} bytes, but a value in Parquet has at most {_MAX_VALUE}")
-        # Not pa.array: it never gives back a view, nor the memory behind it. Arrow's own memory is
-        # used again, other large blocks would be fresh from the system each time.
-        ends = np.cumsum([0, *map(len, views)], dtype=np.int32)
-        whole = pa.allocate_buffer(int(ends[-1]))
-        target = memoryview(whole).cast("B")
-        for start, view in zip(ends.tolist(), views, strict=False):
-            target[start : start + len(view)] = view
+        # Not pa.array: it never gives back a view, nor the memory behind it.
+        if isinstance(values, Views):
+            whole, ends = pa.py_buffer(values.whole), values.ends.astype(np.int32)
+        else:
+            whole, ends = pa.py_buffer(b"".join(views)), np.cumsum([0, *map(len, views)], dtype=np.int32)
         found = pa.Array.from_buffers(pa.binary(), len(views), [None, pa.py_buffer(ends), whole])
         if kind.name == "image" and structs:
             return pa.StructArray.from_arrays([found, pa.nulls(len(found), pa.string())], ["bytes", "path"])

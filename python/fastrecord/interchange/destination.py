@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 # Name of a field -> why a format cannot hold it.
 Refusal: TypeAlias = Mapping[str, str]
+
+
+class Views(list[memoryview]):
+    """Images or bytes that lie one after the other in memory.
+
+    Attributes:
+        whole: That memory.
+        ends: int64 (N + 1,): value i is `whole[ends[i] : ends[i + 1]]`.
+    """
+
+    def __init__(self, whole: memoryview, ends: NDArray[np.int64]) -> None:
+        super().__init__(whole[start:stop] for start, stop in pairwise(ends.tolist()))
+        self.whole, self.ends = whole, ends
 
 
 class Destination(ABC):
@@ -24,8 +41,9 @@ class Destination(ABC):
         Args:
             start: Number of the first one, counted from 0 without gaps.
             columns: For each field its values, as a `Batch` of `Reader.read_batch` has them: read-
-                only memoryviews for images and bytes, arrays (N, ...) for numbers and arrays of
-                fixed shape, lists of arrays, of str, of values. They may be kept.
+                only memoryviews for images and bytes (an export passes `Views`), arrays (N, ...)
+                for numbers and arrays of fixed shape, lists of arrays, of str, of values. They may
+                be kept.
 
         Raises:
             FastRecordError: the format cannot hold a value; `Code.CANNOT_HOLD.error(...)` with the

@@ -6,13 +6,14 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader
+from fastrecord.interchange.destination import Views
 from fastrecord.interchange.source import ROWS, ROWS_BYTES
 
 # Records whose sizes are looked up at once.
@@ -94,9 +95,8 @@ def _read(run: Run, fields: Sequence[str], memory: _Memory) -> dict[str, Any]:
     whole = memory.take(sum(sizes))
     for name, size in zip(payloads, sizes, strict=True):
         part, whole = whole[:size], whole[size:]
-        ends = run.reader.read_batch_into(rows, name, part, verify=True).tolist()
-        part = part.toreadonly()
-        columns[name] = [part[start:stop] for start, stop in pairwise(ends)]
+        ends = run.reader.read_batch_into(rows, name, part, verify=True)
+        columns[name] = Views(part.toreadonly(), ends)
     return {name: columns[name] for name in fields}
 
 
