@@ -179,22 +179,24 @@ class _Source(Source):
             for row in np.flatnonzero(good & ~fits).tolist():
                 bad[start + row] = f"{name!r}: its data are not in the file, at byte {places[row]}"
             good &= fits
-        columns: dict[str, list[Any]] = {}
+        columns: dict[str, Any] = {}
         nbytes = 0
         for each in fields:
             if each.kind in ("int", "float"):
-                columns[each.name] = rows[each.name].tolist()
+                columns[each.name] = rows[each.name].copy()
                 continue
             places, sizes, _ = spans[each.name]
             views = self._values(np.where(good, places[:count], 0), np.where(good, sizes[:count], 0))
             nbytes += int(sizes[:count][good].sum())
-            columns[each.name] = []
+            heads = rows[each.name].tolist() if each.kind == "image" else [()] * count
+            found: list[Any] = []
             for row, view in enumerate(views):
                 try:
-                    columns[each.name].append(_value(each, rows[each.name][row], view) if good[row] else None)
+                    found.append(_value(each, heads[row], view) if good[row] else None)
                 except ValueError as err:
-                    columns[each.name].append(None)
+                    found.append(None)
                     bad[start + row] = f"{each.name!r}: {err}"
+            columns[each.name] = found
         if bad:
             keep = [row for row in range(count) if start + row not in bad]
             columns = {name: [column[row] for row in keep] for name, column in columns.items()}
@@ -277,18 +279,18 @@ def _field(row: Any) -> _Field:
         raise ValueError(f"the field {name!r} has {err}") from err
 
 
-def _value(field: _Field, row: Any, data: memoryview) -> Any:
+def _value(field: _Field, head: Sequence[int], data: memoryview) -> Any:
     if field.kind == "bytes":
         return data
     if field.kind == "json":
         return json.loads(bytes(data).partition(b"\0")[0])
     if field.kind == "array":
         return np.frombuffer(data, field.dtype).reshape(field.shape)
-    if row["mode"] == _JPEG:
+    mode, width, height, _ = head
+    if mode == _JPEG:
         return data
-    height, width = int(row["height"]), int(row["width"])
-    if row["mode"] != _RAW or len(data) != height * width * 3:
-        raise ValueError(f"an image of the mode {row['mode']}, {width} x {height}, with {len(data)} bytes")
+    if mode != _RAW or len(data) != height * width * 3:
+        raise ValueError(f"an image of the mode {mode}, {width} x {height}, with {len(data)} bytes")
     pixels = np.frombuffer(data, np.uint8).reshape(height, width, 3)
     if field.type.name == "array":
         return pixels
