@@ -155,6 +155,9 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "d.h5", "w") as file:
         file.create_dataset("x", (1 << 30,), "f8", chunks=(1 << 28,))
     refused("d.h5", "'x' has chunks of 2,048 MiB: make smaller ones")
+    with h5py.File(tmp_path / "g.h5", "w") as file:
+        file[b"x\xff"] = np.arange(3)
+    refused("g.h5", "a name is not UTF-8")
     (tmp_path / "e.h5").write_bytes(b"no HDF5")
     assert HDF5.recognise(Found.at(str(tmp_path / "e.h5"))) is None
     refused("e.h5", r"e.h5: .*signature.*: copy it again \[FR752\]")

@@ -389,13 +389,13 @@ def test_all_types_go_out_and_come_back(tmp_path: Path) -> None:
         assert path.is_dir() == (subdir == "yes")
         with opened(path) as source:
             assert_round_trip(reader, source, tmp_path / f"{subdir}.frec")
-            chosen = take(source, 5, ["open", "label"])
-            assert_same(chosen, {"open": columns["open"][5:], "label": [np.int64(n) for n in (2, 3, 4)]})
+            some = take(source, 5, ["open", "label"])
+            assert_same(some, {"open": columns["open"][5:], "label": [np.int64(n) for n in (2, 3, 4)]})
     columns["none"] = np.zeros((count, 0, 2), np.uint8)
     kinds = fields | {"none": fr.array("uint8", (0, 2))}
     for number, names in enumerate((["label", "fixed"], ["key"], ["none"])):
-        chosen = {name: kinds[name] for name in names}
-        reader = write_file(tmp_path / f"{number}.frec", chosen, {name: columns[name] for name in names})
+        part = {name: kinds[name] for name in names}
+        reader = write_file(tmp_path / f"{number}.frec", part, {name: columns[name] for name in names})
         export(reader, LMDB, tmp_path / f"{number}.lmdb")
         with opened(tmp_path / f"{number}.lmdb") as source:
             assert_round_trip(reader, source, tmp_path / f"{number}b.frec")

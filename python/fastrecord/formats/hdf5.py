@@ -146,6 +146,8 @@ class _File:
             root = self.file[group]
             found: dict[str, Any] = {}
             root.visititems(lambda name, each: found.setdefault(name, each) and None)
+            if not all(isinstance(name, str) for name in found):
+                raise ValueError("a name is not UTF-8")
             self.datasets = {name: each for name, each in found.items() if isinstance(each, self._h5py.Dataset)}
             self.metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
             self.card = self._card() if group == "/" else None
