@@ -270,6 +270,12 @@ def test_headers_that_promise_too_much_are_errors(tmp_path: Path) -> None:
                 take(opened(tmp_path / name))
 
 
+def test_an_archive_of_archives_is_an_error(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"n01440764.tar": b"", "n01443537.tar": b""})
+    with pytest.raises(FastRecordError, match=r"only other archives, such as n01440764\.tar: unpack"):
+        opened(tmp_path / "a.tar")
+
+
 def test_empty_archives_are_errors(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", count=2)
     write_tar(tmp_path / "b.tar", {})

@@ -198,6 +198,11 @@ class TarSource(ShardedSource):
                 base = _image_base(extension)
                 field = extension if base is None or base in split else f"{base}*"
                 values.setdefault(field, {}).setdefault(extension, []).append(value)
+        if values.keys() <= {"tar", "tar.gz", "tgz"}:
+            raise Code.SOURCE.error(
+                f"{self.paths[0]}: it holds only other archives, such as {first[0][0]}.{next(iter(values))}: unpack it "
+                "once, and import the archives in it"
+            )
         fields = []
         for field, found in values.items():
             name = next(iter(found))
