@@ -245,7 +245,8 @@ def _parse(data: memoryview) -> tuple[Any, int, int, memoryview] | Bad:
     end = _HEADER.size + 4 * count
     if end > len(data):
         return Bad(f"its label has {count:,} numbers, more than its {len(data):,} bytes hold")
-    return np.frombuffer(data[_HEADER.size : end], "<f4"), number, id2, data[end:]
+    # A copy: a view would keep the image, which may not be wanted.
+    return np.frombuffer(data[_HEADER.size : end], "<f4").copy(), number, id2, data[end:]
 
 
 class RecordIODestination(Destination):

@@ -18,6 +18,7 @@ from fastrecord.interchange.blocks import Blocks, DamageError
 BLOCK = 512
 # Long names and pax headers are kept in memory.
 _EXTENDED_MAX = 1 << 20
+_COPIED = 16 << 10
 _ZEROS = bytes(BLOCK)
 _REGULAR = frozenset([b"0", b"\0", b"7"])
 _PAX_RECORD = re.compile(rb"(\d+) ([^=]+)=")
@@ -108,7 +109,10 @@ class TarReader:
         if not self._blocks.fill(self.size):
             self._short()
         self._left -= self.size
-        return self._blocks.take(self.size)
+        data = self._blocks.take(self.size)
+        # A view keeps its block: where most members are passed over, small ones would keep far more
+        # than they take.
+        return data if self.size > _COPIED else memoryview(bytes(data))
 
     def skip(self) -> None:
         """Note that the content of the current member is not wanted."""
