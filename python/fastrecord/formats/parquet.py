@@ -97,7 +97,6 @@ class _Destination(Destination):
             "compression": {leaf: "none" if name in raw else codec for name, below in leaves.items() for leaf in below},
             "use_dictionary": [leaf for name in leaves for leaf in leaves[name] if schema[name].name == "string"],
             "write_statistics": [leaf for name in leaves for leaf in leaves[name] if schema[name].shape == ()],
-            "write_page_checksum": True,
         }
         self._begin(path)
 
