@@ -285,6 +285,8 @@ def extract(disk: Path, work: Path) -> None:
 def export(disk: Path, work: Path) -> None:
     path, out = write_rows(work / "in.frec", 300, largest=8_000), disk / "out"
     for name in registry.names(writes=True):
+        if name == "folder":  # it takes images only
+            continue
         kind = registry.load(name)
         command = ("export", path, out, "-f", name, *(f"--drop={field}" for field in kind.refuse(SCHEMA)))
         sharded = ["--shard-size", "100kB"] if kind.several_files(sharded=True) else []
