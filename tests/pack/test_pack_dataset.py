@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -205,3 +207,30 @@ def test_wrong_arguments_are_explained(data: Any, options: dict[str, Any], error
     with pytest.raises((fr.FastRecordError, TypeError, ValueError), match=error):
         fr.pack_dataset(data, out, **options)
     assert not os.path.lexists(out)
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+import fastrecord as fr
+
+class Hanging:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        if index == 150:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(1000)
+        return index
+
+try:
+    fr.pack_dataset(Hanging(), sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_a_data_set_that_hangs(out: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, str(out)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "interrupted\n"

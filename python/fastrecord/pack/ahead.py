@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from fastrecord.interchange import Rows
+from fastrecord.operations.interrupt import HeldInterrupt
 
 # Runs that wait: one is being read, one waits, one is being stored.
 _WAITING = 1
+# How often Ctrl-C is looked for, and how long a run may then still take before its thread is left alone: a data set,
+# or a network's file system, may never return.
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 3.0
 
 
 class ReadAhead:
@@ -19,13 +25,17 @@ class ReadAhead:
 
     Args:
         runs: The runs. An error that they raise is raised where its run would come.
+        interrupt: Ctrl-C there ends the iteration while the next run is waited for.
 
     Attributes:
         error: The error that the runs have raised.
+        interrupted: Ctrl-C has ended the iteration.
     """
 
-    def __init__(self, runs: Iterator[Rows]) -> None:
+    def __init__(self, runs: Iterator[Rows], interrupt: HeldInterrupt | None = None) -> None:
         self.error: BaseException | None = None
+        self.interrupted = False
+        self._interrupt = interrupt
         self._runs = runs
         self._waiting: queue.Queue[Rows | None] = queue.Queue(_WAITING)
         self._stopped = threading.Event()
@@ -39,16 +49,27 @@ class ReadAhead:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        while self._thread.is_alive():
+        broken_off = self.interrupted or (kind is not None and issubclass(kind, KeyboardInterrupt))
+        until = time.monotonic() + (_PATIENCE_SECONDS if broken_off else float("inf"))
+        while self._thread.is_alive() and time.monotonic() < until:
             while not self._waiting.empty():
                 self._waiting.get_nowait()
             self._thread.join(0.05)
 
     def __iter__(self) -> Iterator[Rows]:
-        while (rows := self._waiting.get()) is not None:
+        while (rows := self._next()) is not None:
             yield rows
-        if self.error is not None:
+        if self.error is not None and not self.interrupted:
             raise self.error
+
+    def _next(self) -> Rows | None:
+        while True:
+            try:
+                return self._waiting.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._interrupt is not None and self._interrupt.pending:
+                    self.interrupted = True
+                    return None
 
     def _work(self) -> None:
         error = None

@@ -24,6 +24,9 @@ from fastrecord.pack.records import Chosen, store
 from fastrecord.schema import FieldType, Schema
 
 _ITEMS = 64
+# A run of slow items is handed over after this time, looked at each time so many are made.
+_SECONDS = 0.5
+_PIECE = 8
 _IMAGES = ("png", "jpeg", "webp")
 _QUALITY = 95
 _FIRST_NAMES = ("image", "label")
@@ -183,7 +186,12 @@ class _DatasetSource(Source):
             error: Exception | None = None
             try:
                 # An error of the data set leaves the items before it in the list.
-                chunk.extend(islice(items, min(max(int(ROWS_BYTES / (self.item_bytes + 1)), 1), ROWS)))
+                wanted, until = min(max(int(ROWS_BYTES / (self.item_bytes + 1)), 1), ROWS), time.monotonic() + _SECONDS
+                while len(chunk) < wanted and time.monotonic() < until:
+                    before = len(chunk)
+                    chunk.extend(islice(items, min(_PIECE, wanted - before)))
+                    if len(chunk) == before:
+                        break
             except Exception as err:  # noqa: BLE001 - raised below, after the items before it
                 error = err
             if chunk:

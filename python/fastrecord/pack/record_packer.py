@@ -111,7 +111,7 @@ class RecordPacker(Packer):
         self.report(position)
         if position >= part.stop:
             return True
-        runs = ReadAhead(self.source.read(position, names))
+        runs = ReadAhead(self.source.read(position, names), interrupt)
         try:
             with runs:
                 for rows in runs:
@@ -129,6 +129,8 @@ class RecordPacker(Packer):
                     self.report(position)
                     if position >= part.stop:
                         break
+            if runs.interrupted:
+                return False
         except Exception as err:
             # The records before a bad one stay, so that --resume continues behind them.
             if (err is runs.error or err is self.bad) and len(writer) > target.first_record:
