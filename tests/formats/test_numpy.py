@@ -12,6 +12,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
+from tests.support.commands import good
 from tests.support.exchanging import assert_round_trip, assert_same, bad_records, export, picture, take, write_file
 
 NUMPY = registry.load("numpy")
@@ -82,6 +83,14 @@ def test_arrays_of_different_lengths_are_named(tmp_path: Path) -> None:
         assert take(source, 7)["y_train"] == [7, 8]
     with pytest.raises(fr.FastRecordError, match=r"it has no array 'y': it has x_train, y_train, x_test"):
         opened(tmp_path / "mnist.npz", arrays="y")
+
+
+def test_the_command_takes_a_list_of_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9), z=np.zeros((3, 2)))
+    for words in (["--set", "arrays=y,x"], ["--set", "arrays=y, x"]):
+        good("import", tmp_path / "a.npz", tmp_path / "a.frec", "-q", *words)
+        assert list(fr.Reader(tmp_path / "a.frec").schema) == ["label", "x"]
+        (tmp_path / "a.frec").unlink()
 
 
 def test_a_folder_has_a_field_for_each_file_and_a_pattern_has_shards(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastrecord.cli.options import output, parse_pairs, path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, parse_settings, path_type, quiet_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 
@@ -46,7 +46,7 @@ from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
     "--set",
     "settings",
     multiple=True,
-    callback=parse_pairs,
+    callback=parse_settings,
     metavar="NAME=VALUE",
     help="A setting of the format; may be repeated.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import parse_pairs, path_type, quiet_option, summary_option
+from fastrecord.cli.options import parse_pairs, parse_settings, path_type, quiet_option, summary_option
 from fastrecord.cli.pack_options import (
     check_file_options,
     file_options,
@@ -61,7 +61,7 @@ _WIDTH = 60
     "--set",
     "settings",
     multiple=True,
-    callback=parse_pairs,
+    callback=parse_settings,
     metavar="NAME=VALUE",
     help="Set an option of the format; docs/formats.md lists them. May be repeated.",
 )

@@ -52,8 +52,23 @@ def output(metavar: str = "OUT", *, required: bool = True) -> Callable[[Callable
 def parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...] | str | None) -> dict[str, str]:
     """Parse NAME=VALUE,NAME=VALUE, given once or several times."""
     given = [values] if isinstance(values, str) else list(values or ())
+    return _pairs(ctx, param, [item for text in given for item in _split(text)])
+
+
+def parse_settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=VALUE,NAME=VALUE, where a value may be a list: arrays=x,y."""
+    items: list[str] = []
+    for item in (item for text in values for item in _split(text)):
+        if "=" in item or not items:
+            items.append(item)
+        else:
+            items[-1] += f",{item}"
+    return _pairs(ctx, param, items)
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, items: list[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for item in (item for text in given for item in _split(text)):
+    for item in items:
         name, equals, value = item.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise click.BadParameter(f"{item!r} is not NAME=VALUE", ctx, param)
