@@ -278,6 +278,14 @@ def test_damaged_blocks_of_n5_make_their_records_bad(tmp_path: Path, kind: str) 
             assert len(take(source, 8)["x"]) == COUNT - 8
 
 
+def test_a_block_of_n5_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    write_n5(tmp_path / "x", COLUMNS["x"], (4, 3, 5))
+    with (tmp_path / "x/0/0/1").open("wb") as file:
+        file.truncate(1 << 40)
+    with opened(tmp_path / "x") as source:
+        assert "1,099,511,627,776 bytes are more than a block has" in bad_records(source)[4]
+
+
 def test_damaged_descriptions_of_n5_are_refused(tmp_path: Path) -> None:
     path = write_n5(tmp_path / "x", COLUMNS["x"], (4, 3, 5)) / "attributes.json"
     good = json.loads(path.read_text())

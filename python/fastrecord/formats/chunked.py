@@ -317,7 +317,10 @@ class _N5Array:
         path = os.path.join(self._folder, *map(str, reversed(place)))
         try:
             with open(path, "rb") as file:
-                data = file.read(2 * _LARGEST_CHUNK)
+                size = os.fstat(file.fileno()).st_size
+                if size > 2 * _LARGEST_CHUNK:
+                    raise ArrayError(f"{path}: {size:,} bytes are more than a block has")
+                data = file.read(size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as err:
