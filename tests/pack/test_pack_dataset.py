@@ -196,7 +196,11 @@ def test_an_item_that_differs_is_named_and_can_be_left_out(odd: Any, message: st
         ([object()], {}, "no type is known"),
         ([(1, 2), (1, 2, 3)], {}, "item 1: it has 3 values, where the first item has 2"),
         ({"train": [1]}, {}, "pack one of them"),
-        (3, {}, "not iterable"),
+        (3, {}, "dataset is a int, which has no items"),
+        (np.array(3), {}, "which has no items"),
+        ("train", {}, "import_records and pack_folder take paths"),
+        (Path("train"), {}, "import_records and pack_folder take paths"),
+        (iter([1]), {"shards": 1}, "shards need a data set with a length"),
         ([1], {"fields": "image"}, "a sequence of names"),
         ([1], {"images": "bmp"}, "images is"),
         ([1], {"quality": 50}, "png is without loss"),
@@ -207,6 +211,50 @@ def test_wrong_arguments_are_explained(data: Any, options: dict[str, Any], error
     with pytest.raises((fr.FastRecordError, TypeError, ValueError), match=error):
         fr.pack_dataset(data, out, **options)
     assert not os.path.lexists(out)
+
+
+class Stopping(Pictures):
+    """A map-style data set whose mistake looks like its end."""
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == 200:
+            raise StopIteration
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_map_style_data_set_that_ends_early_is_not_complete(workers: int, out: Path) -> None:
+    with pytest.raises((fr.FastRecordError, RuntimeError), match=r"ends after 192 items|StopIteration"):
+        fr.pack_dataset(Stopping(), out, num_workers=workers)
+    assert not read(out).complete
+
+
+class Guessing(Divided):
+    """An iterable data set with a length of its own."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("length", [N - 10, N, N + 10])
+def test_shards_need_an_iterable_data_sets_length_to_be_right(workers: int, length: int, out: Path) -> None:
+    assert fr.pack_dataset(Guessing(length), out, num_workers=workers).records == N
+    if length == N:
+        assert fr.pack_dataset(Guessing(length), out, num_workers=workers, shards=3).records == N
+        return
+    with pytest.raises(fr.FastRecordError, match="more items come" if length < N else f"ends after {N} items"):
+        fr.pack_dataset(Guessing(length), out, num_workers=workers, shards=3)
+
+
+def test_a_table_is_told_to_give_its_rows(out: Path) -> None:
+    table = pytest.importorskip("pyarrow").table({"a": [1, 2]})
+    with pytest.raises(TypeError, match=r"pack its rows, dataset.to_pylist\(\)"):
+        fr.pack_dataset(table, out)
+    assert fr.pack_dataset(table.to_pylist(), out).records == 2
 
 
 _INTERRUPTED = """

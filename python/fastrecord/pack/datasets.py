@@ -112,7 +112,8 @@ def pack_dataset(
     recode = Recode(short_side, max_side, None, raw, crop_ready, crop_index, sixteen_bit)
     names, types = _wanted(fields)
     encode = _Encode(images, quality or _QUALITY)
-    with _DatasetSource(dataset, names, num_workers, encode) as source:
+    _check_dataset(dataset, shards)
+    with _DatasetSource(dataset, names, num_workers, encode, exact=shards is not None) as source:
         mapping = None if names is None or source.positional else dict(zip(names, names, strict=True))
         return store(
             source,
@@ -143,9 +144,12 @@ def _wanted(fields: Sequence[str] | Mapping[str, FieldType] | Schema | None) -> 
 class _DatasetSource(Source):
     """The items of a data set as records."""
 
-    def __init__(self, dataset: Any, names: list[str] | None, workers: int, encode: _Encode) -> None:
+    def __init__(self, dataset: Any, names: list[str] | None, workers: int, encode: _Encode, *, exact: bool) -> None:
         self.dataset, classes = _stored_images(dataset)
         self.workers, self.encode = workers, encode
+        self.is_map = _is_map(dataset)
+        # The length of an iterable data set may be a guess, which only shards rely on.
+        self.length = self.count() if self.is_map or exact else None
         self.paths = ()
         items = self._items(0)
         sample = list(islice(items, SAMPLE))
@@ -192,8 +196,12 @@ class _DatasetSource(Source):
                     chunk.extend(islice(items, min(_PIECE, wanted - before)))
                     if len(chunk) == before:
                         break
+                if start + len(chunk) == self.length:
+                    chunk.extend(islice(items, 1))  # which must not be there
             except Exception as err:  # noqa: BLE001 - raised below, after the items before it
                 error = err
+            if error is None:
+                self._check_length(start + len(chunk), ended=not chunk)
             if chunk:
                 columns, bad = self._columns(chunk, names, start)
                 yield Rows(start, len(chunk), columns, bad)
@@ -204,24 +212,29 @@ class _DatasetSource(Source):
             if not chunk:
                 return
 
+    def _check_length(self, number: int, *, ended: bool) -> None:
+        if self.length is not None and (number > self.length or (ended and number < self.length)):
+            found = "more items come" if number > self.length else f"it ends after {number:,} items"
+            way = "a StopIteration in its __getitem__ does that" if self.is_map else "correct it, or leave shards out"
+            raise Code.SOURCE.error(f"{self._name}: its length is {self.length:,}, but {found}: {way}")
+
     def _items(self, start: int) -> Iterator[Any]:
         """Yield the items from number `start` on, with images as bytes and tensors as arrays."""
-        is_map = hasattr(self.dataset, "__getitem__") and hasattr(self.dataset, "__len__")
         if self.workers > 0:
             from torch.utils.data import DataLoader, IterableDataset
 
-            if not is_map and not isinstance(self.dataset, IterableDataset):
+            if not self.is_map and not isinstance(self.dataset, IterableDataset):
                 raise TypeError(f"num_workers is for data sets of torch, not for {self._name}: leave it out")
             batches = DataLoader(
                 self.dataset,
                 batch_size=_ITEMS,
-                sampler=range(start, len(self.dataset)) if is_map else None,
+                sampler=range(start, len(self.dataset)) if self.is_map else None,
                 num_workers=self.workers,
                 collate_fn=_EncodeItems(self.encode),
             )
             items = chain.from_iterable(batches)
-            return items if is_map else islice(items, start, None)
-        if is_map:
+            return items if self.is_map else islice(items, start, None)
+        if self.is_map:
             return (self.dataset[i] for i in range(start, len(self.dataset)))
         return islice(iter(self.dataset), start, None)
 
@@ -298,6 +311,28 @@ class _EncodeItems:
         if isinstance(item, (tuple, list)):
             return [self.encode(value) for value in item]
         return self.encode(item)
+
+
+def _check_dataset(dataset: Any, shards: int | None) -> None:
+    """Refuse what is no data set, or has items in another way than by iterating."""
+    kind = type(dataset).__name__
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise TypeError(f"dataset is a {kind}, not a data set: import_records and pack_folder take paths")
+    for method, way in (("itertuples", 'to_dict("records")'), ("to_pylist", "to_pylist()"), ("to_dicts", "to_dicts()")):
+        if hasattr(dataset, method) and hasattr(dataset, "columns"):
+            raise TypeError(f"dataset is a {kind}, whose items are columns: pack its rows, dataset.{way}")
+    is_iterable = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
+    if not is_iterable or getattr(dataset, "shape", None) == ():
+        raise TypeError(f"dataset is a {kind}, which has no items: give a data set, or an iterable of items")
+    if shards is not None and not hasattr(dataset, "__len__"):
+        raise ValueError(f"shards need a data set with a length, and {kind} has none: leave shards out")
+
+
+def _is_map(dataset: Any) -> bool:
+    """Whether items are taken by number; torch's iterable data sets inherit `__getitem__` too."""
+    torch = sys.modules.get("torch.utils.data")
+    iterable = torch is not None and isinstance(dataset, torch.IterableDataset)
+    return not iterable and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def _stored_images(dataset: Any) -> tuple[Any, list[str] | None]:
