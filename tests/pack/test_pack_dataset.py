@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import subprocess
 import sys
@@ -162,6 +163,9 @@ def test_an_error_of_the_data_set_keeps_the_items_before_it(out: Path) -> None:
     assert "item 200 raised this" in err.value.__notes__[0]
     with read(out) as reader:
         assert (len(reader), reader.complete) == (200, False)
+    with pytest.raises(RuntimeError, match="the disk is away") as err:
+        fr.pack_dataset(Subset(data, [0, 1, 200]), out.with_name("early.frec"))  # type: ignore[arg-type]
+    assert "item 2 raised this" in err.value.__notes__[0]
     data.broken = False
     assert fr.pack_dataset(data, out, resume=True).packed == N - 200
     with read(out) as reader:
@@ -282,3 +286,53 @@ def test_ctrl_c_ends_a_data_set_that_hangs(out: Path) -> None:
         [sys.executable, "-c", _INTERRUPTED, str(out)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "interrupted\n"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_image_that_cannot_be_encoded_is_named_and_can_be_left_out(workers: int, out: Path) -> None:
+    modes = ["RGB"] * 100
+    modes[7] = modes[90] = "CMYK"
+    data: Any = [{"image": Image.new(mode, (5, 4)), "n": i} for i, mode in enumerate(modes)]
+    with pytest.raises(fr.FastRecordError, match="list: item 7: field 'image': Image: cannot write mode CMYK as PNG"):
+        fr.pack_dataset(data, out, num_workers=workers)
+    summary = fr.pack_dataset(data, out, num_workers=workers, bad_files="skip", overwrite=True)
+    assert [key for key, _ in summary.skipped] == ["list: item 7", "list: item 90"]
+    assert read(out).column("n").tolist() == [i for i in range(100) if i not in (7, 90)]
+
+
+def test_tensors_of_every_kind_keep_their_values(out: Path) -> None:
+    item = {
+        "b": torch.tensor([1.5, 2], dtype=torch.bfloat16, requires_grad=True),
+        "b0": torch.tensor(3.0, dtype=torch.bfloat16),
+        "conjugate": torch.tensor([1j]).conj(),
+        "text": np.str_("a"),
+        "view": memoryview(array.array("h", [0, 1])),
+    }
+    fr.pack_dataset([item], out)
+    with read(out) as reader:
+        kinds = ["array(bfloat16, (2,))", "bfloat16", "array(complex64, (1,))", "string", "bytes"]
+        assert [str(kind) for kind in reader.schema.values()] == kinds
+        stored = reader[0]
+    bits = np.asarray(stored["b"]).view(np.uint16).astype(np.uint32) << 16
+    assert bits.view(np.float32).tolist() == [1.5, 2]
+    assert (float(stored["b0"]), stored["conjugate"].tolist(), stored["text"]) == (3, [-1j], "a")
+    assert bytes(stored["view"]) == b"\0\0\1\0"
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "message"),
+    [
+        ([{"a": 1}, {"a": 1, "b": 2}], {}, "item 1: it has 'b', which the first item lacks"),
+        ([{1: 2, "1": 3}], {}, "item 0: an item is a dict with names that are str"),
+        ([{}], {}, "item 0: an item is a dict"),
+        ([(1, 2)], {"fields": ["a"]}, "fields names a, but list: item 0 has 2 values"),
+        ([(1, 2)], {"fields": ["a", "a"]}, "names that differ"),
+        ([{"a": np.zeros(2, "M8[D]")}], {}, r"list: field 'a': an array of datetime64"),
+        ([{"a": torch.eye(2).to_sparse()}], {}, "item 0: field 'a': Tensor: can't convert Sparse"),
+        ([{"key": "x"}] * 2, {}, r"by fields=; or leave .* \(bad_files='skip'\)"),
+    ],
+)
+def test_what_would_be_lost_is_refused_by_name(items: Any, options: dict[str, Any], message: str, out: Path) -> None:
+    with pytest.raises((fr.FastRecordError, TypeError, ValueError), match=message):
+        fr.pack_dataset(items, out, **options)
+    fr.pack_dataset([{"a": 1, "b": 2}], out, fields=["a"], overwrite=True)

@@ -43,7 +43,7 @@ def common_type(values: Sequence[Any]) -> FieldType | None:
     if kind == "bytes":
         return _IMAGE if all(image_size(value) is not None for value in values) else FieldType("bytes")
     if kind == "array":
-        return _array_type([np.asarray(value) for value in values])
+        return _array_type([value if _is_bfloat16(value) else np.asarray(value) for value in values])
     if kind == "list":
         return _list_type(values)
     return {"bool": FieldType("bool"), "str": FieldType("string"), "json": FieldType("json")}.get(kind)
@@ -96,13 +96,18 @@ def _kind(value: Any) -> str:
     return "json" if isinstance(value, dict) else type(value).__name__
 
 
-def _array_type(values: Sequence[np.ndarray[Any, Any]]) -> FieldType | None:
+def _is_bfloat16(value: Any) -> bool:
+    return str(value.dtype) == "torch.bfloat16"  # which numpy lacks
+
+
+def _array_type(values: Sequence[Any]) -> FieldType | None:
     if len({(value.dtype, value.ndim) for value in values}) != 1:
         return None
+    dtype = "bfloat16" if _is_bfloat16(values[0]) else values[0].dtype
     if values[0].ndim == 0:
-        return FieldType(array(values[0].dtype, ()).dtype or "")
+        return FieldType(array(dtype, ()).dtype or "")
     shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*(v.shape for v in values), strict=True))
-    return array(values[0].dtype, shape)
+    return array(dtype, shape)
 
 
 def _list_type(values: Sequence[Sequence[Any]]) -> FieldType | None:

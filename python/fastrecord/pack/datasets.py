@@ -113,7 +113,9 @@ def pack_dataset(
     names, types = _wanted(fields)
     encode = _Encode(images, quality or _QUALITY)
     _check_dataset(dataset, shards)
-    with _DatasetSource(dataset, names, num_workers, encode, exact=shards is not None) as source:
+    with _DatasetSource(
+        dataset, names, num_workers, encode, exact=shards is not None, skip=bad_files == "skip"
+    ) as source:
         mapping = None if names is None or source.positional else dict(zip(names, names, strict=True))
         return store(
             source,
@@ -138,13 +140,18 @@ def _wanted(fields: Sequence[str] | Mapping[str, FieldType] | Schema | None) -> 
     if isinstance(fields, str):
         raise TypeError(f"fields is a sequence of names, not a str: {fields!r}")
     types = dict(fields.items()) if isinstance(fields, (Mapping, Schema)) else {}
-    return list(fields), types
+    names = list(fields)
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"fields is names that differ, at least one: {names}")
+    return names, types
 
 
 class _DatasetSource(Source):
     """The items of a data set as records."""
 
-    def __init__(self, dataset: Any, names: list[str] | None, workers: int, encode: _Encode, *, exact: bool) -> None:
+    def __init__(
+        self, dataset: Any, names: list[str] | None, workers: int, encode: _Encode, *, exact: bool, skip: bool
+    ) -> None:
         self.dataset, classes = _stored_images(dataset)
         self.workers, self.encode = workers, encode
         self.is_map = _is_map(dataset)
@@ -152,14 +159,26 @@ class _DatasetSource(Source):
         self.length = self.count() if self.is_map or exact else None
         self.paths = ()
         items = self._items(0)
-        sample = list(islice(items, SAMPLE))
+        sample: list[Any] = []
+        try:
+            sample.extend(islice(items, SAMPLE))
+        except Exception as err:
+            err.add_note(f"{self.place(len(sample))} raised this; nothing is stored, as the first items give the types")
+            raise
         self.begun: Iterator[Any] | None = chain(sample, items)
         if not sample:
             raise Code.SOURCE.error(f"{self._name}: the data set has no items")
         self.positional = not _is_named(sample[0])
+        self.every = names is None
         self.names = names if self.positional and names is not None else _names_of(sample[0])
+        if not self.names or not all(isinstance(name, str) for name in self.names):
+            raise TypeError(
+                f"{self.place(0)}: an item is a dict with names that are str, or has values: {sample[0]!r:.80}"
+            )
+        if self.positional and len(self.names) != (width := len(_names_of(sample[0]))):
+            raise ValueError(f"fields names {', '.join(self.names)}, but {self.place(0)} has {width} values")
         columns, bad = self._columns(sample, self.names, 0)
-        if bad:
+        if bad and (not skip or len(bad) == len(sample)):
             number, reason = min(bad.items())
             raise Code.MIXED_FIELDS.error(f"{self.place(number)}: {reason}")
         self.fields = [_field(name, values, self._name) for name, values in columns.items()]
@@ -250,6 +269,10 @@ class _DatasetSource(Source):
         for number, item in enumerate(items, start):
             if not self.positional:
                 found = _named_values(item, names)
+                if self.every and isinstance(item, Mapping) and len(item) > len(self.names):
+                    found = (
+                        f"it has {next(name for name in item if name not in self.names)!r}, which the first item lacks"
+                    )
                 if isinstance(found, str):
                     bad[number] = found
                     continue
@@ -261,14 +284,29 @@ class _DatasetSource(Source):
                 bad[number] = f"it has {what}, where the first item has {width}: {', '.join(self.names)}"
             else:
                 rows.append(item if in_order else [item[i] for i in order])
-        columns = zip(*rows, strict=True) if rows else [[] for _ in names]
-        return {
-            name: [self.encode(value) for value in values] for name, values in zip(names, columns, strict=True)
-        }, bad
+        by_field = zip(*rows, strict=True) if rows else [[] for _ in names]
+        columns: dict[str, Sequence[Any]] = {
+            name: [self.encode(value) for value in values] for name, values in zip(names, by_field, strict=True)
+        }
+        unfit = {
+            at: f"field {name!r}: {value.reason}"
+            for name, values in columns.items()
+            if _Unfit in set(map(type, values))
+            for at, value in enumerate(values)
+            if isinstance(value, _Unfit)
+        }
+        if unfit:
+            numbers = [number for number in range(start, start + len(items)) if number not in bad]
+            bad |= {numbers[at]: reason for at, reason in unfit.items()}
+            columns = {name: [v for at, v in enumerate(values) if at not in unfit] for name, values in columns.items()}
+        return columns, bad
 
 
 class _Encode:
-    """Encodes images of Pillow, and makes arrays of tensors; leaves other values as they are."""
+    """Encodes images of Pillow, and makes arrays of tensors; leaves other values as they are.
+
+    A value that fails becomes an `_Unfit`: an exception in a worker would end its whole batch.
+    """
 
     def __init__(self, images: str, quality: int) -> None:
         self.options = {"format": images} | ({} if images == "png" else {"quality": quality})
@@ -277,11 +315,23 @@ class _Encode:
         kind = type(value)
         if kind in _AS_THEY_ARE:
             return value
+        try:
+            return self._encoded(value)
+        except (OSError, ValueError, TypeError, RuntimeError, SyntaxError) as err:
+            # SyntaxError: Pillow's word for a broken PNG.
+            return _Unfit(f"{kind.__name__}: {err}")
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, np.str_ | np.bytes_):
+            return value.item()
+        if isinstance(value, memoryview | bytearray):
+            return bytes(value)
         if hasattr(value, "__torch_function__"):
             # torch's own arrays are as fast to read, but each one that a worker sends takes a file
             # descriptor.
-            return value if str(value.dtype) == "torch.bfloat16" else value.detach().cpu().numpy()
-        if kind is dict and value.keys() == {"bytes", "path"}:
+            value = value.detach().cpu().resolve_conj().resolve_neg()
+            return value if str(value.dtype) == "torch.bfloat16" else value.numpy()
+        if type(value) is dict and value.keys() == {"bytes", "path"}:
             return _stored_image(value)
         pillow = sys.modules.get("PIL.Image")
         if pillow is not None and isinstance(value, pillow.Image):
@@ -289,6 +339,13 @@ class _Encode:
             value.save(buffer, **self.options)
             return buffer.getvalue()
         return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Unfit:
+    """Stands for a value that cannot be encoded."""
+
+    reason: str
 
 
 _AS_THEY_ARE = {int, float, str, bytes, bool, np.ndarray}
@@ -376,7 +433,7 @@ def _is_named(item: Any) -> bool:
 
 def _names_of(item: Any) -> list[str]:
     if isinstance(item, Mapping):
-        return [str(name) for name in item]
+        return list(item)
     if dataclasses.is_dataclass(item):
         return [each.name for each in dataclasses.fields(item)]
     if hasattr(item, "_fields"):
@@ -406,7 +463,10 @@ def _named_values(item: Any, names: Sequence[str]) -> list[Any] | str:
 
 
 def _field(name: str, values: Sequence[Any], where: str) -> SourceField:
-    kind = common_type(values)
+    try:
+        kind = common_type(values)
+    except TypeError as err:
+        raise TypeError(f"{where}: field {name!r}: {err}") from err
     if kind is None:
         found = ", ".join(sorted({type(value).__name__ for value in values}))
         raise Code.MIXED_FIELDS.error(

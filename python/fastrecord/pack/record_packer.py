@@ -230,10 +230,13 @@ class RecordPacker(Packer):
             Code.SAME_KEY: "remove one of them, or store no keys by naming the other fields with --map",
             Code.MIXED_FIELDS: "store other fields with --map, give a type that fits all with --type",
         }
+        if not self.source.paths:  # a data set
+            fields = "name other fields, or types that fit all, by fields="
+            ways = {Code.SAME_KEY: f"remove one of them, or {fields}", Code.MIXED_FIELDS: fields}
         way = ways.get(code, "repair the source, then --resume")
         return code.error(
             f"{self.source.place(number)}: {plain(reason)}: {way}; or leave out all such records with "
-            "`--bad-files skip`"
+            "`--bad-files skip` (bad_files='skip')"
         )
 
 
