@@ -15,6 +15,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
+from fastrecord.interchange.paths import expand
 from fastrecord.pack.keys import SeenKeys
 from fastrecord.pack.packer import PackProgress
 from fastrecord.pack.records import preview_records
@@ -370,6 +371,29 @@ def test_wrong_usage_is_explained(arguments: list[str], message: str, source: Pa
 def test_wrong_fields_and_formats_are_named(arguments: list[str], message: str, source: Path, out: Path) -> None:
     assert message in failed("import", source, out, *arguments)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first"), [("s-{8..10}", "s-8"), ("s-{0..10}", "s-0"), ("s-{00..10}", "s-00"), ("s-{8..010}", "s-008")]
+)
+def test_ranges_are_padded_as_in_a_shell(pattern: str, first: str, tmp_path: Path) -> None:
+    for number in range(11):
+        for name in (f"s-{number}", f"s-{number:02d}", f"s-{number:03d}"):
+            (tmp_path / name).touch()
+    assert os.path.basename(expand(str(tmp_path / pattern))[0]) == first
+
+
+@pytest.mark.parametrize("form", ["auto", "webdataset", "numpy"])
+def test_a_pipe_is_refused_at_once(form: str, out: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tar")
+    message = failed("import", tmp_path / "pipe.tar", out, "--format", form)
+    assert "pipe.tar: is a pipe, which cannot be read" in message
+
+
+@pytest.mark.timeout(20)
+def test_a_range_without_end_stops_at_the_first_missing_file(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"s-0\.tar"):
+        fr.import_records(tmp_path / "s-{0..9999999999}.tar", out)
 
 
 def test_the_source_is_never_replaced(source: Path) -> None:

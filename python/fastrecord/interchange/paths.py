@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 
 from fastrecord.errors import Code
 
@@ -40,13 +41,25 @@ def _expand(path: str, suffixes: Sequence[str]) -> Iterator[str]:
             raise Code.SOURCE.error(f"{path}: the folder holds no files{kinds}")
         yield from (os.path.join(path, name) for name in names)
     elif os.path.lexists(path) or not glob.has_magic(path):
-        os.stat(path)
+        refuse_pipe(path)
         yield path
     else:
         found = sorted(glob.glob(path))
         if not found:
             raise Code.SOURCE.error(f"{path}: no file fits this pattern")
         yield from found
+
+
+def refuse_pipe(path: str) -> None:
+    """Refuse a pipe, whose reader waits for a writer, and which cannot be read from any position.
+
+    Raises:
+        FastRecordError: the path is a pipe or a socket.
+        OSError: there is nothing at the path.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise Code.SOURCE.error(f"{path}: is a pipe, which cannot be read from any position: save it as a file first")
 
 
 def _braces(pattern: str) -> Iterator[str]:
@@ -59,9 +72,11 @@ def _braces(pattern: str) -> Iterator[str]:
     numbers = _RANGE.fullmatch(found[1])
     if numbers is not None:
         first, last = int(numbers[1]), int(numbers[2])
-        width = max(len(numbers[1]), len(numbers[2])) if "0" in (numbers[1][0], numbers[2][0]) else 0
+        padded = any(len(number) > 1 and number[0] == "0" for number in numbers.groups())
+        width = max(map(len, numbers.groups())) if padded else 0
         step = 1 if first <= last else -1
-        choices = [f"{n:0{width}d}" for n in range(first, last + step, step)]
+        # One by one: the first file that a mistyped range lacks ends it.
+        choices: Iterable[str] = (f"{n:0{width}d}" for n in range(first, last + step, step))
     elif "," in found[1]:
         choices = found[1].split(",")
     else:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from fastrecord.errors import Code
 from fastrecord.interchange.format import Format, Found
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, refuse_pipe
 
 GROUP = "fastrecord.formats"
 # Name -> its module in fastrecord.formats, whose `FORMATS` lists the instances. The order is the
@@ -81,6 +81,7 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
     """
     first = source if isinstance(source, str) else source[0]
     path = first if os.path.lexists(first) else expand(first)[0]
+    refuse_pipe(path)
     found = Found.at(path)
     for name in [*_others(), *_MODULES]:
         each = load(name)
