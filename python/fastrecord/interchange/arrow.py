@@ -32,6 +32,9 @@ from fastrecord.schema import FieldType, array, list_
 _FIRST = 16
 _LABELS = ("label", "labels", "class", "cls", "target")
 _CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "string")
+# The allocator keeps the memory of pages, which in larger groups may be large. Giving it back costs
+# as much as reading, because it must be found again.
+_LARGE_GROUP = 64 << 20
 # After so many bytes the pages of a mapping are dropped: they count as memory of the process.
 _MAPPED = 64 << 20
 _PAIR = ["bytes", "path"]
@@ -93,6 +96,7 @@ class ParquetFile(ArrowFile):
         self._ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
         self.rows = int(self._ends[-1]) if groups else 0
         self._bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
+        self._large = max((group.total_byte_size for group in groups), default=0) > _LARGE_GROUP
         file.close()
 
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
@@ -109,8 +113,8 @@ class ParquetFile(ArrowFile):
                     self._bytes = max(self._bytes, batch.nbytes / max(batch.num_rows, 1))
                     if skip < batch.num_rows:
                         yield batch.slice(skip)
-                        # Pages may be large, and the allocator keeps them.
-                        arrow().default_memory_pool().release_unused()
+                        if self._large:
+                            arrow().default_memory_pool().release_unused()
                     skip = max(skip - batch.num_rows, 0)
         finally:
             file.close()
