@@ -246,7 +246,7 @@ def tfrecords() -> None:
 
 def beton_file() -> None:
     """Unpack a file that FFCV wrote."""
-    packed = ROOT / "tests/formats/data/beton/jpg.beton.gz"
+    packed = ROOT / "tests/formats/records/data/beton/jpg.beton.gz"
     Path("train.beton").write_bytes(gzip.decompress(packed.read_bytes()))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastrecord.interchange import registry
-from tests.support.own_format import install
+from tests.support.formats.own_format import install
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from tests.support.commands import failed
-from tests.support.own_format import install
+from tests.support.formats.own_format import install
 from tests.support.rewriting import rows, write_rows
 
 

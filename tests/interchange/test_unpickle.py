@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fastrecord import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.interchange.unpickle import plain
+from fastrecord.interchange.files.unpickle import plain
 
 ARRAYS = [
     np.arange(24, dtype="<i4").reshape(2, 3, 4),

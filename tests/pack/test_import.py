@@ -20,7 +20,7 @@ from fastrecord.pack.keys import SeenKeys
 from fastrecord.pack.packer import PackProgress
 from fastrecord.pack.records import preview_records
 from tests.support.commands import failed, good
-from tests.support.sources import made, value, write_source  # noqa: F401 - `made` is a fixture
+from tests.support.formats.sources import made, value, write_source  # noqa: F401 - `made` is a fixture
 
 pytestmark = pytest.mark.usefixtures("made")
 N = 5000  # two runs of the source
@@ -308,7 +308,7 @@ def test_a_killed_import_goes_on_where_its_last_commit_was(source: Path, out: Pa
 import os, signal
 from fastrecord.interchange import registry
 from fastrecord.pack import records
-from tests.support.sources import MadeFormat
+from tests.support.formats.sources import MadeFormat
 registry._others = lambda: {{"made": type("E", (), {{"dist": None, "load": lambda self: MadeFormat()}})()}}
 def stop(state):
     if state.files > 4000:

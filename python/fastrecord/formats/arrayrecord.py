@@ -21,11 +21,11 @@ from fastrecord._core import example_names
 from fastrecord.errors import Code
 from fastrecord.formats.tfrecord import TFRecordDestination, TFRecordFormat, TFRecordSource
 from fastrecord.interchange.destination import Destination
+from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE, common_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.protobuf import head
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, ShardedSource, Source, SourceField
 from fastrecord.schema import FieldType, Schema
 

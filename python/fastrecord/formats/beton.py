@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastrecord.errors import Code
-from fastrecord.interchange.chunks import usual_renames
+from fastrecord.interchange.files.chunks import usual_renames
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
 from fastrecord.schema import FieldType, array

@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 as their authors distribute them (https://www.cs.toronto.edu/~kriz/cifar.html).
 
-The folder of the Python version (batches that are pickles, read by `interchange.unpickle`), of the
+The folder of the Python version (batches that are pickles, read by `interchange.files.unpickle`), of the
 binary version (.bin), the .tar.gz of either, or single batches of them. Images are arrays (32, 32,
 3), and file names are keys.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source
 from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard
-from fastrecord.interchange.unpickle import plain
+from fastrecord.interchange.files.unpickle import plain
 from fastrecord.schema import FieldType, array
 
 _FOLDERS = ("cifar-10-batches-py", "cifar-100-python", "cifar-10-batches-bin", "cifar-100-binary")

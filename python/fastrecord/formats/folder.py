@@ -13,8 +13,8 @@ from typing import Any
 
 from fastrecord.errors import Code
 from fastrecord.interchange import Destination, Format, Found, Refusal
-from fastrecord.interchange.contents import ending
-from fastrecord.interchange.folders import Folder, has_ending, shown, wrong_name
+from fastrecord.interchange.files.contents import ending
+from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
 from fastrecord.schema import Schema
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fastrecord.errors import Code
-from fastrecord.interchange.arrow import ArrowSource, open_files
+from fastrecord.interchange.files.arrow import ArrowSource, open_files
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.source import Source
 

@@ -20,7 +20,7 @@ import numpy as np
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Source
 from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard, number_type
-from fastrecord.interchange.blocks import Blocks, DamageError
+from fastrecord.interchange.files.blocks import Blocks, DamageError
 from fastrecord.interchange.paths import expand
 from fastrecord.schema import FieldType
 

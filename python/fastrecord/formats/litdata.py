@@ -1,7 +1,7 @@
 """LitData's chunks: folders with index.json and chunk-*.bin, as `litdata.optimize` writes them.
 
 The format: https://github.com/Lightning-AI/litDATA (README, and the comments in its writer): chunks
-as `interchange.chunks` describes them, each leaf of a record in the form of its serializer; rows of
+as `interchange.files.chunks` describes them, each leaf of a record in the form of its serializer; rows of
 plain data as an Arrow IPC file at the end of a chunk. The parser is ours: `litdata` reads one record
 at a time, and decodes images. Pickles are read as plain data, and never run.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fastrecord.errors import Code
-from fastrecord.interchange.arrow import ArrowSource, IpcFile, arrow
-from fastrecord.interchange.chunks import (
+from fastrecord.interchange.files.arrow import ArrowSource, IpcFile, arrow
+from fastrecord.interchange.files.chunks import (
     FRAMED,
     Block,
     ChunkFile,
@@ -32,9 +32,9 @@ from fastrecord.interchange.chunks import (
     picture,
     usual_renames,
 )
+from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.source import Source
-from fastrecord.interchange.unpickle import plain
 from fastrecord.schema import FieldType, list_
 
 _INDEX = "index.json"

@@ -1,6 +1,6 @@
 """LMDB: a file of keys and values (https://www.symas.com/mdb), in the layouts that people use.
 
-A file is read by `interchange.lmdb_pages` and written by the package lmdb. The layouts of values:
+A file is read by `interchange.files.lmdb_pages` and written by the package lmdb. The layouts of values:
 
 - image, bytes: the value itself.
 - tuple: a pickle of (image, label), as the converter of Efficient-PyTorch writes it, with pickles of
@@ -55,11 +55,11 @@ from fastrecord.interchange import (
     library,
 )
 from fastrecord.interchange.card import CARD
+from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
+from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.infer import SAMPLE
-from fastrecord.interchange.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import ROWS, ROWS_BYTES
-from fastrecord.interchange.unpickle import plain
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.chunks import Block, ChunkSource, OffsetFile, Part, each, numbers, picture
 from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.files.chunks import Block, ChunkSource, OffsetFile, Part, each, numbers, picture
+from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Source
-from fastrecord.interchange.unpickle import plain
 from fastrecord.schema import FieldType, Schema, array, list_
 
 _INDEX = "index.json"

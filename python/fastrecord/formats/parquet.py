@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord.errors import Code
-from fastrecord.interchange.arrow import ArrowSource, arrow, is_stream, open_files
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal, Views
+from fastrecord.interchange.files.arrow import ArrowSource, arrow, is_stream, open_files
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand

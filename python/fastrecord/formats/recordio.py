@@ -35,10 +35,10 @@ from fastrecord.interchange import (
     SourceField,
     gather,
 )
-from fastrecord.interchange.blocks import Blocks, DamageError
-from fastrecord.interchange.contents import as_floats
+from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.files.contents import as_floats
+from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.infer import SAMPLE
-from fastrecord.interchange.output import Output
 from fastrecord.interchange.paths import expand
 from fastrecord.schema import FieldType, Schema, array
 

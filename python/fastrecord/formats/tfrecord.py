@@ -40,13 +40,13 @@ from fastrecord.interchange import (
     Source,
     SourceField,
 )
-from fastrecord.interchange.blocks import Blocks, DamageError
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.contents import as_bits, as_floats
+from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.files.contents import as_bits, as_floats
+from fastrecord.interchange.files.output import Output
+from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.infer import SAMPLE
-from fastrecord.interchange.output import Output
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.protobuf import delimited, head, varint
 from fastrecord.interchange.source import ROWS
 from fastrecord.schema import FieldType, Schema, array, list_
 

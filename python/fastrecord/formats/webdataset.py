@@ -1,6 +1,6 @@
 """WebDataset: tar archives whose members are the fields of samples, and plain tar of class folders.
 
-Formats: the tar formats that `fastrecord.interchange.tar` names, and the conventions of the
+Formats: the tar formats that `fastrecord.interchange.files.tar` names, and the conventions of the
 webdataset library (https://github.com/webdataset/webdataset, "The WebDataset Format"): the key of a
 member is its path up to the first dot of its last part, what follows is the extension; neighbours
 of one key are one sample. The library is not needed.
@@ -42,13 +42,21 @@ from fastrecord.interchange import (
     common_type,
     gather,
 )
-from fastrecord.interchange.blocks import DamageError
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.contents import IMAGE_ENDINGS, as_bits, as_floats, content, ending, npy_array, npy_bytes
+from fastrecord.interchange.files.blocks import DamageError
+from fastrecord.interchange.files.contents import (
+    IMAGE_ENDINGS,
+    as_bits,
+    as_floats,
+    content,
+    ending,
+    npy_array,
+    npy_bytes,
+)
+from fastrecord.interchange.files.output import Output
+from fastrecord.interchange.files.tar import BLOCK, TarReader, tar_header
 from fastrecord.interchange.infer import SAMPLE
-from fastrecord.interchange.output import Output
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.tar import BLOCK, TarReader, tar_header
 from fastrecord.schema import FieldType, Schema
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader
 from fastrecord.errors import Code
-from fastrecord.interchange.contents import content as as_file
-from fastrecord.interchange.folders import Folder, has_ending, shown, wrong_name
+from fastrecord.interchange.files.contents import content as as_file
+from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
 from fastrecord.names import name_some
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.classes import class_names

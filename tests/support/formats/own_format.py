@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 
 
 def install(site: Path) -> Path:

@@ -17,8 +17,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 MDS = registry.load("mds")
 # Written by `write_with_streaming` with mosaicml-streaming 0.13.0, which needs an older numpy.

@@ -12,7 +12,15 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
-from tests.support.exchanging import assert_round_trip, assert_same, bad_records, export, picture, take, write_file
+from tests.support.formats.exchanging import (
+    assert_round_trip,
+    assert_same,
+    bad_records,
+    export,
+    picture,
+    take,
+    write_file,
+)
 
 HDF5 = registry.load("hdf5")
 COUNT = 30

@@ -17,7 +17,7 @@ import fastrecord as fr
 from fastrecord import FastRecordError
 from fastrecord.formats.recordio import FORMATS, RecordIOSource
 from fastrecord.interchange import registry
-from tests.support.exchanging import (
+from tests.support.formats.exchanging import (
     assert_round_trip,
     assert_same,
     bad_records,

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from fastrecord.interchange.blocks import COMPRESSED
+from fastrecord.interchange.files.blocks import COMPRESSED
 from fastrecord.interchange.libraries import library
 
 # Images and other values that are compressed already gain nothing by more.

@@ -13,7 +13,7 @@ import pytest
 from fastrecord import FastRecordError
 from fastrecord.formats.idx import FORMATS
 from fastrecord.interchange import registry
-from tests.support.exchanging import assert_same, take
+from tests.support.formats.exchanging import assert_same, take
 
 IDX = FORMATS[0]
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}

@@ -12,7 +12,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
-from tests.support.exchanging import take
+from tests.support.formats.exchanging import take
 
 CIFAR = registry.load("cifar")
 COUNT = 30

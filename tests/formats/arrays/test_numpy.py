@@ -13,7 +13,15 @@ import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
 from tests.support.commands import good
-from tests.support.exchanging import assert_round_trip, assert_same, bad_records, export, picture, take, write_file
+from tests.support.formats.exchanging import (
+    assert_round_trip,
+    assert_same,
+    bad_records,
+    export,
+    picture,
+    take,
+    write_file,
+)
 
 NUMPY = registry.load("numpy")
 COUNT = 40

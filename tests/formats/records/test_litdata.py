@@ -14,8 +14,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 pytest.importorskip("litdata", reason="needs litdata")
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")

@@ -18,7 +18,15 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
-from tests.support.exchanging import assert_round_trip, assert_same, bad_records, export, picture, take, write_file
+from tests.support.formats.exchanging import (
+    assert_round_trip,
+    assert_same,
+    bad_records,
+    export,
+    picture,
+    take,
+    write_file,
+)
 
 LMDB = registry.load("lmdb")
 # What pyarrow.serialize of pyarrow 10 wrote, which newer versions lack: zlib, base85.

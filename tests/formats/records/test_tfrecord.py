@@ -23,7 +23,7 @@ import fastrecord as fr
 from fastrecord import FastRecordError
 from fastrecord.formats.tfrecord import FORMATS, TFRecordSource
 from fastrecord.interchange import registry
-from tests.support.exchanging import (
+from tests.support.formats.exchanging import (
     assert_round_trip,
     assert_same,
     bad_records,

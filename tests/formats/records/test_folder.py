@@ -12,7 +12,7 @@ import fastrecord as fr
 from fastrecord import FastRecordError
 from fastrecord.formats.folder import FORMATS
 from fastrecord.interchange import registry
-from tests.support.exchanging import picture, write_file
+from tests.support.formats.exchanging import picture, write_file
 
 FIELDS = {"image": fr.image(), "label": fr.int64(), "key": fr.string()}
 

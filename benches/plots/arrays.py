@@ -1,7 +1,7 @@
 """Plot the results of bench_arrays_peers.py, and write the array tables in docs/performance.md.
 
 `python -m pytest benches/bench_arrays.py benches/bench_arrays_peers.py --benchmark-json arrays.json`, then
-`python -m benches.plot_arrays arrays.json docs/img --page docs/performance.md`. With several files,
+`python -m benches.plots.arrays arrays.json docs/img --page docs/performance.md`. With several files,
 later results replace earlier ones.
 """
 
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from benches.plot_loader import MARK, OTHERS, OURS, left_out, machine, put, read_results, save
+from benches.plots.loader import MARK, OTHERS, OURS, left_out, machine, put, read_results, save
 
 AGAINST_OTHERS = "test_pairs_against_other_formats["
 IN_ONE_PROCESS = {

@@ -12,8 +12,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 datasets = pytest.importorskip("datasets", reason="needs datasets")
@@ -110,7 +110,7 @@ def test_a_selection_comes_in_in_its_order(tmp_path: Path, dataset: Any, monkeyp
         writer.write_table(pa.table({"indices": pa.array(order, pa.uint64())}), max_chunksize=9)
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "_indices_files": [{"filename": "indices.arrow"}]}))
-    monkeypatch.setattr("fastrecord.interchange.arrow.SAMPLE", 8)
+    monkeypatch.setattr("fastrecord.interchange.files.arrow.SAMPLE", 8)
     with open_source(HUGGINGFACE, folder) as source:
         assert source.count() == 70
         check(records(source), order.tolist())

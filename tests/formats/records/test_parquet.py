@@ -14,8 +14,8 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")

@@ -20,7 +20,7 @@ import fastrecord as fr
 from fastrecord import FastRecordError
 from fastrecord.formats.webdataset import FORMATS, TarSource
 from fastrecord.interchange import registry
-from tests.support.exchanging import (
+from tests.support.formats.exchanging import (
     assert_round_trip,
     assert_same,
     bad_records,

@@ -8,9 +8,9 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from fastrecord.interchange.protobuf import delimited
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from fastrecord.interchange.files.protobuf import delimited
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 module = pytest.importorskip("array_record.python.array_record_module", reason="needs array_record")
 ARRAYRECORD = registry.load("arrayrecord")

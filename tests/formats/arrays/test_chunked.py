@@ -23,7 +23,7 @@ from zarr.dtype import VariableLengthBytes
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
-from tests.support.exchanging import bad_records, picture, take
+from tests.support.formats.exchanging import bad_records, picture, take
 
 ZARR, N5 = registry.load("zarr"), registry.load("n5")
 COUNT = 25

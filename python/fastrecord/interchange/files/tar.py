@@ -13,7 +13,7 @@ import zlib
 from types import TracebackType
 from typing import Self
 
-from fastrecord.interchange.blocks import Blocks, DamageError
+from fastrecord.interchange.files.blocks import Blocks, DamageError
 
 BLOCK = 512
 # Long names and pax headers are kept in memory.

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
-from tests.support.exchanging import take
+from tests.support.formats.exchanging import take
 
 TORCH = registry.load("torch")
 COUNT = 20

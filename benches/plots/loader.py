@@ -1,7 +1,7 @@
 """Plot the loader benchmarks' results, and write the table of docs/performance.md.
 
 `python -m pytest benches/bench_loader.py benches/bench_loader_limits.py --benchmark-json loader.json`, then
-`python -m benches.plot_loader loader.json docs/img --page docs/performance.md`. With several files,
+`python -m benches.plots.loader loader.json docs/img --page docs/performance.md`. With several files,
 later results replace earlier ones.
 """
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support import foreign
-from tests.support.foreign import open_source, plain, records, renames, types
+from tests.support.formats import foreign
+from tests.support.formats.foreign import open_source, plain, records, renames, types
 
 BETON = registry.load("beton")
 # Written by FFCV 1.0.2 with RGBImageField(write_mode="jpg"), "raw", and "smart" with both kinds;
