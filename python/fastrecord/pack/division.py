@@ -32,11 +32,7 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     """
     total = len(listing)
     if shards is not None:
-        if shards > total:
-            raise Code.TOO_MANY_SHARDS.error(
-                f"{listing.source}: {shards:,} shards of {total:,} files: ask for fewer shards"
-            )
-        ends = [total * (i + 1) // shards for i in range(shards)]
+        ends = even_ends(total, shards, listing.source, "files")
     elif shard_size is not None:
         ends = ends_by_size(_sizes(listing), shard_size, listing.classes or ())
     else:
@@ -51,6 +47,23 @@ def parts_of(out: str, ends: Sequence[int]) -> list[Part]:
         Part(shard_path(out, i, len(ends)), start, stop)
         for i, (start, stop) in enumerate(zip(starts, ends, strict=True))
     ]
+
+
+def even_ends(total: int, shards: int, where: str, what: str) -> list[int]:
+    """Return where shards end whose numbers of records differ by at most one.
+
+    Args:
+        total: Number of records.
+        shards: Number of shards.
+        where: The input, for errors.
+        what: What there are `total` of, for errors.
+
+    Raises:
+        FastRecordError: more shards than records.
+    """
+    if shards > total:
+        raise Code.TOO_MANY_SHARDS.error(f"{where}: {shards:,} shards of {total:,} {what}: ask for fewer shards")
+    return [total * (i + 1) // shards for i in range(shards)]
 
 
 def ends_by_size(sizes: Iterable[int], limit: int, classes: Sequence[str]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -248,9 +248,3 @@ def _items(values: Sequence[Any]) -> Sequence[Any]:
     """Return a column of numbers as Python numbers; others as they are."""
     ndim = getattr(values, "ndim", None)
     return values.tolist() if ndim == 1 else values  # type: ignore[attr-defined]
-
-
-def rows_of(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yield the records of some columns, for showing them."""
-    for i in range(count):
-        yield {name: values[i] for name, values in columns.items()}

@@ -105,8 +105,8 @@ class RecordPacker(Packer):
 
     def fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
         """Append the records that are not there yet."""
-        position, kept = target.position, len(writer)
-        committed_bytes, committed_records = writer.bytes_written, kept
+        position = target.position
+        committed_bytes, committed_records = writer.bytes_written, len(writer)
         names = list(dict.fromkeys(field.source.name for field in self.fields))
         self.report(position)
         if position >= part.stop:

@@ -17,7 +17,7 @@ from fastrecord.interchange.registry import load, recognise
 from fastrecord.interchange.source import value_bytes
 from fastrecord.names import name_some
 from fastrecord.operations.shard_names import Part
-from fastrecord.pack.division import ends_by_size, parts_of
+from fastrecord.pack.division import ends_by_size, even_ends, parts_of
 from fastrecord.pack.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.pack.output import (
     NEVER,
@@ -302,12 +302,10 @@ def store(
     digest = ImportSettings.digest_of(source)
     this = ImportSettings(chosen.format, digest, names, chosen.settings, recode)
     total = source.count()
-    if shards is not None and total is None:
-        total = sum(rows.count for rows in all_rows(source, []))
-    if shards is not None and total is not None and shards > total:
-        raise Code.TOO_MANY_SHARDS.error(f"{where}: {shards:,} shards of {total:,} records: ask for fewer shards")
-    if shards is not None and total is not None:
-        parts = parts_of(out, [total * (i + 1) // shards for i in range(shards)])
+    if shards is not None:
+        if total is None:
+            total = sum(rows.count for rows in all_rows(source, []))
+        parts = parts_of(out, even_ends(total, shards, where, "records"))
     elif shard_size is not None:
         parts = parts_of(out, ends_by_size(_sizes(source, fields), shard_size, classes or ()))
     else:
