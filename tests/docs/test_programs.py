@@ -282,7 +282,7 @@ SOURCES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("page", sorted(SOURCES))
 def test_what_comes_from_another_format_trains_as_the_page_says(page: str, folder: Path) -> None:
-    # All but a PNG, of which LitData makes a JPEG.
+    # All but a PNG, which LitData turns into a JPEG.
     images, count = {sample for sample in encoded() if sample[0].startswith(b"\xff\xd8")}, len(encoded())
     SOURCES[page]()
     (folder / "train.frec").unlink()

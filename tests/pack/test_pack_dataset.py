@@ -39,7 +39,7 @@ class Pictures:
 
 
 class Divided(IterableDataset[Any]):
-    """Items of which each worker makes its share."""
+    """Items; each worker makes its share."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()

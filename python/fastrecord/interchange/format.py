@@ -135,7 +135,7 @@ class Format(ABC):
         Args:
             path: A path in a temporary folder, with the name that the destination has in the end:
                 what is there is renamed once all has been written.
-            schema: The fields, all of which the format can hold.
+            schema: The fields; the format can hold all of them.
             metadata: The metadata of the .frec file, with "classes" if labels have names.
             settings: Values of `settings`, checked.
         """

@@ -18,9 +18,9 @@ def expand(source: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[st
     """Return the files that a source names, in order.
 
     Args:
-        source: A file; a folder, of which the files with one of `suffixes` are taken, sorted by
-            name; a pattern with `*`, `?` or `[...]`, sorted; a pattern with braces, in the order
-            written: `train-{000..146}.tar`, `{train,val}.tar`. Or several of these.
+        source: A file; a folder: its files with one of `suffixes`, sorted by name; a pattern
+            with `*`, `?` or `[...]`, sorted; a pattern with braces, in the order written:
+            `train-{000..146}.tar`, `{train,val}.tar`. Or several of these.
         suffixes: Ends of file names, such as ".tar"; empty: all files.
 
     Raises:

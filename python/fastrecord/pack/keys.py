@@ -52,7 +52,7 @@ class SeenKeys:
         return [int(number) for number in numbers[found]]
 
     def _pour(self) -> None:
-        """Move the set into arrays, of which each is at least twice as long as the next."""
+        """Move the set into arrays; each is at least twice as long as the next."""
         import numpy as np
 
         self._sorted.append(np.sort(np.fromiter(self._loose, np.int64, len(self._loose))))
