@@ -78,7 +78,7 @@ def test_another_order_is_a_difference_only_if_asked_for(compared: Callable[...,
     assert run("diff", tmp_path / "a.frec", tmp_path / "b.frec").exit_code == 0
     told = run("diff", "--order", tmp_path / "a.frec", tmp_path / "b.frec")
     assert told.exit_code == 1
-    assert "another order" in told.stdout
+    assert "different order" in told.stdout
 
 
 def test_repeats_of_a_key_are_paired_in_order(compared: Callable[..., Comparison]) -> None:

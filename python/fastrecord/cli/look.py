@@ -195,7 +195,7 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def diff(ctx: click.Context, a: str, b: str, order: bool, limit: int, as_json: bool) -> None:
-    """Show which records B has that A has not, lacks, or has with other values.
+    """Show which records were added, removed or changed from A to B.
 
     Records are paired by key; without keys, by position. Values are compared by checksum, or themselves where they may
     be compressed in two ways. A and B may be folders of files. Compression, crop indexes and metadata besides classes
@@ -242,7 +242,8 @@ def _diff_lines(found: Comparison) -> Iterator[str]:
         f"{paired}"
     )
     if found.reordered:
-        yield "the records come in another order" + ("" if found.order else ", which is no difference without --order")
+        ignored = "" if found.order else "; only --order counts that as a difference"
+        yield f"the records are in a different order{ignored}"
     if found.renumbered:
         yield "classes have other numbers; labels are compared by class name"
 

@@ -34,8 +34,8 @@ _NAMES = {
 )
 @click.option("--gpu-rate", metavar="IMAGES/S", help="Rate of one GPU alone at this batch, for other GPUs and models.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Images of a step on one GPU. Default: 256.")
-@click.option("--images", metavar="N", help="Images of an epoch. Default: 1281167, or those of --measure.")
-@click.option("--image-bytes", metavar="SIZE", help="Mean size of an original. Default: 116kB, or that of --measure.")
+@click.option("--images", metavar="N", help="Images in an epoch. Default: 1281167, or as --measure finds.")
+@click.option("--image-bytes", metavar="SIZE", help="Mean size of an original. Default: 116kB, or as --measure finds.")
 @click.option("--val-images", metavar="N", help="Images evaluated after each epoch. Default: none.")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs. Default: 90.")
 @click.option("--stored", metavar="WAY", help="original, crop-index, crop-ready, short-side, short-side-index or raw.")
@@ -173,8 +173,8 @@ def _parts(plan: Plan) -> list[str]:
         rate = f"{1000 * seconds:>9.1f}  {images / seconds:>10,.0f}" if seconds else f"{'-':>9}  {'unlimited':>10}"
         lines.append(f"{name:<40}{rate}")
     lines.append(
-        f"all-reduce: {1000 * step.allreduce:.1f} ms, of which {1000 * step.exposed:.1f} ms are exposed: "
-        f"{100 * plan.allreduce_share:.1f} % of the step"
+        f"all-reduce: {1000 * step.allreduce:.1f} ms ({1000 * step.exposed:.1f} ms exposed, "
+        f"{100 * plan.allreduce_share:.1f} % of the step)"
     )
     return lines
 

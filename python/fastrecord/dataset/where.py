@@ -40,7 +40,7 @@ def find_matching(selection: Selection, text: str) -> Selection:
         selection: The records to choose from.
         text: Comparisons of a field with a constant by `==`, `!=`, `<`, `<=`, `>`, `>=`, `in` and
             `not in`, joined by `and`, `or`, `not` and parentheses: `image.width > 500 and label in
-            ("cat", "owl")`. Fields, constants and class names are those of
+            ("cat", "owl")`. Fields, constants and class names are the same as in
             `FastRecordDataset.filter`.
 
     Raises:

@@ -56,7 +56,7 @@ class BrowseSummary:
         records: Records of the data set.
         matching: Records that meet the conditions.
         shown: Records in the page.
-        damaged: Records in the page of which a value cannot be read or decoded.
+        damaged: Records in the page with a value that cannot be read or decoded.
         bytes: Size of the page.
     """
 
@@ -181,7 +181,7 @@ class _Items:
 
     @property
     def damaged(self) -> int:
-        """Records of which a value cannot be read or decoded."""
+        """Number of records with a value that cannot be read or decoded."""
         return sum(any("error" in one for one in [*item["values"], *item["pictures"]]) for item in self.items)
 
     @property

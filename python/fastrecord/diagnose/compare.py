@@ -60,7 +60,7 @@ class Comparison:
         fields_retyped: Field and its types in A and B; its values are not compared.
         classes_added, classes_removed: Class names of B only, of A only.
         renumbered: Whether a class has different numbers; labels are compared by class name.
-        reordered: Whether the records of both come in another order.
+        reordered: Whether the records that both have are in a different order.
         order: Whether that counts as a difference.
         changes: The first records that differ.
     """
@@ -182,7 +182,7 @@ class _Pairing:
         return Change(change, key, a, b, [])
 
     def _differing(self, name: str, kind: FieldType) -> NDArray[np.bool_]:
-        """Return of which pairs the values of a field differ, bool (pairs,)."""
+        """Return whether the values of a field differ in each pair, bool (pairs,)."""
         if not lies_in_index(kind):
             return self._payloads_differ(name, kind)
         columns: list[NDArray[Any]] | None = self._class_numbers(name, kind)
@@ -204,13 +204,14 @@ class _Pairing:
         found = self._found
         found.classes_removed = [one for one in first if one not in set(second)]
         found.classes_added = [one for one in second if one not in numbers]
-        # Labels without a name keep their numbers, beyond those of all classes.
+        # Classes that only the second side has are numbered after all others.
         table = np.array([numbers.setdefault(one, len(numbers)) for one in second], np.int64)
         found.renumbered = any(number != at for at, number in enumerate(table.tolist()) if number < len(first))
         columns = [
             np.concatenate([one.column(shard, copy=True) for shard in range(len(side.readers))]).astype(np.int64)
             for one, side in zip(labels, self._sides, strict=True)
         ]
+        # Labels without a name keep their numbers.
         named = (columns[1] >= 0) & (columns[1] < len(table))
         columns[1] = np.where(named, table[np.where(named, columns[1], 0)] if len(table) else columns[1], columns[1])
         return [column[rows] for column, rows in zip(columns, self.rows, strict=True)]

@@ -30,7 +30,7 @@ from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, pl
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
 _HEAD = 1 << 16
 _MOST_PIXELS = 89_478_485
-# Records with equal checksums of which the values are compared.
+# Maximum number of records with equal checksums whose values are compared.
 _COMPARED = 4096
 _BINS = 40
 _COMMON_SIZES = 5
@@ -171,7 +171,7 @@ class FileStats:
         files: The paths.
         records: Records of all files.
         bytes: Bytes of all files, up to their newest commits.
-        sample: Records of which values were read, at most; `images.sampled` says how many were.
+        sample: The most records whose values were read; `images.sampled` says how many were.
         seed: What chose them.
         fields: Each field.
         classes: None if no field "label" holds classes.

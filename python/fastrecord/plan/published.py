@@ -22,7 +22,7 @@ class Figure:
 
     Attributes:
         name: What was run.
-        options: Arguments of `plan_training`, besides those of the machine.
+        options: Arguments of `plan_training`, added to the machine's.
         unit: "images/s", "run time" (in seconds), "GB/s read" or "reads/s".
         value: The figure.
         fitted: Whether the efficiency is fitted to it.
