@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastrecord.cli.options import output, parse_settings, path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, settings_option, summary_option
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 
@@ -42,14 +42,7 @@ from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
     help="Accept a file whose own packing was stopped or is in progress, and shard sets with missing shards. "
     "Default: refuse them.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=parse_settings,
-    metavar="NAME=VALUE",
-    help="A setting of the format; may be repeated.",
-)
+@settings_option
 @quiet_option
 @summary_option
 def export(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:

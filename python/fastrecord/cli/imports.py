@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import parse_pairs, parse_settings, path_type, quiet_option, summary_option
+from fastrecord.cli.options import parse_pairs, path_type, quiet_option, settings_option, summary_option
 from fastrecord.cli.pack_options import (
     check_file_options,
     file_options,
@@ -57,14 +57,7 @@ _WIDTH = 60
     metavar="NAME=TYPE",
     help="Store a field as another type: int32, string, 'array(float32, (3, None))'. May be repeated.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=parse_settings,
-    metavar="NAME=VALUE",
-    help="Set an option of the format; docs/formats.md lists them. May be repeated.",
-)
+@settings_option
 @click.option(
     "--lmdb-values",
     type=click.Choice(["auto", "image", "bytes", "tuple", "datum", "pyobject"]),

@@ -66,6 +66,16 @@ def parse_settings(ctx: click.Context, param: click.Parameter, values: tuple[str
     return _pairs(ctx, param, items)
 
 
+settings_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=parse_settings,
+    metavar="NAME=VALUE",
+    help="A setting of the format; docs/formats.md lists them. May be repeated.",
+)
+
+
 def _pairs(ctx: click.Context, param: click.Parameter, items: list[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in items:
