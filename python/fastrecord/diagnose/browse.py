@@ -157,7 +157,7 @@ class _Items:
     """
 
     def __init__(self, shards: Shards, rows: NDArray[np.int64], selection: Selection) -> None:
-        self._shards, self._selection, self._rows = shards, selection, rows
+        self._shards, self._selection = shards, selection
         schemas = [reader.schema for reader in shards.readers]
         self.fields = {name: plain(kind) for schema in reversed(schemas) for name, kind in schema.items()}
         self._rows = rows = rows[: max(_MOST_VALUES // max(len(self.fields), 1), 1)]
