@@ -136,19 +136,11 @@ MACHINES = (
         "tensorpack/benchmarks, ResNet-MultiGPU/README.md, May 2019: replicated, data on the GPU",
         {"gpu": "V100", "gpus": 8},
         (
-            Figure(
-                "fp16, batch 64",
-                {"precision": "amp", "batch": 64, "gradient_bits": 16},
-                _RATE,
-                5224,
-                fitted=True,
-            ),
-            Figure(
-                "fp16, batch 128",
-                {"precision": "amp", "batch": 128, "gradient_bits": 16},
-                _RATE,
-                5891,
-                fitted=True,
+            *(
+                Figure(
+                    f"fp16, batch {n}", {"precision": "amp", "batch": n, "gradient_bits": 16}, _RATE, rate, fitted=True
+                )
+                for n, rate in {64: 5224, 128: 5891}.items()
             ),
             Figure(
                 "fp16 with XLA, batch 128", {"precision": "amp-xla", "batch": 128, "gradient_bits": 16}, _RATE, 9225
