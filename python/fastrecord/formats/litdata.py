@@ -29,10 +29,11 @@ from fastrecord.interchange.files.chunks import (
     SampleFile,
     each,
     numbers,
+    pickled,
     picture,
+    text,
     usual_renames,
 )
-from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.source import Source
 from fastrecord.schema import FieldType, list_
@@ -174,11 +175,11 @@ def _part(name: str, form: str) -> Part:
         dtype = _dtype(_TORCH if kind == "no_header_tensor" else _NUMPY, int(more))
         return Part(name, origin, each(lambda data: _flat(data, dtype)))
     found: dict[str, tuple[Callable[[memoryview], Any], FieldType | None]] = {
-        "str": (_text, FieldType("string")),
-        "text": (_text, FieldType("string")),
+        "str": (text, FieldType("string")),
+        "text": (text, FieldType("string")),
         "json": (_nested, FieldType("json")),
         "pil": (picture, None),
-        "pickle": (_pickle, None),
+        "pickle": (pickled, None),
         "jpeg_array": (_images, list_(FieldType("image"))),
         "tensor": (lambda data: _array(data, ">u4", _TORCH), None),
         "numpy": (lambda data: _array(data, "<u4", _NUMPY), None),
@@ -227,21 +228,10 @@ def _images(data: memoryview) -> list[memoryview]:
     return [data[start:end] for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
 
 
-def _text(data: memoryview) -> str:
-    return str(data, "utf-8")
-
-
-def _pickle(data: memoryview) -> Any:
-    try:
-        return plain(data)
-    except Exception as err:
-        raise ValueError(str(err)) from err
-
-
 def _nested(data: memoryview) -> Any:
     """Return a value of the serializer "json": JSON, or tagged values."""
     if not len(data) or data[0] > 32:
-        return json.loads(_text(data))
+        return json.loads(text(data))
     value, _ = _tagged(data, 0, 0)
     return value
 
@@ -271,7 +261,7 @@ def _tagged(data: memoryview, at: int, depth: int) -> tuple[Any, int]:
         if count > len(data) - at and (tag != 6 or count):
             raise ValueError(f"{count} items in {len(data)} bytes")
         if tag == 0:
-            return json.loads(_text(data[at : at + count])), at + count
+            return json.loads(text(data[at : at + count])), at + count
         if tag in (2, 3, 4):
             dtype = np.dtype(("<i8", "<f8", "?")[tag - 2])
             return np.frombuffer(data, dtype, count, at).tolist(), at + count * dtype.itemsize
@@ -313,7 +303,7 @@ def _string(data: memoryview, at: int) -> tuple[str, int]:
     size = struct.unpack_from("<I", data, at)[0]
     if size > len(data) - at - 4:
         raise ValueError("the value is cut short")
-    return _text(data[at + 4 : at + 4 + size]), at + 4 + size
+    return text(data[at + 4 : at + 4 + size]), at + 4 + size
 
 
 FORMATS = [LitDataFormat()]

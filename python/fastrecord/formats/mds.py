@@ -20,8 +20,17 @@ from numpy.typing import NDArray
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
-from fastrecord.interchange.files.chunks import Block, ChunkSource, OffsetFile, Part, each, numbers, picture
-from fastrecord.interchange.files.unpickle import plain
+from fastrecord.interchange.files.chunks import (
+    Block,
+    ChunkSource,
+    OffsetFile,
+    Part,
+    each,
+    numbers,
+    pickled,
+    picture,
+    text,
+)
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Source
@@ -149,13 +158,13 @@ def _part(name: str, encoding: str, size: int | None) -> Part:
     if kind == "ndarray":
         return _array(name, origin, more)
     found: dict[str, tuple[Callable[[memoryview], Any], FieldType | None]] = {
-        "str": (_text, FieldType("string")),
-        "str_decimal": (_text, FieldType("string")),
-        "str_int": (lambda data: int(_text(data)), FieldType("int64")),
-        "str_float": (lambda data: float(_text(data)), FieldType("float64")),
-        "json": (lambda data: json.loads(_text(data)), FieldType("json")),
+        "str": (text, FieldType("string")),
+        "str_decimal": (text, FieldType("string")),
+        "str_int": (lambda data: int(text(data)), FieldType("int64")),
+        "str_float": (lambda data: float(text(data)), FieldType("float64")),
+        "json": (lambda data: json.loads(text(data)), FieldType("json")),
         "pil": (picture, None),
-        "pkl": (_pickle, None),
+        "pkl": (pickled, None),
         "list[jpeg]": (_items, list_(FieldType("image"))),
         "list[png]": (_items, list_(FieldType("image"))),
     }
@@ -207,17 +216,6 @@ def _dtype(data: memoryview) -> tuple[str, memoryview]:
     if number not in _DTYPES:
         raise ValueError(f"an array of the unknown dtype {number}")
     return _DTYPES[number], data[1:]
-
-
-def _text(data: memoryview) -> str:
-    return str(data, "utf-8")
-
-
-def _pickle(data: memoryview) -> Any:
-    try:
-        return plain(data)
-    except Exception as err:
-        raise ValueError(str(err)) from err
 
 
 def _items(data: memoryview) -> list[memoryview]:

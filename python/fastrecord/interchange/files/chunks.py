@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord.errors import Code
+from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.infer import SAMPLE, common_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
@@ -441,6 +442,23 @@ def picture(data: memoryview) -> NDArray[np.uint8]:
         raise ValueError(f"not a picture of 8 bits per channel: mode {mode!r}, {width} x {height}, {len(data)} bytes")
     flat = np.frombuffer(pixels, np.uint8)
     return flat.reshape((height, width) if channels == 1 else (height, width, channels))
+
+
+def text(data: memoryview) -> str:
+    """Return UTF-8 as text."""
+    return str(data, "utf-8")
+
+
+def pickled(data: memoryview) -> Any:
+    """Return the object in a pickle of plain data.
+
+    Raises:
+        ValueError: it holds anything else, or is damaged.
+    """
+    try:
+        return plain(data)
+    except Exception as err:
+        raise ValueError(str(err)) from err
 
 
 def each(read: Callable[[memoryview], Any]) -> Callable[[Block], Any]:
