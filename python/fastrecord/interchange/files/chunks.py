@@ -462,7 +462,7 @@ def pickled(data: memoryview) -> Any:
 
 
 def each(read: Callable[[memoryview], Any]) -> Callable[[Block], Any]:
-    """Return how values are read of which `read` reads one."""
+    """Return how to read the values of a block, given how to read one."""
     return lambda block: [read(view) for view in block.views()]
 
 
