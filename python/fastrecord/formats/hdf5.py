@@ -116,8 +116,6 @@ class _Column:
     field: SourceField
     path: str
     convert: Callable[[Any], Any]
-    # Decodes text, with an error for each value of its own.
-    text: bool = False
     shapes: str | None = None
 
 
@@ -230,18 +228,18 @@ class _File:
         def pick(block: Any) -> Any:
             return block if member is None else block[member]
 
-        def made(kind: FieldType, convert: Callable[[Any], Any], *, text: bool = False) -> _Column:
+        def made(kind: FieldType, convert: Callable[[Any], Any]) -> _Column:
             shapes = f"{_SHAPES}/{path}" if kept is not None and f"{_SHAPES}/{path}" in self.file else None
             label = field.rpartition("/")[2] in _LABELS and kind.dtype is not None and kind.shape == ()
             rename = "label" if label and kept is None and np.dtype(dtype).kind in "iub" else None
-            return _Column(SourceField(field, kept or kind, origin, rename), path, convert, text, shapes)
+            return _Column(SourceField(field, kept or kind, origin, rename), path, convert, shapes)
 
         string = self._h5py.check_string_dtype(dtype)
         inner = self._h5py.check_vlen_dtype(dtype)
         if string is not None and shape == ():
             if kept is not None and kept.name == "json":
                 return made(kept, lambda block: [json.loads(_text(each)) for each in pick(block)])
-            return made(FieldType("string"), lambda block: [_text(each) for each in pick(block)], text=True)
+            return made(FieldType("string"), lambda block: [_text(each) for each in pick(block)])
         if inner is not None and shape == () and inner.kind in "biufc":
             if inner == np.uint8 and (kept is None or kept.name in ("image", "bytes")):
                 return made(
