@@ -38,6 +38,7 @@ from fastrecord.interchange import (
     common_type,
     library,
 )
+from fastrecord.interchange.arrays import number_type
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import expand
@@ -249,9 +250,9 @@ class _File:
             return made(array(inner, (None,)), lambda block: list(pick(block)))
         if dtype.kind == "V" and not dtype.names and shape == ():
             return made(self._bytes_type(path, pick), lambda block: [each.tobytes() for each in pick(block)])
-        if dtype.kind in "biufc" and dtype.itemsize <= 16 and dtype.name not in ("float128", "longdouble"):
-            kind = array(dtype, shape) if shape else FieldType(array(dtype, ()).dtype or "")
-            return made(kind, lambda block: np.ascontiguousarray(pick(block)))
+        number = number_type(dtype, shape)
+        if number is not None:
+            return made(number, lambda block: np.ascontiguousarray(pick(block)))
         raise self.error(
             f"{origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold",
             "name the other ones with --set datasets=...",
