@@ -1,6 +1,6 @@
 """`plain`: reads pickles of plain data, without ever running what a pickle names.
 
-The opcodes are those of `pickletools` in the Python documentation, protocols 0 to 5. The interpreter
+The opcodes are documented in Python's `pickletools`, protocols 0 to 5. The interpreter
 is ours because `pickle.Unpickler` allocates what a hostile pickle claims (memo indices, lengths of
 byte arrays), and hashes whatever it builds. Work and memory stay in proportion to the pickle's size.
 """
