@@ -172,10 +172,10 @@ impl Reader {
     /// of at most 64 bytes) have no checksums.
     ///
     /// Equal values have equal checksums if they are stored in the same way: the checksum is about
-    /// the bytes in the file. Those of a compressed value are the compressed ones. Those of an
-    /// image include the side bytes that follow it: of a crop-ready JPEG, or the crop index of an
-    /// image packed with `crop_index`. An index that `fastrecord index` added lies elsewhere and
-    /// does not count.
+    /// the bytes in the file. A compressed value counts as compressed. An image counts with the
+    /// side bytes that follow it: those that make a JPEG crop-ready, or the crop index of an image
+    /// packed with `crop_index`. An index that `fastrecord index` added lies elsewhere and does not
+    /// count.
     #[pyo3(signature = (field, indices = None))]
     fn checksums<'py>(
         &self,

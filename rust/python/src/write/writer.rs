@@ -433,8 +433,8 @@ impl Writer {
     /// Kinds of appended images that the core does not decode, such as "AVIF", a new dict each
     /// time: kind -> count.
     ///
-    /// Counts only images from `append_files` and `append_images`. The loader and data sets decode them with Pillow, if
-    /// it can.
+    /// Counts only images from `append_files` and `append_images`. The loader and data sets decode
+    /// them with Pillow, if it can.
     #[getter]
     fn foreign<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.state.tally().foreign.clone().into_py_dict(py)
