@@ -231,7 +231,7 @@ def _items(data: memoryview) -> list[memoryview]:
 
 
 def _exported(part: Part, written: FieldType) -> Part:
-    """Return how a column is read that an export wrote for a field of type `written`."""
+    """Return how to read a column that an export wrote for a field of type `written`."""
     values = part.values
     if written.dtype == "bool":
         part.values = lambda block: values(block) != 0

@@ -102,7 +102,7 @@ class TarFormat(Format):
         if found.head[257:262] == b"ustar":
             return "it begins with a tar header"
         if found.path.lower().endswith(_SUFFIXES[1:]):
-            return f"its name ends as that of a compressed tar archive, {found.suffix}"
+            return f"its name ends like the name of a compressed tar archive, {found.suffix}"
         if found.suffix == ".tar" and found.head[:BLOCK].count(0) in (0, BLOCK) and len(found.head) in (0, 4096):
             return "its name ends in .tar, though it is empty"
         return None
