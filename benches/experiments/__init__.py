@@ -1,0 +1,1 @@
+"""The experiments: `python -m benches.experiments`. Each module has `run(bench)`."""
