@@ -187,7 +187,7 @@ class _Values(ShardedSource):
             for first, found, bad in self._files[at].runs(max(start - number, 0)):
                 good = [each for each in found if each is not None]
                 reasons = {number + first + row: why for row, why in bad.items()}
-                yield Rows(number + first, len(found), dict.fromkeys(names, good), reasons, sum(map(len, good)))
+                yield Rows(number + first, len(found), dict.fromkeys(names, good), reasons)
             self.end_shard(at, number + self._files[at].count)
 
 

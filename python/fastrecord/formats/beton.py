@@ -180,14 +180,12 @@ class _Source(Source):
                 bad[start + row] = f"{name!r}: its data are not in the file, at byte {places[row]}"
             good &= fits
         columns: dict[str, Any] = {}
-        nbytes = 0
         for each in fields:
             if each.kind in ("int", "float"):
                 columns[each.name] = rows[each.name].copy()
                 continue
             places, sizes, _ = spans[each.name]
             views = self._values(np.where(good, places[:count], 0), np.where(good, sizes[:count], 0))
-            nbytes += int(sizes[:count][good].sum())
             heads = rows[each.name].tolist() if each.kind == "image" else [()] * count
             found: list[Any] = []
             for row, view in enumerate(views):
@@ -200,7 +198,7 @@ class _Source(Source):
         if bad:
             keep = [row for row in range(count) if start + row not in bad]
             columns = {name: [column[row] for row in keep] for name, column in columns.items()}
-        return Rows(start, count, columns, bad, nbytes + rows.nbytes)
+        return Rows(start, count, columns, bad)
 
     def _spans(self, field: _Field, rows: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Return where values lie, their sizes, and whether both are known."""

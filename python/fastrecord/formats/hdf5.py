@@ -390,8 +390,7 @@ class Hdf5Source(Source):
                 name: values[good] if isinstance(values, np.ndarray) else [values[at] for at in good]
                 for name, values in columns.items()
             }
-        nbytes = sum(_nbytes(values) for values in columns.values())
-        return Rows(number, end - start, columns, bad, nbytes)
+        return Rows(number, end - start, columns, bad)
 
     def _block(self, file: _File, path: str, start: int, end: int, number: int, bad: dict[int, str]) -> Any:
         """Read records of a data set; the ones on damaged chunks are bad."""
@@ -423,7 +422,7 @@ def _pieces(rows: Rows) -> Iterator[Rows]:
         return
     for at in range(0, rows.count, ROWS):
         columns = {name: values[at : at + ROWS] for name, values in rows.columns.items()}
-        yield Rows(rows.start + at, min(ROWS, rows.count - at), columns, {}, rows.nbytes * ROWS // rows.count)
+        yield Rows(rows.start + at, min(ROWS, rows.count - at), columns)
 
 
 def _rename(field: SourceField, images: list[SourceField], labels: list[SourceField], names: set[str]) -> str | None:
@@ -437,12 +436,6 @@ def _text(value: Any) -> str:
 
 def _shaped(value: Any, shape: Any) -> Any:
     return value.reshape(shape) if value.size == math.prod(shape.tolist()) else value
-
-
-def _nbytes(values: Any) -> int:
-    if isinstance(values, np.ndarray):
-        return values.nbytes
-    return sum(getattr(value, "nbytes", 0) or len(value) if hasattr(value, "__len__") else 64 for value in values)
 
 
 def _attributes(root: Any, members: Mapping[str, Any]) -> dict[str, Any]:

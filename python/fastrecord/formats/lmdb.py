@@ -435,7 +435,7 @@ class _Layout:
 
     def _whole(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield runs of records whose values are one field, without work for each of them."""
-        for first, keys, values, nbytes in _grouped(runs, start):
+        for first, keys, values in _grouped(runs, start):
             texts: Sequence[str | bytes] = keys
             try:
                 if KEY in names and self._key_type == "string":
@@ -444,7 +444,7 @@ class _Layout:
                 pairs = zip(keys, values, strict=True)
                 yield from gather((self._record(key, value, names) for key, value in pairs), first, names)
             else:
-                yield Rows(first, len(keys), {name: texts if name == KEY else values for name in names}, {}, nbytes)
+                yield Rows(first, len(keys), {name: texts if name == KEY else values for name in names})
 
     def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
         try:
@@ -476,7 +476,7 @@ class _Own(_Layout):
 
     def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
-        for first, _, values, nbytes in _grouped(runs, start):
+        for first, _, values in _grouped(runs, start):
             bad = self._bad(values)
             good = [value for at, value in enumerate(values) if at not in bad] if bad else values
             columns = self._columns(good, names)
@@ -486,7 +486,7 @@ class _Own(_Layout):
                     if at not in bad and self._columns([value], names) is None:
                         bad[at] = "its text, JSON or arrays are damaged"
                 columns = self._columns([value for at, value in enumerate(values) if at not in bad], names) or {}
-            yield Rows(first, len(values), columns, {first + at: why for at, why in bad.items()}, nbytes)
+            yield Rows(first, len(values), columns, {first + at: why for at, why in bad.items()})
 
     def _heads(self, values: Sequence[memoryview]) -> np.ndarray[Any, Any]:
         """Return the fields of fixed size, and the lengths of the others."""
@@ -722,8 +722,8 @@ _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
 }
 
 
-def _grouped(runs: Iterator[_Run], start: int) -> Iterator[tuple[int, list[bytes], list[memoryview], int]]:
-    """Yield number of the first record, keys, values and their size for runs that are large enough."""
+def _grouped(runs: Iterator[_Run], start: int) -> Iterator[tuple[int, list[bytes], list[memoryview]]]:
+    """Yield number of the first record, keys and values for runs that are large enough."""
     keys: list[bytes] = []
     values: list[memoryview] = []
     nbytes = 0
@@ -733,14 +733,14 @@ def _grouped(runs: Iterator[_Run], start: int) -> Iterator[tuple[int, list[bytes
             values += more_values
             nbytes += sum(map(len, more_values))
             if nbytes >= ROWS_BYTES or len(keys) >= ROWS:
-                yield start, keys, values, nbytes
+                yield start, keys, values
                 start, keys, values, nbytes = start + len(keys), [], [], 0
     except FastRecordError:
         if keys:
-            yield start, keys, values, nbytes
+            yield start, keys, values
         raise
     if keys:
-        yield start, keys, values, nbytes
+        yield start, keys, values
 
 
 def _each(runs: Iterator[_Run]) -> Iterator[tuple[bytes, memoryview]]:

@@ -251,9 +251,8 @@ class TFRecordSource(ShardedSource):
                 break
             # Rare: values are read again without the records that just turned out bad.
             bad |= wrong
-        nbytes = int((ends - starts).sum())
         reasons = {first + at: why for at, why in sorted(bad.items())}
-        return Rows(first, len(starts), values, reasons, nbytes)
+        return Rows(first, len(starts), values, reasons)
 
     def _runs(
         self, start: int

@@ -222,10 +222,9 @@ def _rows(columns: Mapping[str, Column], start: int, end: int) -> Iterator[Rows 
                     if isinstance(rows, ArrayError):
                         return
         else:
-            yield err if err.ends else Rows(start, 1, {name: [] for name in columns}, {start: str(err)}, 0)
+            yield err if err.ends else Rows(start, 1, {name: [] for name in columns}, {start: str(err)})
         return
-    nbytes = sum(column.row_bytes for column in columns.values()) * (end - start)
     for at in range(0, end - start, max(ROWS, 1)):
         stop = min(at + ROWS, end - start)
         part = found if stop - at == end - start else {name: values[at:stop] for name, values in found.items()}
-        yield Rows(start + at, stop - at, part, {}, nbytes * (stop - at) // (end - start))
+        yield Rows(start + at, stop - at, part)

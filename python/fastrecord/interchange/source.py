@@ -57,14 +57,12 @@ class Rows:
             as `Writer.extend` takes them for the field's type. An array with a first dimension
             counts as a sequence of its rows.
         bad: Number in the source -> why the record cannot be read.
-        nbytes: Size of the values in bytes, about.
     """
 
     start: int
     count: int
     columns: Mapping[str, Sequence[Any]]
     bad: Mapping[int, str] = field(default_factory=dict)
-    nbytes: int = 0
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -200,10 +198,10 @@ def gather(records: Iterable[Sequence[Any] | Bad], start: int, names: Sequence[s
                 nbytes += value_bytes(value)
         count += 1
         if count == ROWS or nbytes >= ROWS_BYTES:
-            yield Rows(start, count, dict(zip(names, columns, strict=True)), bad, nbytes)
+            yield Rows(start, count, dict(zip(names, columns, strict=True)), bad)
             start, count, nbytes, bad, columns = start + count, 0, 0, {}, [[] for _ in names]
     if count:
-        yield Rows(start, count, dict(zip(names, columns, strict=True)), bad, nbytes)
+        yield Rows(start, count, dict(zip(names, columns, strict=True)), bad)
     if error is not None:
         raise error
 

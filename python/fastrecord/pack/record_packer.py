@@ -253,7 +253,7 @@ def _cut(rows: Rows, stop: int) -> Rows:
     good = sum(number < stop for number in rows.numbers)
     columns = {name: values[:good] for name, values in rows.columns.items()}
     bad = {number: reason for number, reason in rows.bad.items() if number < stop}
-    return Rows(rows.start, stop - rows.start, columns, bad, rows.nbytes)
+    return Rows(rows.start, stop - rows.start, columns, bad)
 
 
 def all_rows(source: Source, names: Sequence[str]) -> Iterator[Rows]:

@@ -324,7 +324,7 @@ class ArrowSource(Source):
         arrays = {name: batch.column(name) for name in names}
         try:
             values = {name: _values(columns[name], arrays[name]) for name in names}
-            return Rows(start, batch.num_rows, values, nbytes=batch.nbytes)
+            return Rows(start, batch.num_rows, values)
         except ValueError:  # find the records that are bad
             rows: dict[str, list[Any]] = {name: [] for name in names}
             bad = {}
@@ -339,7 +339,7 @@ class ArrowSource(Source):
                     continue
                 for name, value in zip(names, record, strict=True):
                     rows[name].append(value)
-            return Rows(start, batch.num_rows, rows, bad, batch.nbytes)
+            return Rows(start, batch.num_rows, rows, bad)
 
     def _columns_of(self, file: ArrowFile) -> dict[str, _Column]:
         columns: dict[str, _Column] = {}

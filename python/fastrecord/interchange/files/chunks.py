@@ -351,7 +351,7 @@ class ChunkSource(Source):
         if good.all():
             try:
                 columns = {part.name: part.values(Block(block.memory, *places[part.name])) for part in parts}
-                return Rows(start, count, columns, nbytes=len(block.memory))
+                return Rows(start, count, columns)
             except ValueError:  # find the records that are bad
                 pass
         bad = {start + row: "the sizes of its parts are not its own size" for row in np.flatnonzero(~good).tolist()}
@@ -368,7 +368,7 @@ class ChunkSource(Source):
             else:
                 for part, value in zip(parts, record, strict=True):
                     found[part.name].append(value)
-        return Rows(start, count, found, bad, len(block.memory))
+        return Rows(start, count, found, bad)
 
     def _divide(self, block: Block) -> tuple[dict[str, tuple[_Ints, _Ints]], NDArray[np.bool_]]:
         """Return where each part of each record lies, and which records are well divided."""
