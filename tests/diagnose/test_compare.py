@@ -201,6 +201,16 @@ def test_labels_are_compared_by_class_name(tmp_path: Path) -> None:
     assert fr.diff_files(a, unnamed).same
 
 
+def test_a_number_without_a_name_is_no_class_of_the_other_file(tmp_path: Path) -> None:
+    schema = {"label": fr.int64(), "key": fr.string()}
+    records = [{"label": label, "key": f"k{number}"} for number, label in enumerate([0, 2, 7, -1])]
+    a = write(tmp_path / "a.frec", records, schema, classes=["ant", "bee", "cat"])
+    b = write(tmp_path / "b.frec", records, schema, classes=["ant", "bee"])
+    found = fr.diff_files(a, b)
+    assert [change.key for change in found.changes] == ["k1"]
+    assert (found.classes_removed, found.changed_fields) == (["cat"], {"label": 1})
+
+
 def test_files_without_records_do_not_differ(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.frec", []), write(tmp_path / "b.frec", [])
     assert fr.diff_files(a, b).same

@@ -211,9 +211,12 @@ class _Pairing:
             np.concatenate([one.column(shard, copy=True) for shard in range(len(side.readers))]).astype(np.int64)
             for one, side in zip(labels, self._sides, strict=True)
         ]
-        # Labels without a name keep their numbers.
-        named = (columns[1] >= 0) & (columns[1] < len(table))
-        columns[1] = np.where(named, table[np.where(named, columns[1], 0)] if len(table) else columns[1], columns[1])
+        # Numbers without a name follow all classes: they equal each other, but no class.
+        tables = np.arange(len(first)), table
+        for at, (column, new) in enumerate(zip(columns, tables, strict=True)):
+            places = np.where((column >= 0) & (column < len(new)), column, len(new))
+            unnamed = np.where(column < 0, column, column + len(numbers))
+            columns[at] = np.where(places < len(new), np.append(new, 0)[places], unnamed)
         return [column[rows] for column, rows in zip(columns, self.rows, strict=True)]
 
     def _payloads_differ(self, name: str, kind: FieldType) -> NDArray[np.bool_]:
