@@ -22,7 +22,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python check-licenses check-workflows docs audit test test-rust test-python torture bench wheel \
+.PHONY: setup demo check check-rust check-python check-licenses check-workflows docs audit test test-rust build-test-rust test-python torture bench wheel \
   rustflags clean help
 
 # maturin installs into the active environment: use .venv, whichever environment the caller's shell
@@ -76,6 +76,13 @@ test-rust: setup
 	  cargo test -p fastrecord-core -p fastrecord-model; \
 	fi
 
+build-test-rust: $(VENV)/.tools # without the package and what it needs: CI does this meanwhile
+	if cargo nextest --version >/dev/null 2>&1; then \
+	  cargo nextest run --no-run -p fastrecord-core -p fastrecord-model; \
+	else \
+	  cargo test --no-run -p fastrecord-core -p fastrecord-model; \
+	fi
+
 test-python: setup
 	marked=$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")'); \
 	$(BIN)/python -m pytest -m "$$marked" -n $(shell echo $$(($$(nproc) < 4 ? $$(nproc) : 4))) --dist worksteal $(PYTEST_ARGS)
@@ -100,10 +107,13 @@ clean: ## remove what was built and made; .venv stays
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.deps: pyproject.toml Cargo.toml
+$(VENV)/.tools: pyproject.toml
 	scripts/need $(PYTHON)
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2' 'cmake>=3.28,<5'
+	touch $@
+
+$(VENV)/.deps: $(VENV)/.tools pyproject.toml Cargo.toml
 	$(QUIET_PIP) $(BIN)/maturin develop --release --extras dev,demo
 	touch $@
 
