@@ -1,0 +1,11 @@
+"""The page of the experiments, made from their results alone.
+
+`python -m benches.report` writes docs/benchmarks.md, its plots and the README's table;
+`python -m benches.report --compare A B` tells what changed between two folders of results.
+
+- `cases`: the rows of a folder, grouped into cases, best contender first.
+- `words`, `tables`, `plots`: values as text, Markdown and SVG.
+- `sections`: what each experiment shows; a case that it does not know becomes a plain table.
+- `page`, `readme`: the whole page; the README's table.
+- `compare`: two results.
+"""

@@ -1,0 +1,162 @@
+"""The page of the experiments says what their results say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benches.harness import Row, read
+from benches.report.__main__ import PAGE, README, RESULTS, main
+from benches.report.cases import group, load
+from benches.report.page import page
+from benches.report.plots import Pictures, Point
+from benches.report.readme import with_table
+from benches.report.tables import case_table, matrix, verdicts
+from tests.benches.made import FACTS, reading, save
+
+
+def cells(lines: list[str]) -> list[list[str]]:
+    """The cells of a table's rows."""
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
+
+
+def test_a_table_is_sorted_and_says_how_many_times_as_fast_fastrecord_is() -> None:
+    (case,) = group(reading("random batches", h5py=(0.3, 0.5, 0.4), fastrecord=(0.1, 0.1, 0.2), lmdb=(0.05, 0.2, 0.2)))
+    assert cells([*case_table(case)]) == [
+        ["contender", "median, s", "least - most", "fastrecord is", "version"],
+        ["**fastrecord**", "0.1", "0.1 - 0.2", "", "fastrecord 1"],
+        ["lmdb", "0.2", "0.05 - 0.2", "2.00 x as fast", "lmdb 1"],
+        ["h5py", "0.4", "0.3 - 0.5", "4.00 x as fast", "h5py 1"],
+    ]
+
+
+def test_rates_are_sorted_downwards_and_settings_become_columns() -> None:
+    rows = [
+        Row(
+            "formats",
+            "images",
+            name,
+            "images/s",
+            (rate,),
+            "more",
+            settings={"workers": workers, "batch": 8, "records": 10, "cpu_seconds": [0.02]},
+        )
+        for name, rate, workers in (("peer", 50, 1), ("fastrecord", 200, 0))
+    ]
+    (case,) = group(rows)
+    lines = [*case_table(case)]
+    assert cells(lines) == [
+        ["contender", "median, images/s", "fastrecord is", "workers", "CPU time"],
+        ["**fastrecord**", "200", "", "0", "2.00 ms a record"],
+        ["peer", "50.0", "4.00 x as fast", "1", "2.00 ms a record"],
+    ]
+    assert "All of them: batch 8." in lines
+
+
+def test_rows_of_one_name_are_told_apart_by_their_settings() -> None:
+    rows = [Row("formats", "images", "peer", "s", (workers,), settings={"workers": workers}) for workers in (2, 1)]
+    assert [row.contender for row in group(rows)[0].rows] == ["peer, workers 1", "peer, workers 2"]
+
+
+def test_where_fastrecord_is_not_first_the_page_says_why() -> None:
+    first = reading("a", fastrecord=(1.0, 1.0), peer=(2.0, 2.0))
+    level = reading("b", fastrecord=(1.1, 1.2), peer=(1.2, 1.0))
+    behind = [
+        Row("formats", "c", "fastrecord", "s", (2.0,), settings={"why": "it checks each byte."}),
+        Row("formats", "c", "peer", "s", (1.0,)),
+        Row("formats", "c", "memcpy", "s", (0.5,), settings={"yardstick": True}),
+    ]
+    lines = [*verdicts(group([*first, *level, *behind]))]
+    assert lines == [
+        "fastrecord is first in 1 of these 3 rows. The others:",
+        "",
+        "- b: level with peer, 0.96 x (0.83 x to 1.09 x in the rounds).",
+        "- c: behind peer, 0.50 x (0.50 x to 0.50 x in the rounds). it checks each byte.",
+        "",
+    ]
+    assert next(verdicts(group(first))) == "fastrecord is first in 1 of these rows."
+
+
+def test_a_matrix_has_a_column_for_each_case_and_a_dash_where_nothing_was_measured() -> None:
+    cases = group([*reading("warm", peer=(2e-3,), fastrecord=(1e-3,)), *reading("cold", fastrecord=(0.5,))])
+    assert cells([*matrix(cases, ["warm", "cold"], "format")]) == [
+        ["format", "warm, ms", "cold, s"],
+        ["**fastrecord**", "**1.00**", "**0.5**"],
+        ["peer", "2.00 (2.00 x)", "-"],
+    ]
+
+
+def test_the_page_keeps_unknown_experiments_and_cases_and_each_reason(tmp_path: Path) -> None:
+    save(tmp_path, "brand_new", [Row("brand_new", "some | case", "who", "widgets", (3.0, 4.0))])
+    absent = [Row("formats", case, "ffcv", "", missing="No module named 'ffcv'") for case in ("a", "b", "c")]
+    save(tmp_path, "formats", [*reading("a", fastrecord=(1.0,), peer=(2.0,)), *absent])
+    text = page(load(tmp_path), Pictures(None, "img"))
+    assert "## Brand new" in text
+    assert "**some | case**" in text
+    assert "| who | 3.50 | 3.00 - 4.00 |" in text
+    assert re.search(r"^\| ffcv \| .*3 cases.* \| No module named 'ffcv' \|$", text, re.MULTILINE)
+    assert f"```sh\n{FACTS.command}\n```" in text
+    assert "A Processor, 2 cores, 8 GiB, no GPU, ext2/ext3, Linux 6.1" in text
+    assert "torchvision" not in text.split("## In short")[0]
+
+
+def test_equal_results_give_equal_plots(tmp_path: Path) -> None:
+    (case,) = group(reading("a", fastrecord=(1.0, 1.5), peer=(2.0, 2.5)))
+    curve = [Point(1, 10, 9, 11), Point(2, 19, 18, 20)]
+    for folder in (tmp_path / "1", tmp_path / "2"):
+        pictures = Pictures(folder, "img")
+        assert pictures.bars("bars", "some bars", {"a": case}) == ["![some bars](img/bars.svg)", ""]
+        pictures.curves("curves", "", {"one": curve}, x="ranks", y="images/s", ideal=[Point(1, 10, 10, 10)])
+        pictures.dots("dots", "", {"1 rank": [0.5, 0.6]}, x="accuracy")
+    drawn = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert drawn == ["bars.svg", "curves.svg", "dots.svg"]
+    for name in drawn:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_the_table_of_the_readme_is_replaced_between_its_marks() -> None:
+    text = "a\n<!-- numbers: begin -->\nold\n<!-- numbers: end -->\nb\n"
+    changed = with_table(text, {})
+    assert "old" not in changed
+    assert changed.startswith("a\n<!-- numbers: begin -->\n")
+    assert changed.endswith("<!-- numbers: end -->\nb\n")
+    with pytest.raises(ValueError, match="once"):
+        with_table("a", {})
+
+
+def test_the_command_writes_a_page_and_leaves_others_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = README.read_bytes()
+    folder = save(tmp_path / "results", "formats", reading("a", fastrecord=(1.0,), peer=(2.0,)))
+    assert main([str(folder), "--page", str(tmp_path / "page.md")]) == 0
+    assert "2.00 x as fast" in (tmp_path / "page.md").read_text()
+    assert README.read_bytes() == before
+    assert main([str(folder)]) == 0
+    assert "2.00 x as fast" in capsys.readouterr().out
+    assert main([str(tmp_path / "none")]) == 1
+    assert "no results" in capsys.readouterr().err
+
+
+COMMITTED = sorted(RESULTS.parent.glob("**/*.jsonl"))
+
+
+@pytest.mark.skipif(not COMMITTED, reason="no results are committed yet")
+def test_committed_results_have_no_names_of_machines_or_people() -> None:
+    for path in COMMITTED:
+        facts, rows = read(path)
+        assert facts.seconds > 0, path
+        assert all(row.experiment == path.stem for row in rows)
+        found = re.findall(r"/(?:home|root|tmp|work|mnt|Users|var)/|\b\d+\.\d+\.\d+\.\d+\b", path.read_text())
+        assert set(found) <= {"127.0.0.1"}, path
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="no results are committed yet")
+def test_the_page_and_the_table_of_the_readme_are_those_of_the_committed_results() -> None:
+    experiments = load(RESULTS)
+    hint = "run python -m benches.report"
+    assert PAGE.read_text(encoding="utf-8") == page(experiments, Pictures(None, "img/benchmarks")), hint
+    assert README.read_text(encoding="utf-8") == with_table(README.read_text(encoding="utf-8"), experiments), hint
+    shown = re.findall(r"\]\((img/benchmarks/[^)]+)\)", PAGE.read_text(encoding="utf-8"))
+    assert [name for name in shown if not (PAGE.parent / name).exists()] == [], hint
