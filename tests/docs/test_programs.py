@@ -39,6 +39,7 @@ ELSEWHERE = {
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
     "docs/plan.md": "../plan/test_plan_cli.py",
+    "docs/zmq.md": "../train/test_zmq.py",
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
@@ -151,7 +152,17 @@ def test_every_page_with_programs_is_run_by_a_test() -> None:
 
 @pytest.mark.parametrize("page", sorted(with_programs() - {"README.md", "docs/pairs.md"}))
 def test_every_program_is_python_and_only_a_before_may_need_another_package(page: str) -> None:
-    own = {"fastrecord", "torch", "torchvision", "numpy", "PIL", "accelerate", "lightning", *sys.stdlib_module_names}
+    own = {
+        "fastrecord",
+        "torch",
+        "torchvision",
+        "numpy",
+        "PIL",
+        "accelerate",
+        "lightning",
+        "zmq",
+        *sys.stdlib_module_names,
+    }
     for kind, title, text in blocks(page):
         if kind == "python":
             tree = ast.parse(text)

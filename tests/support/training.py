@@ -106,21 +106,21 @@ def assert_learnt(result: Result) -> None:
 
 
 class Sender(logging.Handler):
-    """Sends a signal to this process when a log line contains a text."""
+    """Sends a signal to a process when a log line contains a text."""
 
-    def __init__(self, text: str, number: int) -> None:
+    def __init__(self, text: str, number: int, process: int) -> None:
         super().__init__()
-        self.text, self.number = text, number
+        self.text, self.number, self.process = text, number, process
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.text in record.getMessage():
-            os.kill(os.getpid(), self.number)
+            os.kill(self.process, self.number)
 
 
 @contextmanager
-def signalled(text: str, number: int) -> Iterator[None]:
-    """Send a signal to this process when the trainer logs a line with a text."""
-    logger, sender = logging.getLogger("fastrecord.train"), Sender(text, number)
+def signalled(text: str, number: int, process: int | None = None) -> Iterator[None]:
+    """Send a signal to a process, by default this one, when the trainer logs a line with a text."""
+    logger, sender = logging.getLogger("fastrecord.train"), Sender(text, number, process or os.getpid())
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(sender)

@@ -13,9 +13,11 @@ from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
 from fastrecord.train.batches.native import NativeBatches
 from fastrecord.train.batches.torch import TorchBatches, make_transform
+from fastrecord.train.batches.zmq import ZmqBatches
 from fastrecord.train.checkpoint import find_snapshots
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import check_labels, class_names
 
 
@@ -30,7 +32,7 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     """
     train = _open(config.train, config, training=True, snapshots=find_snapshots(config.resume, config.folder))
     # Constant data cannot be evaluated.
-    if config.val is None or config.data != "real":
+    if config.val is None or config.data not in ("real", "zmq"):
         return train, None
     val = _open(config.val, config, training=False)
     if bool(train.classes) != bool(val.classes):
@@ -73,14 +75,31 @@ def _reopen(pickled: bytes) -> tuple[FastRecordDataset, FastRecordDataset | None
     return found
 
 
-def open_batches(dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> Batches:
+def open_batches(
+    dataset: FastRecordDataset,
+    config: TrainConfig,
+    ranks: Ranks,
+    *,
+    training: bool,
+    signals: StopSignal | None = None,
+) -> Batches:
     """Return the batch source for a configuration.
 
+    Args:
+        dataset: From `open_datasets`.
+        config: The run.
+        ranks: The processes that share each global batch.
+        training: True for training, False for evaluation.
+        signals: A signal ends a wait for another process's batches.
+
     Raises:
-        TrainError: it does not support this configuration.
+        TrainError: the source does not support this configuration.
+        FastRecordError: the source needs a package that is not installed.
     """
     try:
-        if config.data != "real":
+        if training and config.data == "zmq":
+            return ZmqBatches(dataset, config, ranks, signals)
+        if training and config.data != "real":
             return ConstantBatches(dataset, config, ranks)
         kind = NativeBatches if config.loader == "native" else TorchBatches
         return kind(dataset, config, ranks, training=training)
@@ -127,8 +146,8 @@ def _open(
     classes: Sequence[str] | None = None,
     snapshots: Sequence[Mapping[str, Any]] | None = None,
 ) -> FastRecordDataset:
-    # The native loader applies the geometry itself; torch's loader uses the transform.
-    made = config.loader == "native" or config.data != "real"
+    # The native loader and a producer apply the geometry themselves; torch's loader uses the transform.
+    made = config.loader == "native" or (training and config.data != "real")
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
         paths = files if snapshots is None else at_snapshots(files, snapshots)
