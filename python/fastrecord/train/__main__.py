@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, get_args
 
 import click
+from click.core import ParameterSource
 
 from fastrecord import FastRecordError
 from fastrecord.dataset.decoding import Decoder, SixteenBit
@@ -48,13 +49,24 @@ def _most(value: Any) -> float | int | None:
         raise click.BadParameter(f"{value!r} is not a share such as 0.01, a number such as 100, or none") from error
 
 
+def _drops(value: Any) -> int | list[int]:
+    """Convert the text of --lr-step-epochs: a number, or a list of numbers."""
+    if not isinstance(value, str):
+        return value  # type: ignore[no-any-return]  # the default
+    try:
+        return [int(each) for each in value.split(",")] if "," in value else int(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a number such as 30, or a list such as 30,60,80") from error
+
+
 def _option(name: str, text: str, *, choices: object = None, kind: Any = None, **more: Any) -> _Decorator:
     """Declare the option for a field of TrainConfig; `name` as on the command line."""
     field = name.removeprefix("--").replace("-", "_")
     default = _DEFAULTS[field]
     flags = [name, *more.pop("also", ())]
     if default is False:
-        return click.option(*flags, field, is_flag=True, help=text)
+        # The second form is for settings of --config.
+        return click.option(f"{name}/--no-{name.removeprefix('--')}", field, default=False, help=text)
     if choices is not None:
         kind = click.Choice(get_args(choices))
     shown = default is not None
@@ -62,7 +74,14 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 
 
 @click.command(context_settings={"max_content_width": 120})
-@click.argument("train", nargs=-1, required=True, metavar="TRAIN.frec...")
+@click.argument("train", nargs=-1, metavar="TRAIN.frec...")
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE.toml",
+    help="Take settings from a TOML file. Its keys are these options (batch-size = 256), and train. Options given here "
+    "replace them.",
+)
 @click.option(
     "--val", multiple=True, metavar="FILE", help="File or glob to evaluate on after every epoch; may be repeated."
 )
@@ -137,7 +156,12 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     help="Whether biases and normalisation parameters decay too.",
 )
 @_option("--schedule", "Learning rate after the warm-up: cosine to 0, or drops in steps.", choices=Schedule)
-@_option("--lr-step-epochs", "Epochs between the drops of the step schedule.", kind=int)
+@_option(
+    "--lr-step-epochs",
+    "Epochs between the drops of the step schedule; or the epochs of the drops, as 30,60,80.",
+    kind=_drops,
+    metavar="EPOCHS",
+)
 @_option("--lr-gamma", "Factor of each drop of the step schedule.", kind=float)
 @_option(
     "--warmup-epochs",
@@ -163,21 +187,29 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--checkpoint-every", "Optimizer steps between checkpoints, in addition to those after each epoch.", kind=int)
 @_option("--print-freq", "Optimizer steps between log lines.", kind=int, also=("-p",))
 @click.pass_context
-def main(context: click.Context, /, *, ladder: bool, **options: Any) -> None:
+def main(context: click.Context, /, *, file: str | None, ladder: bool, **options: Any) -> None:
     """Train a torchvision classifier on packed files, on one process or under torchrun on many.
 
     \b
     python -m fastrecord.train train.frec --val val.frec
     torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --amp bf16 --channels-last
+    torchrun --nproc-per-node 4 -m fastrecord.train train.frec --val val.frec --config recipes/resnet50-90.toml
 
     Ctrl-C and SIGTERM end the run after the step under way; the checkpoint they leave goes on with --resume auto.
     """  # noqa: D301  # click reads the backspace
     for name in ("train", "val"):
-        given = options[name]
-        options[name] = None if not given else given[0] if len(given) == 1 else list(given)
+        paths = options[name]
+        options[name] = None if not paths else paths[0] if len(paths) == 1 else list(paths)
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    if file is None and "train" not in given:
+        raise click.UsageError("Missing argument 'TRAIN.frec...'.")
     try:
-        config = TrainConfig(**options)
-    except ValueError as error:
+        config = TrainConfig(**given) if file is None else TrainConfig.from_toml(file, **given)
+    except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
     if ladder and (config.data != "real" or config.resume is not None or config.overwrite):
         raise click.UsageError(

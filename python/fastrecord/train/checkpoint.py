@@ -60,8 +60,8 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished files of a killed run: checkpoints, metrics and plot."""
-    for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "training.png"):
+    """Remove unfinished files of a killed run: checkpoints, metrics, settings and plot."""
+    for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "config.toml", "training.png"):
         path = folder / name
         path.with_name(_TEMPORARY.format(path.name)).unlink(missing_ok=True)
 

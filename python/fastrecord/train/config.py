@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from fastrecord.dataset.decoding import Decoder, SixteenBit
+from fastrecord.train.settings_file import read_settings
 
 Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
@@ -88,7 +91,8 @@ class TrainConfig:
         decay_norm_bias: False excludes biases and normalisation parameters from the weight decay.
         schedule: Schedule after the warm-up: "cosine" to 0, or "step": times `lr_gamma` every
             `lr_step_epochs`.
-        lr_step_epochs: Epochs between the drops of the step schedule.
+        lr_step_epochs: Epochs between the drops of the step schedule; or a list of the epochs of the
+            drops, as [30, 60, 80].
         lr_gamma: Factor of each drop.
         warmup_epochs: Epochs of linear warm-up, fractions allowed; None: 5, but at most a tenth of
             `epochs`.
@@ -137,7 +141,7 @@ class TrainConfig:
     weight_decay: float = 1e-4
     decay_norm_bias: bool = True
     schedule: Schedule = "cosine"
-    lr_step_epochs: int = 30
+    lr_step_epochs: int | Sequence[int] = 30
     lr_gamma: float = 0.1
     warmup_epochs: float | None = None
     label_smoothing: float = 0.0
@@ -154,8 +158,12 @@ class TrainConfig:
     print_freq: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "image_size", "lr_step_epochs", "print_freq"):
+        for name in ("epochs", "batch_size", "accumulate", "image_size", "print_freq"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
+        given = self.lr_step_epochs
+        drops = [0, given] if isinstance(given, int) else [0, *given]
+        fits = len(drops) > 1 and all(before < after for before, after in itertools.pairwise(drops))
+        self._check("lr_step_epochs", fits, "at least 1, or a list of epochs, each after the one before")
         self._check("checkpoint_every", self.checkpoint_every >= 0, "at least 0")
         for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
             self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
@@ -189,6 +197,31 @@ class TrainConfig:
     def _check(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
             raise ValueError(f"{name} is {getattr(self, name)!r}: it must be {allowed}")
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], **settings: Any) -> Self:
+        """Read a configuration from a TOML file, whose keys are the options of the command line.
+
+        Args:
+            path: The file: `batch-size = 32` in it sets `batch_size`. Relative paths in it are
+                relative to the working directory.
+            settings: Further settings, by their names here; they replace the file's.
+
+        Raises:
+            ValueError: the file is not TOML, or a key is unknown, or a value has the wrong type or
+                is out of range, or there are no files to train on; the message names the file.
+            OSError: the file cannot be read.
+        """
+        read = read_settings(path, cls)
+        if "train" not in {**read, **settings}:
+            raise ValueError(f'{path} has no files to train on: add train = "FILE.frec" to it, or give them')
+        try:
+            return cls(**{**read, **settings})
+        except ValueError as error:
+            name = str(error).partition(" ")[0]
+            if name in settings or name not in read:
+                raise
+            raise ValueError(f"{path}: {error}") from error
 
     @property
     def folder(self) -> Path:

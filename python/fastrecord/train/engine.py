@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastrecord import FastRecordError
+from fastrecord import FastRecordError, __version__
 from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, remove_leftovers, save_checkpoint
@@ -38,6 +38,7 @@ from fastrecord.train.model import build_model
 from fastrecord.train.plot import plot_metrics
 from fastrecord.train.run_folder import check_folder, hold_folder
 from fastrecord.train.schedule import LearningRate
+from fastrecord.train.settings_file import changed, write_settings
 from fastrecord.train.skips import Skips
 
 _log = logging.getLogger("fastrecord.train")
@@ -211,6 +212,8 @@ class _Run:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
         self.metrics: MetricsFile | None = None
         ranks.first(lambda: self._open_metrics(stack, resumed=found is not None))
+        ranks.first(lambda: _write_config(config, ranks.world_size))
+        self._say(f"settings: {', '.join(f'{key} {value}' for key, value in changed(config).items())}")
         self._say(
             f"{config.model}, {len(self.classes)} classes: {len(train_set)} records to train on, "
             f"{self.val_records} to evaluate on; "
@@ -447,6 +450,17 @@ class _Run:
     def _open_metrics(self, stack: ExitStack, *, resumed: bool) -> None:
         path = self.config.folder / "metrics.jsonl"
         self.metrics = stack.enter_context(MetricsFile(path, keep_steps=self.step if resumed else None))
+
+
+def _write_config(config: TrainConfig, processes: int) -> None:
+    """Write the settings of a run into its folder, as a file for `--config`."""
+    lines = (
+        f"The settings of this run of fastrecord {__version__}, on {processes} process{'es' if processes > 1 else ''} "
+        "since its last start.",
+        f"Repeat it: torchrun --nproc-per-node {processes} -m fastrecord.train --config THIS_FILE --out FOLDER",
+    )
+    # `resume` and `overwrite` are about the folder, not about the run.
+    write_settings(config.folder / "config.toml", config, leave_out=("resume", "overwrite"), comment="\n".join(lines))
 
 
 def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:

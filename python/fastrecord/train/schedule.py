@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastrecord.train.config import Schedule, TrainConfig
@@ -21,7 +22,7 @@ class LearningRate:
         warmup_epochs: Epochs of linear warm-up.
         schedule: The schedule after the warm-up.
         step_epochs: Epochs between two drops of the step schedule, counted from the start of the
-            run.
+            run; or the epochs of the drops.
         gamma: Factor of each drop.
     """
 
@@ -30,7 +31,7 @@ class LearningRate:
     epochs: int
     warmup_epochs: float
     schedule: Schedule
-    step_epochs: int
+    step_epochs: int | Sequence[int]
     gamma: float
 
     @classmethod
@@ -52,6 +53,11 @@ class LearningRate:
         if step < warmup:
             return self.peak * (step + 1) / warmup
         if self.schedule == "step":
-            return self.peak * self.gamma ** (step // (self.steps_per_epoch * self.step_epochs))
+            return self.peak * self.gamma ** self._drops(step // self.steps_per_epoch)
         total = self.epochs * self.steps_per_epoch
         return self.peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+
+    def _drops(self, epoch: int) -> int:
+        if isinstance(self.step_epochs, int):
+            return epoch // self.step_epochs
+        return sum(epoch >= drop for drop in self.step_epochs)
