@@ -78,13 +78,11 @@ class BatchMaker:
             group = pending.popleft()
             with clock.waiting():
                 group.complete()
-            if pending and self._destination.copies and pending[0].is_ready():
-                # Its copy to the device runs during the consumer's computation.
-                pending[0].complete()
             # On a stream of copies, each batch must wait for its copy, on the stream that is current then.
             plain = self._only_stacked and not group.failures and self._destination.stream is None
-            yield self._stacked(group, skips) if plain else self._cut(group, skips)
-            del group  # frees its memory for a later group once its batches are gone
+            upcoming = pending[0] if pending and self._destination.copies else None
+            yield self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
+            del group, upcoming  # frees the group's memory for a later one once its batches are gone
 
     def _stacked(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
         """Return the batches of a group that need no further step.
@@ -98,7 +96,8 @@ class BatchMaker:
         ends = list(accumulate(request.sizes))
         return zip(repeat(request), map(slice, [0, *ends], ends), batches, strict=False)
 
-    def _cut(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
+    def _cut(self, group: Group, skips: EpochSkips, upcoming: Group | None) -> Iterator[tuple[BatchRequest, Part, Any]]:
+        """Yield the batches of a group; the copy of the upcoming one begins before the last."""
         request, names = group.request, tuple(self.outputs.kinds)
         whole = None if group.failures else self._unstacked.read_many(request.rows, request.sizes)
         on_stream = self._destination.stream is not None
@@ -121,7 +120,11 @@ class BatchMaker:
                     batch = {name: pick(tensor, kept) for name, tensor in batch.items()}
             else:
                 others = whole[number]
-            yield request, part, self._view(batch, others)
+            made = self._view(batch, others)
+            if upcoming is not None and stop == len(request.rows) and upcoming.is_ready():
+                # Its copy runs during the consumer's computation, after all copies that this waits for.
+                upcoming.complete()
+            yield request, part, made
 
     def _read(
         self, rows: NDArray[np.int64], failures: Failures, skips: EpochSkips

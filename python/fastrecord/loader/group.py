@@ -35,10 +35,7 @@ class Group:
         self.request, self._destination, self._fill = request, destination, fill
         self.failures: Failures = []
         self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
-        # torch keeps pinned memory for the next batch itself, once the copies out of it are done.
-        self._memory: list[torch.Tensor] | None = None
-        if destination.pinned:
-            self._memory = [torch.empty(shape, dtype=dtype, pin_memory=True) for dtype, shape in self._kinds]
+        self._memory = destination.memory(self._kinds)
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
         seed, epoch, positions = (0, 0, None)
@@ -46,6 +43,7 @@ class Group:
             seed, epoch, positions = request.seed, request.epoch, request.positions
         self._load = loading.submit(seed, epoch, request.rows, positions, flat, request.ahead)
         self._whole: list[torch.Tensor] | None = None
+        self._mark: Any = None
         self._reached: Any = None
 
     def is_ready(self) -> bool:
@@ -62,7 +60,10 @@ class Group:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
         self._memory = None
         self.failures = self._fill(whole, failures) if failures and self._fill is not None else failures
-        self._whole = [self._destination.copy(tensor) for tensor in whole] if self._destination.copies else whole
+        if self._destination.copies:
+            whole = [self._destination.copy(tensor) for tensor in whole]
+            self._mark = self._destination.mark()
+        self._whole = whole
 
     def columns(self) -> list[Sequence[torch.Tensor]]:
         """Return each column's tensors, one for each batch; call it only once."""
@@ -78,8 +79,7 @@ class Group:
         current = self._destination.current_stream()
         if current is not None and current != self._reached:
             self._reached = current
-            for tensor in self._whole or ():
-                self._destination.receive(tensor)
+            self._destination.receive(self._whole or (), self._mark)
 
     def failures_in(self, start: int, stop: int) -> Failures:
         """Return the failures of the batch of rows [start, stop), with slots of that batch."""
