@@ -1,18 +1,14 @@
-"""Other formats written and read by their own libraries: the yardsticks of benches/bench_formats.py.
+"""Other formats written and read by their own libraries, for benches/experiments/interchange.py.
 
-Each function runs in a process of its own. Writers are fed from memory and end with a sync; readers
-turn each value into bytes, in the order of the file.
+Writers are fed from memory; readers turn each value into bytes, in the order of the file.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -140,34 +136,17 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
-def timed(call: Callable[..., Any], *arguments: Any, **options: Any) -> float:
-    """Return the seconds of a call."""
-    gc.collect()
-    start = time.perf_counter()
-    call(*arguments, **options)
-    return time.perf_counter() - start
-
-
-def write(name: str, root: str, out: str) -> float:
-    """Write the images of a folder by a format's library; return the seconds."""
-    writer = globals()[f"write_{name}"]
-    images(root)
-
-    def run() -> None:
-        writer(root, out)
-        sync(out)
-
-    return timed(run)
-
-
-def read(name: str, path: str, records: int) -> float:
-    """Read a file by its format's library; return the seconds.
-
-    Raises:
-        ValueError: it holds another number of images.
-    """
-    found = []
-    seconds = timed(lambda: found.append(globals()[f"read_{name}"](path)))
-    if found != [records]:
-        raise ValueError(f"{path}: {found[0]} images, not {records}")
-    return seconds
+WRITE: dict[str, Callable[[str, str], None]] = {
+    "webdataset": write_webdataset,
+    "lmdb": write_lmdb,
+    "tfrecord": write_tfrecord,
+    "hdf5": write_hdf5,
+    "parquet": write_parquet,
+}
+READ: dict[str, Callable[[str], int]] = {
+    "webdataset": read_webdataset,
+    "lmdb": read_lmdb,
+    "tfrecord": read_tfrecord,
+    "hdf5": read_hdf5,
+    "parquet": read_parquet,
+}
