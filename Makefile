@@ -22,8 +22,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: setup demo check check-rust check-python check-licenses check-workflows docs audit test test-rust build-test-rust test-python torture bench wheel \
-  rustflags clean help
+.PHONY: setup demo check check-rust check-python check-licenses check-workflows docs audit test test-rust build-test-rust test-python \
+  torture bench bench-full bench-peers bench-micro wheel rustflags clean help
 
 # maturin installs into the active environment: use .venv, whichever environment the caller's shell
 # has activated.
@@ -90,7 +90,18 @@ test-python: setup
 torture: setup ## break things for some hours, and write what came of it into docs/reliability.md
 	$(BIN)/python -m tests.torture --page docs/reliability.md
 
-bench: $(VENV)/.bench ## measure against other packages (many minutes; needs some GB of disk)
+bench: $(VENV)/.bench ## every experiment in short, and their page, .cache/bench/report.md (10 minutes, some GB of disk)
+	status=0; $(BIN)/python -m benches.experiments || status=$$?; \
+	  $(BIN)/python -m benches.report .cache/bench/results/short --page .cache/bench/report.md; exit $$status
+
+bench-full: bench-peers ## every experiment at length, into benches/results/full and docs/ (an hour, 20 GB of disk)
+	status=0; $(BIN)/python -m benches.experiments --full --out benches/results/full || status=$$?; \
+	  $(BIN)/python -m benches.report; exit $$status
+
+bench-peers: $(VENV)/.bench ## install the other packages that bench measures if they are there, into .cache/bench/peers
+	[ -x .cache/bench/peers/bin/python ] || $(BIN)/python -m benches.peers.install
+
+bench-micro: $(VENV)/.bench ## measure single parts by pytest-benchmark (many minutes)
 	$(BIN)/python -m pytest benches --timeout 3600 $(PYTEST_ARGS)
 
 wheel: setup ## build dist/*.whl, for every CPython from 3.11 on and every Linux with glibc 2.28 or newer
@@ -105,7 +116,7 @@ clean: ## remove what was built and made; .venv stays
 	rm -f python/fastrecord/_core*.so $(VENV)/.extension
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.tools: pyproject.toml
 	scripts/need $(PYTHON)

@@ -6,6 +6,6 @@
 - `cases`: the rows of a folder, grouped into cases, best contender first.
 - `words`, `tables`, `plots`: values as text, Markdown and SVG.
 - `sections`: what each experiment shows; a case that it does not know becomes a plain table.
-- `page`, `readme`: the whole page; the README's table.
+- `summary`, `page`, `documents`: the top of the page; the page; what other pages show of the results.
 - `compare`: two results.
 """

@@ -1,4 +1,4 @@
-"""`python -m benches.report [FOLDER] [--page PAGE] [--readme README]`, or `--compare A B`."""
+"""`python -m benches.report [FOLDER] [--page PAGE]`, or `--compare A B`."""
 
 from __future__ import annotations
 
@@ -7,59 +7,58 @@ import sys
 from pathlib import Path
 
 from benches.harness.process import ROOT
-from benches.report import compare, readme
+from benches.report import compare
 from benches.report.cases import load
+from benches.report.documents import documents
 from benches.report.page import page
 from benches.report.plots import Pictures
+from benches.report.summary import summary
 
 RESULTS = ROOT / "benches" / "results" / "full"
 PAGE = ROOT / "docs" / "benchmarks.md"
-README = ROOT / "README.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page, its plots and the README's table, or print a comparison."""
+    """Write the page, its plots and the parts of other pages, or print a comparison."""
     parser = argparse.ArgumentParser(prog="python -m benches.report", description=__doc__)
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=RESULTS, help="the results; default: benches/results/full"
-    )
-    parser.add_argument("--page", type=Path, help="default with the default folder: docs/benchmarks.md")
-    parser.add_argument("--readme", type=Path, help="default with the default folder: README.md")
-    parser.add_argument(
-        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="print which values and ratios changed from A to B"
-    )
+    parser.add_argument("folder", nargs="?", type=Path, default=RESULTS, help="default: benches/results/full")
+    parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md, if the folder is the default one")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="print what changed from A to B")
     options = parser.parse_args(arguments)
     try:
         if options.compare:
             print("\n".join(compare.report(*options.compare)))
-            return 0
-        write(options.folder, options.page, options.readme)
+        else:
+            write(options.folder, options.page)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def write(folder: Path, to: Path | None, table: Path | None) -> None:
-    """Write the page of some results, and the README's table.
+def write(folder: Path, to: Path | None) -> None:
+    """Write the page of some results.
 
-    Of the committed results, both have their places; other results leave the README as it is, and
-    print their page if it has no place.
+    The committed results also go into the other pages that show them. Other results are printed in
+    short, and their page is written if it has a place.
     """
-    if folder.resolve() == RESULTS:
-        to, table = to or PAGE, table or README
-    experiments = load(folder)
-    if to is None:
-        print(page(experiments, Pictures(None, "img/benchmarks")))
-    else:
-        to.parent.mkdir(parents=True, exist_ok=True)
+    results = load(folder)
+    committed = folder.resolve() == RESULTS
+    to = to or (PAGE if committed else None)
+    if to is not None:
         pictures = to.parent / "img" / "benchmarks"
-        to.write_text(page(experiments, Pictures(pictures, "img/benchmarks")), encoding="utf-8")
-        print(to, file=sys.stderr)
-    if table is not None:
-        text = table.read_text(encoding="utf-8")
-        table.write_text(readme.with_table(text, experiments), encoding="utf-8")
-        print(table, file=sys.stderr)
+        for old in pictures.glob("*.svg"):
+            old.unlink()
+        to.parent.mkdir(parents=True, exist_ok=True)
+        text = page(results, Pictures(pictures, "img/benchmarks"))
+        to.write_text(text, encoding="utf-8")
+    if committed and to == PAGE:
+        for path, text in documents(ROOT, results).items():
+            path.write_text(text, encoding="utf-8")
+    else:
+        print("\n".join(summary(results)))
+    if to is not None:
+        print(f"{to}: the page")
 
 
 if __name__ == "__main__":

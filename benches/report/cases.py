@@ -19,6 +19,11 @@ def is_ours(contender: str) -> bool:
     return contender == OURS or contender.startswith((f"{OURS} ", f"{OURS},"))
 
 
+def is_yardstick(row: Row) -> bool:
+    """Return whether a row does less than the work of the others, and only shows what is possible."""
+    return bool(row.settings.get("yardstick")) or row.contender.startswith("memcpy")
+
+
 def ratios(ours: Row, peer: Row) -> tuple[float, float, float]:
     """Return how many times as good `ours` is as `peer`: of the medians, least and most of the rounds.
 
@@ -124,7 +129,11 @@ def load(folder: Path) -> dict[str, Experiment]:
 
 
 def group(rows: Iterable[Row]) -> list[Case]:
-    """Group rows by case and unit, in the order in which they first come."""
+    """Group rows by case and unit, in the order in which they first come.
+
+    If fastrecord itself was measured several times, say with one and two threads, each setting makes a
+    case of its own. Otherwise rows of one contender are told apart by their settings.
+    """
     measured: dict[tuple[str, str], list[Row]] = {}
     missing: dict[str, list[Row]] = {}
     for row in rows:
@@ -134,24 +143,53 @@ def group(rows: Iterable[Row]) -> list[Case]:
             missing.setdefault(row.case, []).append(row)
     cases = []
     for (name, unit), found in measured.items():
-        named = _told_apart(found)
-        named.sort(key=lambda row: row.median, reverse=named[0].better == "more")
-        cases.append(Case(name, unit, tuple(named), tuple(missing.pop(name, ()))))
+        for words, part in _split(found).items():
+            named = _told_apart(part)
+            named.sort(key=lambda row: row.median, reverse=named[0].better == "more")
+            title = ", ".join(filter(None, [name, words]))
+            cases.append(Case(title, unit, tuple(named), tuple(missing.pop(name, ()))))
     return cases + [Case(name, left[0].unit, (), tuple(left)) for name, left in missing.items()]
 
 
-def _told_apart(rows: Sequence[Row]) -> list[Row]:
-    """Give rows of one name the settings in which they differ: "h5py, workers 2"."""
-    result = []
+def _split(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Divide rows by the settings in which rows of fastrecord differ, as words: "2 threads"."""
+    names: dict[str, None] = {}
     for row in rows:
-        same = [other for other in rows if other.contender == row.contender]
-        differing = [
-            f"{name} {value}"
-            for name, value in plain_settings(row).items()
-            if any(other.settings.get(name) != value for other in same)
-        ]
-        result.append(replace(row, contender=", ".join([row.contender, *differing])))
-    return result
+        if is_ours(row.contender):
+            names |= dict.fromkeys(_differing(row, rows))
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        words = ", ".join(setting_words(name, row.settings[name]) for name in names if name in row.settings)
+        parts.setdefault(words, []).append(row)
+    return parts
+
+
+def _differing(row: Row, rows: Iterable[Row]) -> list[str]:
+    """Return the settings in which rows of the same contender differ."""
+    same = [other for other in rows if other.contender == row.contender]
+    return [
+        name for name, value in plain_settings(row).items() if any(other.settings.get(name) != value for other in same)
+    ]
+
+
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Give rows of one name the settings in which they differ: "h5py, 2 workers"."""
+    return [
+        replace(
+            row,
+            contender=", ".join(
+                [row.contender, *(setting_words(name, row.settings[name]) for name in _differing(row, rows))]
+            ),
+        )
+        for row in rows
+    ]
+
+
+def setting_words(name: str, value: object) -> str:
+    """Return a setting in words: "2 threads", "batch 8"."""
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("s"):
+        return f"{value:,} {name[:-1] if value == 1 else name}"
+    return f"{name} {value}"
 
 
 def plain_settings(row: Row) -> dict[str, Any]:

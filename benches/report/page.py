@@ -8,6 +8,7 @@ from pathlib import Path
 from benches.report import sections
 from benches.report.cases import Experiment
 from benches.report.plots import Pictures
+from benches.report.summary import summary
 from benches.report.tables import missing, table
 from benches.report.words import machine, minutes, versions
 
@@ -26,7 +27,7 @@ def _lines(experiments: Mapping[str, Experiment], pictures: Pictures) -> Iterato
     yield from _runs(ordered)
     yield "## In short"
     yield ""
-    yield from sections.summary(experiments)
+    yield from summary(experiments)
     for experiment in ordered:
         section = sections.SECTIONS.get(experiment.name)
         yield f"## {section.title if section else experiment.name.replace('_', ' ').capitalize()}"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from benches.report.cases import Experiment
+from benches.report.cases import Case, Experiment
 from benches.report.plots import Pictures
-from benches.report.tables import details, table, verdicts
-from fastrecord.plan.published import check
-
-COMPETITIONS = ("formats", "small_batches", "interchange")
+from benches.report.tables import details, folded, matrix, table, verdicts
+from benches.report.words import number
 
 Write = Callable[[Experiment, Pictures], Iterator[str]]
 
@@ -29,34 +29,115 @@ def plain(experiment: Experiment, _: Pictures) -> Iterator[str]:
     yield from details(experiment.cases)
 
 
-def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield the table on top of the page."""
-    rows = []
-    for experiment in experiments.values():
-        judged = [case.verdict for case in experiment.cases if case.verdict]
-        if experiment.name in COMPETITIONS and judged:
-            words = experiment.name.replace("_", " ")
-            rows.append([f"{words}: fastrecord is first", f"in {judged.count('first')} of {len(judged)} rows"])
-    rows += [*_planned()]
-    yield from table(["what", "result"], rows, words=2)
+# A data set of the reading part, as its cases name it: "of 10,000 images of 110 KB".
+RECORDS = re.compile(r"(?: of)? ([\d,]+ \w+ of [\d.]+ \w+)")
+LOADING = "random crops of 224 pixels, batches of"
 
 
-def _planned() -> Iterator[list[str]]:
-    """Yield the planner's errors on published runs."""
-    checks = check()
-    for machine in dict.fromkeys(one.machine for one in checks):
-        errors = [one.error for one in checks if one.machine == machine and not one.figure.fitted]
-        if errors:
-            text = ", ".join(f"{100 * error:+.1f} %" for error in errors)
-            yield [f"`fastrecord plan`, errors on published figures that were not fitted: {machine}", text]
+def sets_of_records(experiment: Experiment) -> dict[str, list[Case]]:
+    """Return the cases of packing and reading, by their set of records."""
+    sets: dict[str, list[Case]] = {}
+    for case in experiment.cases:
+        found = RECORDS.search(case.name)
+        if found and case.rows and (case.name.startswith("pack ") or case.unit != "images/s"):
+            sets.setdefault(found[1], []).append(case)
+    return {records: cases for records, cases in sets.items() if len(cases) > 2}
+
+
+def loading_case(experiment: Experiment | None) -> Case | None:
+    """Return images/s of the loaders with the most threads."""
+    cases = [
+        case
+        for case in (experiment.cases if experiment else ())
+        if case.name.startswith(LOADING) and case.unit == "images/s" and case.rows
+    ]
+    return max(cases, key=lambda case: int(case.rows[0].settings.get("threads", 0)), default=None)
+
+
+def random_reads(experiment: Experiment | None) -> Iterator[Case]:
+    """Yield random batches of large records, warm and cold, copied into one buffer."""
+    for case in experiment.cases if experiment else ():
+        if re.match(r"random batches .* of [\d.]+ KB, page cache \w+, copied", case.name) and case.rows:
+            yield case
+
+
+def is_reading(case: Case) -> bool:
+    """Return whether a case is one of reading or loading; the others are of packing, size and memory."""
+    return not case.name.startswith("pack ") and (case.unit == "s" or case.unit.endswith("/s"))
+
+
+def formats(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
+    """Yield a matrix for each set of records, the loaders, then each case."""
+    yield from verdicts([case for case in experiment.cases if is_reading(case)])
+    left = [case for case in experiment.cases if case.rows]
+    for records, cases in sets_of_records(experiment).items():
+        for title, part in (
+            ("packing", [case for case in cases if case.name.startswith("pack ")]),
+            ("reading", [case for case in cases if not case.name.startswith("pack ")]),
+        ):
+            if part:
+                yield f"### {records}: {title}"
+                yield ""
+                yield from matrix(part, [_head(case, records) for case in part], "format")
+        bars = {_head(case, records): case for case in cases if _head(case, records).startswith("random batches")}
+        if bars:
+            name = "formats-" + re.sub(r"\W+", "-", records.partition(" ")[2]).strip("-").lower()
+            yield from pictures.bars(name, f"random batches of {records}, in each format", bars)
+        yield from folded(f"{records}: versions and the spread of each case", [*details(cases)])
+        left = [case for case in left if case not in cases]
+    if left:
+        yield "### Loading: images into batches"
+        yield ""
+        yield (Path(__file__).parent / "text" / "loading.md").read_text(encoding="utf-8")
+        main = loading_case(experiment)
+        if main is not None:
+            yield from pictures.bars("loading", f"images/s of each loader: {main.name}", {main.name: main})
+        wide = [case for case in left if len(case.rows) > 3]
+        if wide:
+            yield from matrix(wide, [case.name for case in wide], "loader")
+        yield from details([case for case in left if case not in wide])
+        yield from folded("Versions and the spread of each case", [*details(wide)])
+
+
+def _head(case: Case, records: str) -> str:
+    """Return the name of a case without what all cases of its matrix share."""
+    head = case.name.replace(f" of {records}", "").replace(f" {records}", "")
+    head = head.replace("copied into one buffer", "copied").replace("page cache ", "")
+    return re.sub(r"^pack(?:, synced)?(?:: )?", "", head).strip(" ,:") or "pack and sync"
+
+
+def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
+    """Yield a row for each format, then what is not of a format."""
+    yield from verdicts(experiment.cases)
+    rows, left = [], [case for case in experiment.cases if case.rows]
+    named = (re.fullmatch(r"(?:import from|export to) (.+)", case.name) for case in left)
+    for name in dict.fromkeys(found[1] for found in named if found):
+        cells = [name]
+        for way, others in (
+            (f"import from {name}", ("fastrecord pack", "the library's read")),
+            (f"export to {name}", ("the library's writer",)),
+        ):
+            case = experiment.case(way)
+            ours = case.row("fastrecord") if case else None
+            cells.append(number(ours.median) if ours else "-")
+            for other in others:
+                peer = case.row(other) if case else None
+                cells.append(f"{ours.median / peer.median:.2f}" if ours and peer else "-")
+            memory = experiment.case(f"memory: {way}")
+            cells.append(f"{memory.rows[0].median / 1e6:.0f} MB" if memory else "-")
+            left = [each for each in left if each not in (case, memory)]
+        rows.append(cells)
+    heads = ["format", "import, images/s", "of `fastrecord pack`", "of the library's read", "memory"]
+    yield from table([*heads, "export, images/s", "of the library's writer", "memory"], rows)
+    yield from details(left)
 
 
 SECTIONS: dict[str, Section] = {
-    "formats": Section("Formats", plain),
+    "formats": Section("Formats", formats),
     "small_batches": Section("Small batches", plain),
     "bottleneck": Section("The bottleneck", plain),
     "scaling": Section("Scaling", plain),
     "recipe": Section("The recipe", plain),
-    "interchange": Section("Import, export and packing", plain),
+    "interchange": Section("Import, export and packing", interchange),
     "gpu": Section("With a GPU", plain),
 }

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from benches.harness import Row
-from benches.report.cases import OURS, Case, Experiment, is_ours, plain_settings, ratios
+from benches.report.cases import OURS, Case, Experiment, is_ours, plain_settings, ratios, setting_words
 from benches.report.words import as_good, cell, number, scale_of, shown, spread, times
 
 
@@ -58,7 +58,7 @@ def case_table(case: Case) -> Iterator[str]:
         )
     yield from table(heads, rows)
     if shared:
-        yield f"All of them: {', '.join(f'{name} {_setting(value)}' for name, value in shared.items())}."
+        yield f"All of them: {', '.join(setting_words(name, value) for name, value in shared.items())}."
         yield ""
 
 

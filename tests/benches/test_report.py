@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from benches.harness import Row, read
-from benches.report.__main__ import PAGE, README, RESULTS, main
+from benches.harness.process import ROOT
+from benches.report.__main__ import PAGE, RESULTS, main
 from benches.report.cases import group, load
+from benches.report.documents import BEGIN, END, documents, put
 from benches.report.page import page
 from benches.report.plots import Pictures, Point
-from benches.report.readme import with_table
 from benches.report.tables import case_table, matrix, verdicts
 from tests.benches.made import FACTS, reading, save
 
@@ -58,7 +60,18 @@ def test_rates_are_sorted_downwards_and_settings_become_columns() -> None:
 
 def test_rows_of_one_name_are_told_apart_by_their_settings() -> None:
     rows = [Row("formats", "images", "peer", "s", (workers,), settings={"workers": workers}) for workers in (2, 1)]
-    assert [row.contender for row in group(rows)[0].rows] == ["peer, workers 1", "peer, workers 2"]
+    assert [row.contender for row in group(rows)[0].rows] == ["peer, 1 worker", "peer, 2 workers"]
+
+
+def test_settings_that_fastrecord_was_measured_with_make_cases() -> None:
+    rows = [
+        Row("formats", "images", name, "s", (seconds / threads,), settings={"threads": threads})
+        for threads in (1, 2)
+        for name, seconds in (("fastrecord", 1.0), ("peer", 3.0))
+    ]
+    cases = group(rows)
+    assert [case.name for case in cases] == ["images, 1 thread", "images, 2 threads"]
+    assert [[row.contender for row in case.rows] for case in cases] == [["fastrecord", "peer"]] * 2
 
 
 def test_where_fastrecord_is_not_first_the_page_says_why() -> None:
@@ -117,24 +130,50 @@ def test_equal_results_give_equal_plots(tmp_path: Path) -> None:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_the_table_of_the_readme_is_replaced_between_its_marks() -> None:
-    text = "a\n<!-- numbers: begin -->\nold\n<!-- numbers: end -->\nb\n"
-    changed = with_table(text, {})
-    assert "old" not in changed
-    assert changed.startswith("a\n<!-- numbers: begin -->\n")
-    assert changed.endswith("<!-- numbers: end -->\nb\n")
-    with pytest.raises(ValueError, match="once"):
-        with_table("a", {})
+def test_pages_show_results_between_their_marks(tmp_path: Path) -> None:
+    rows = [
+        Row(
+            "formats",
+            "random crops of 224 pixels, batches of 128",
+            name,
+            "images/s",
+            (rate,),
+            "more",
+            settings={"threads": 2},
+        )
+        for name, rate in (
+            ("fastrecord", 3000.0),
+            ("fastrecord, crop index", 4000.0),
+            ("FFCV", 1000.0),
+            ("SPDL", 500.0),
+        )
+    ]
+    experiments = load(save(tmp_path, "formats", rows))
+    found = {str(path.relative_to(ROOT)): text for path, text in documents(ROOT, experiments).items()}
+    shown = {name: text.split(BEGIN)[1].split(END)[0] for name, text in found.items()}
+    assert "| 3,000 images/s | FFCV 1,000 images/s; SPDL 500 images/s | 3.00 x, 6.00 x as fast |" in shown["README.md"]
+    assert "the same with a crop index | 4,000 images/s" in shown["README.md"]
+    assert (
+        "3,000 images/s with the loader, 1,000 with FFCV, so fastrecord is 3.00 x as fast" in shown["docs/from/ffcv.md"]
+    )
+    assert "| [FFCV](ffcv.md) | 1,000 | 3.00 x as fast |" in shown["docs/from/index.md"]
+    assert "| [LitData](litdata.md) | not measured |  |" in shown["docs/from/index.md"]
+    assert "fastrecord and 2 other loaders" in shown["docs/index.md"]
+    for path, text in documents(ROOT, {}).items():  # nothing else changes, and nothing is needed
+        old = path.read_text(encoding="utf-8")
+        assert (text.split(BEGIN)[0], text.split(END)[1]) == (old.split(BEGIN)[0], old.split(END)[1])
+    (tmp_path / "page.md").write_text(BEGIN)
+    with pytest.raises(ValueError, match=r"page\.md.*once"):
+        put(tmp_path / "page.md", iter(()))
 
 
 def test_the_command_writes_a_page_and_leaves_others_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = README.read_bytes()
+    before = (ROOT / "README.md").read_bytes()
     folder = save(tmp_path / "results", "formats", reading("a", fastrecord=(1.0,), peer=(2.0,)))
     assert main([str(folder), "--page", str(tmp_path / "page.md")]) == 0
     assert "2.00 x as fast" in (tmp_path / "page.md").read_text()
-    assert README.read_bytes() == before
-    assert main([str(folder)]) == 0
-    assert "2.00 x as fast" in capsys.readouterr().out
+    assert "| formats, reading and loading: fastrecord is first | in 1 of 1 rows |" in capsys.readouterr().out
+    assert (ROOT / "README.md").read_bytes() == before
     assert main([str(tmp_path / "none")]) == 1
     assert "no results" in capsys.readouterr().err
 
@@ -143,20 +182,21 @@ COMMITTED = sorted(RESULTS.parent.glob("**/*.jsonl"))
 
 
 @pytest.mark.skipif(not COMMITTED, reason="no results are committed yet")
-def test_committed_results_have_no_names_of_machines_or_people() -> None:
+def test_committed_results_have_no_names_of_machines_or_folders() -> None:
     for path in COMMITTED:
         facts, rows = read(path)
         assert facts.seconds > 0, path
         assert all(row.experiment == path.stem for row in rows)
-        found = re.findall(r"/(?:home|root|tmp|work|mnt|Users|var)/|\b\d+\.\d+\.\d+\.\d+\b", path.read_text())
-        assert set(found) <= {"127.0.0.1"}, path
+        text = path.read_text()
+        assert re.findall(r"/(?:home|root|tmp|work|mnt|Users|var|opt)/", text) == [], path
+        assert re.search(rf"\b{re.escape(socket.gethostname())}\b", text) is None, path
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="no results are committed yet")
-def test_the_page_and_the_table_of_the_readme_are_those_of_the_committed_results() -> None:
+def test_the_pages_are_those_of_the_committed_results() -> None:
     experiments = load(RESULTS)
-    hint = "run python -m benches.report"
-    assert PAGE.read_text(encoding="utf-8") == page(experiments, Pictures(None, "img/benchmarks")), hint
-    assert README.read_text(encoding="utf-8") == with_table(README.read_text(encoding="utf-8"), experiments), hint
-    shown = re.findall(r"\]\((img/benchmarks/[^)]+)\)", PAGE.read_text(encoding="utf-8"))
-    assert [name for name in shown if not (PAGE.parent / name).exists()] == [], hint
+    text = page(experiments, Pictures(None, "img/benchmarks"))
+    for path, expected in {PAGE: text, **documents(ROOT, experiments)}.items():
+        assert path.read_text(encoding="utf-8") == expected, "run python -m benches.report"
+    drawn = {PAGE.parent / name for name in re.findall(r"\]\((img/benchmarks/[^)]+)\)", text)}
+    assert drawn == set((PAGE.parent / "img" / "benchmarks").glob("*")), "run python -m benches.report"

@@ -43,7 +43,8 @@ ELSEWHERE = {
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
-    "docs/performance.md": "installs other packages, and measures for many minutes",
+    "docs/benchmarks.md": "installs other packages, and measures for many minutes",
+    "docs/performance.md": "measures for many minutes",
     "tests/README.md": "runs the tests",
 }
 # What is shortened before a program runs: it would take long, or a GPU.
