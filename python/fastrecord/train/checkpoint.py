@@ -113,6 +113,16 @@ def _is_sound(content: bytes) -> bool | None:
     return hashlib.sha256(body).hexdigest().encode() == content[-_DIGEST:]
 
 
+def _is_usable(path: Path) -> bool:
+    if _is_sound_file(path):
+        return True
+    try:  # one of an older version has no checksum
+        load_checkpoint(path)
+    except TrainError:
+        return False
+    return True
+
+
 def _is_sound_file(path: Path) -> bool:
     try:
         with path.open("rb") as file:
@@ -151,8 +161,8 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
     """Return the checkpoint that a run starts from, or None for a fresh start.
 
     Args:
-        resume: A checkpoint, the folder of a run, "auto" for the run in `folder` if there is one,
-            or None.
+        resume: A checkpoint, the folder of a run, "auto" for the run in `folder` if there is one
+            (its newest checkpoint that is not damaged), or None.
         folder: The run's output folder.
 
     Raises:
@@ -162,8 +172,10 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
         return None
     if resume == "auto":
         # The best one is written first: a run killed in between may not have a last one.
-        newest = (folder / "checkpoints" / name for name in ("last.pt", "best.pt"))
-        return next((path for path in newest if path.exists()), None)
+        newest = [folder / "checkpoints" / name for name in ("last.pt", "best.pt")]
+        there = [path for path in newest if path.exists()]
+        # If none is usable, the error is the newest one's.
+        return next(filter(_is_usable, there), there[0] if there else None)
     path = Path(resume)
     names = ("last.pt", "checkpoints/last.pt", "best.pt", "checkpoints/best.pt")
     for candidate in (path, *(path / name for name in names)):

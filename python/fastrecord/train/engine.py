@@ -471,6 +471,9 @@ def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:
     folder = config.folder
     stack.enter_context(hold_folder(folder))
     found = find_checkpoint(config.resume, folder)
+    newest = folder / "checkpoints" / "last.pt"
+    if config.resume == "auto" and found not in (None, newest) and newest.exists():
+        _log.warning(f"{newest} cannot be read or is damaged: the run goes back to {found}")
     if found is None:
         kept = [folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt", folder / "training.png"]
         there = [path for path in (folder / "metrics.jsonl", *kept) if path.exists()]
