@@ -207,7 +207,7 @@ def test_each_way_to_store_images_is_what_the_page_says(image_folder: Path, fold
 @pytest.mark.ddp
 @pytest.mark.timeout(600)
 def test_train_on_many_nodes_runs_with_two_processes(folder: Path) -> None:
-    _, loop, start = blocks("docs/guide/nodes.md")
+    _, _, loop, start = blocks("docs/guide/nodes.md")
     (folder / "loop.py").write_text(shorter(loop.text), encoding="utf-8")
     run("docs/guide/nodes.md", [Block("sh", "", start.text.replace("torchrun", "torchrun --standalone"))])
 

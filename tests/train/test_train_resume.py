@@ -175,6 +175,7 @@ def test_a_checkpoint_of_another_run_is_refused(colours: Path, tmp_path: Path) -
         train(small_config(colours, out, resume=first, batch_size=6, accumulate=2))
     with pytest.raises(TrainError, match=r"global batch of 8, this run one of 9: no --batch-size makes 8 of 3 equal"):
         train(small_config(colours, out, resume=first, batch_size=3, accumulate=3))
+    assert train(small_config(colours, out, resume=first, batch_size=4, global_batch=8, max_steps=2)).step == 2
     other = write_colours(tmp_path / "other.frec", 80, seed=3)
     with pytest.raises(TrainError, match=r"other\.frec"):
         train(small_config(other, out, resume=first))
@@ -292,6 +293,67 @@ def test_a_run_killed_between_its_best_and_its_last_checkpoint_keeps_the_best_an
     assert list(losses(out)) == list(range(1, 13))
     last = load_checkpoint(out / "checkpoints" / "last.pt")
     assert last["best_error1"] == load_checkpoint(out / "checkpoints" / "best.pt")["best_error1"]
+
+
+def test_resume_auto_goes_back_to_the_newest_sound_checkpoint(
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, checkpoints = tmp_path / "out", tmp_path / "out" / "checkpoints"
+    options: dict[str, Any] = {"val": str(held_out), "batch_size": 16}
+    train(small_config(colours, tmp_path / "whole", **options))
+    train(small_config(colours, out, **options, max_steps=7))
+    best, last = (load_checkpoint(checkpoints / name)["step"] for name in ("best.pt", "last.pt"))
+    assert last == 7
+    damaged = bytearray((checkpoints / "last.pt").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    for content in (damaged, damaged[:1000], b""):
+        (checkpoints / "last.pt").write_bytes(content)
+        assert find_checkpoint("auto", out) == checkpoints / "best.pt"
+    caplog.set_level(logging.INFO, "fastrecord.train")
+    train(small_config(colours, out, **options, resume="auto"))
+    assert f"last.pt cannot be read or is damaged: the run goes back to {checkpoints / 'best.pt'}" in caplog.text
+    assert f"resumed from {checkpoints / 'best.pt'}: epoch {best // 5}, " in caplog.text
+    assert losses(out) == losses(tmp_path / "whole")
+    for name in ("last.pt", "best.pt"):
+        (checkpoints / name).write_bytes(damaged)
+    with pytest.raises(TrainError, match=r"last\.pt: the checkpoint is damaged.*no other checkpoint is beside it"):
+        train(small_config(colours, out, **options, resume="auto"))
+
+
+@pytest.mark.parametrize(
+    ("processes", "size", "passes"), [(1, 32, 3), (2, 24, 2), (3, 32, 1), (4, 24, 1), (8, 12, 1), (96, 1, 1)]
+)
+def test_a_global_batch_is_divided_among_any_number_of_processes(processes: int, size: int, passes: int) -> None:
+    config = TrainConfig(train="train.frec", global_batch=96, batch_size=32).on_processes(processes)
+    assert (config.batch_size, config.accumulate, config.global_batch) == (size, passes, None)
+    assert config.on_processes(7) is config
+
+
+def test_a_global_batch_that_processes_cannot_share_is_refused() -> None:
+    config = TrainConfig(train="train.frec", global_batch=96)
+    with pytest.raises(
+        TrainError, match=r"5 processes cannot have equal shares of a global batch of 96: use .* 95 or 100"
+    ):
+        config.on_processes(5)
+    with pytest.raises(TrainError, match=r"global batch of 96: use --global-batch 97, or"):
+        config.on_processes(97)
+    with pytest.raises(ValueError, match="give global_batch or accumulate, not both"):
+        dataclasses.replace(config, accumulate=2)
+
+
+def test_a_signal_acts_at_once_while_a_process_waits_for_the_others() -> None:
+    def own(_number: int, _frame: Any) -> None: ...
+
+    before = signal.signal(signal.SIGHUP, own)
+    try:
+        with StopSignal() as stop:
+            with stop.suspended():
+                assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+                assert signal.getsignal(signal.SIGHUP) is own
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.number == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_metrics_after_the_checkpoint_are_dropped_when_resuming(tmp_path: Path) -> None:

@@ -90,6 +90,12 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--epochs", "Passes over the training records.", kind=int)
 @_option("--batch-size", "Images per process in one forward and backward pass.", kind=int, also=("-b",))
 @_option("--accumulate", "Passes per optimizer step. Global batch: batch size x this x processes.", kind=int)
+@_option(
+    "--global-batch",
+    "Images of an optimizer step over all processes. --batch-size is then the most in a pass, and the passes follow "
+    "from the number of processes: for jobs that continue on fewer of them.",
+    kind=int,
+)
 @_option("--image-size", "Height and width of the images the model sees, in pixels.", kind=int)
 @_option("--augment", "imagenet: random resized crop and flip; none: resize and centre crop.", choices=Augment)
 @_option(
@@ -174,6 +180,7 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @_option("--compile", "Run the model through torch.compile; the first steps take minutes.")
 @_option("--seed", "Seed of record order, augmentation, initial weights and dropout.", kind=int)
 @_option("--device", "auto takes CUDA if it is available.", choices=DeviceKind)
+@_option("--timeout", "Seconds to wait for another process before the run ends. Default: torch's.", kind=float)
 @_option(
     "--out", "Folder for metrics.jsonl, checkpoints/ and training.png. Default: runs/MODEL.", kind=Path, metavar="DIR"
 )

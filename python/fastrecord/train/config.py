@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -53,6 +53,9 @@ class TrainConfig:
         batch_size: Images per process in one forward and backward pass.
         accumulate: Passes per optimizer step; the global batch is `batch_size * accumulate *
             processes`.
+        global_batch: Images of an optimizer step over all processes. `batch_size` and `accumulate`
+            then follow from the number of processes, which must divide it: as few passes of equal
+            size as possible, each of at most `batch_size` images. None: as they are.
         image_size: Height and width of the model's input images, in pixels.
         augment: "imagenet": random resized crop and flip in training; in evaluation, resize to
             256/224 of the size and centre crop. "none": resize the shorter side to the size and
@@ -102,6 +105,8 @@ class TrainConfig:
         compile: Run the model through torch.compile.
         seed: Seed of the record order, the augmentation, the initial weights and dropout.
         device: "auto" uses CUDA if available.
+        timeout: Seconds after which the run ends if another process does not answer; None: torch's
+            default, which is 10 minutes for NCCL and 30 for gloo.
         out: Folder for metrics, checkpoints and plot; None: `runs/<model>`.
         resume: A checkpoint file, the folder of a run, "auto" (the run in `out`, if there is one),
             or None.
@@ -123,6 +128,7 @@ class TrainConfig:
     epochs: int = 90
     batch_size: int = 256
     accumulate: int = 1
+    global_batch: int | None = None
     image_size: int = 224
     augment: Augment = "imagenet"
     loader: LoaderKind = "native"
@@ -150,6 +156,7 @@ class TrainConfig:
     compile: bool = False
     seed: int = 0
     device: DeviceKind = "auto"
+    timeout: float | None = None
     out: str | Path | None = None
     resume: str | Path | None = None
     overwrite: bool = False
@@ -164,6 +171,12 @@ class TrainConfig:
         drops = [0, given] if isinstance(given, int) else [0, *given]
         fits = len(drops) > 1 and all(before < after for before, after in itertools.pairwise(drops))
         self._check("lr_step_epochs", fits, "at least 1, or a list of epochs, each after the one before")
+        self._check("global_batch", self.global_batch is None or self.global_batch >= 1, "at least 1")
+        if self.global_batch is not None and self.accumulate > 1:
+            raise ValueError(
+                "give global_batch or accumulate, not both: the number of passes follows from global_batch"
+            )
+        self._check("timeout", self.timeout is None or 0 < self.timeout < math.inf, "above 0 and finite")
         self._check("checkpoint_every", self.checkpoint_every >= 0, "at least 0")
         for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
             self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
@@ -222,6 +235,27 @@ class TrainConfig:
             if name in settings or name not in read:
                 raise
             raise ValueError(f"{path}: {error}") from error
+
+    def on_processes(self, count: int) -> TrainConfig:
+        """Return the settings for a number of processes, with `global_batch` divided among them.
+
+        Raises:
+            TrainError: the processes cannot have equal shares of it.
+        """
+        if self.global_batch is None:
+            return self
+        share, rest = divmod(self.global_batch, count)
+        if rest:
+            fitting = " or ".join(str(number) for number in (share * count, (share + 1) * count) if number)
+            raise TrainError(
+                f"{count} processes cannot have equal shares of a global batch of {self.global_batch}: use "
+                f"--global-batch {fitting}, or another number of processes. A number that all numbers of processes "
+                "divide lets a job continue on what is left of it"
+            )
+        passes = next(
+            number for number in range(1, share + 1) if share % number == 0 and share // number <= self.batch_size
+        )
+        return replace(self, global_batch=None, batch_size=share // passes, accumulate=passes)
 
     @property
     def folder(self) -> Path:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -136,10 +137,15 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str | None]:
 
 
 @contextmanager
-def start_ranks(device: DeviceKind) -> Iterator[Ranks]:
+def start_ranks(device: DeviceKind, *, timeout: float | None = None) -> Iterator[Ranks]:
     """Join torchrun's process group (NCCL on CUDA, gloo on the CPU), or run alone.
 
     An existing process group is used, and left as it is.
+
+    Args:
+        device: As in TrainConfig.
+        timeout: Seconds after which an exchange fails if another process does not answer; None:
+            torch's default.
 
     Raises:
         TrainError: CUDA is requested but not available, or there are more processes than GPUs.
@@ -152,12 +158,13 @@ def start_ranks(device: DeviceKind) -> Iterator[Ranks]:
     if not launched and not joined:
         yield Ranks(0, 1, 0, 1, chosen, None)
         return
+    limit = None if timeout is None else timedelta(seconds=timeout)
     if not joined:
         if chosen.type == "cuda":
-            dist.init_process_group("nccl", device_id=chosen)
+            dist.init_process_group("nccl", device_id=chosen, timeout=limit)
         else:
-            dist.init_process_group("gloo")
-    control: Any = dist.new_group(backend="gloo")
+            dist.init_process_group("gloo", timeout=limit)
+    control: Any = dist.new_group(backend="gloo", timeout=limit)
     # All ranks raise a TrainError together. After another error the other ranks may be gone, and
     # leaving the group would wait for them.
     alike = False

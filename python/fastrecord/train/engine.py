@@ -105,8 +105,9 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
     """
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
-        ranks = stack.enter_context(start_ranks(config.device))
-        return _Run(config, ranks, signals, stack).run()
+        with signals.suspended():
+            ranks = stack.enter_context(start_ranks(config.device, timeout=config.timeout))
+        return _Run(config.on_processes(ranks.world_size), ranks, signals, stack).run()
 
 
 def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception | None]:

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -53,6 +55,22 @@ class StopSignal:
         if not self._number and self._launcher is not None and os.getppid() != self._launcher:
             self._number = signal.SIGHUP
         return self._number
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let the signals act at once during the block, which waits for other processes.
+
+        Nothing is lost: no step was taken. A signal noted here would be looked at only after the
+        wait, and a launcher that starts the job anew waits for the end of this process.
+        """
+        default = (None, signal.default_int_handler)
+        for kind, previous in self._previous.items():
+            signal.signal(kind, signal.SIG_DFL if previous in default else previous)
+        try:
+            yield
+        finally:
+            for kind in self._previous:
+                signal.signal(kind, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()

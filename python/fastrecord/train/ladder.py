@@ -117,8 +117,9 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
     """
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
-        ranks = stack.enter_context(start_ranks(config.device))
-        return _Measurement(config, ranks, signals).run()
+        with signals.suspended():
+            ranks = stack.enter_context(start_ranks(config.device, timeout=config.timeout))
+        return _Measurement(config.on_processes(ranks.world_size), ranks, signals).run()
 
 
 def judge(rungs: Sequence[Rung]) -> Ladder:

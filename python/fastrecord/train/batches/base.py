@@ -105,7 +105,8 @@ class SampledBatches:
                     if rest == 0
                     else f"no --batch-size makes {then} of {passes} equal parts"
                 )
-                + f" with {self._passes} pass(es) a step on {self._sampler.world_size} process(es)"
+                + f" with {self._passes} pass(es) a step on {self._sampler.world_size} process(es), "
+                f"or --global-batch {then}"
             )
         try:
             self._sampler.load_state_dict(state)
