@@ -115,7 +115,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_others_as_the_way_out(
     last, best, copy = (run / "checkpoints" / name for name in ("last.pt", "best.pt", "copy.pt"))
     shutil.copy(best, copy)
     damage(last)
-    config = small_config(colours, run, resume="auto", max_steps=2)
+    config = small_config(colours, run, resume=run, max_steps=2)
     assert refusal(config) == f"{last}: {what}; continue from {best} or {copy} (--resume PATH)"
     flip_last(copy)
     assert refusal(config) == f"{last}: {what}; continue from {best} (--resume PATH)"
@@ -128,7 +128,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_others_as_the_way_out(
 
 def test_the_command_reports_a_damaged_checkpoint_in_one_line(colours: Path, run: Path) -> None:
     flip_last(run / "checkpoints" / "last.pt")
-    options = ["--out", str(run), "--resume", "auto", "--device", "cpu"]
+    options = ["--out", str(run), "--resume", str(run), "--device", "cpu"]
     done = CliRunner().invoke(main, [str(colours), *options])
     assert done.exit_code == 1
     assert re.fullmatch(r"Error: .*last\.pt: the checkpoint is damaged: .*best\.pt \(--resume PATH\)\n", done.stderr)

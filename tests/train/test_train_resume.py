@@ -176,6 +176,8 @@ def test_a_checkpoint_of_another_run_is_refused(colours: Path, tmp_path: Path) -
     with pytest.raises(TrainError, match=r"global batch of 8, this run one of 9: no --batch-size makes 8 of 3 equal"):
         train(small_config(colours, out, resume=first, batch_size=3, accumulate=3))
     assert train(small_config(colours, out, resume=first, batch_size=4, global_batch=8, max_steps=2)).step == 2
+    # For a repetition on another number of processes.
+    assert TrainConfig.from_toml(out / "config.toml").global_batch == 8
     other = write_colours(tmp_path / "other.frec", 80, seed=3)
     with pytest.raises(TrainError, match=r"other\.frec"):
         train(small_config(other, out, resume=first))

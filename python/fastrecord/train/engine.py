@@ -107,7 +107,7 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
         with signals.suspended():
             ranks = stack.enter_context(start_ranks(config.device, timeout=config.timeout))
-        return _Run(config.on_processes(ranks.world_size), ranks, signals, stack).run()
+        return _Run(config, ranks, signals, stack).run()
 
 
 def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception | None]:
@@ -177,7 +177,8 @@ class _Run:
     `epoch` the completed epochs.
     """
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal, stack: ExitStack) -> None:
+    def __init__(self, given: TrainConfig, ranks: Ranks, signals: StopSignal, stack: ExitStack) -> None:
+        config = given.on_processes(ranks.world_size)
         self.config, self.ranks, self.signals = config, ranks, signals
         self.step = self.epoch = self.done = 0
         self.val: Metrics | None = None
@@ -213,8 +214,8 @@ class _Run:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
         self.metrics: MetricsFile | None = None
         ranks.first(lambda: self._open_metrics(stack, resumed=found is not None))
-        ranks.first(lambda: _write_config(config, ranks.world_size))
-        self._say(f"settings: {', '.join(f'{key} {value}' for key, value in changed(config).items())}")
+        ranks.first(lambda: _write_config(given, ranks.world_size))
+        self._say(f"settings: {', '.join(f'{key} {value}' for key, value in changed(given).items())}")
         self._say(
             f"{config.model}, {len(self.classes)} classes: {len(train_set)} records to train on, "
             f"{self.val_records} to evaluate on; "
