@@ -7,6 +7,8 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -25,16 +27,18 @@ from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.config import DataKind, LoaderKind
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
-from fastrecord.train.ladder import judge, table
+from fastrecord.train.ladder import RungKind, judge, table
 from fastrecord.train.meters import read_metrics
 from fastrecord.train.model import build_model
+from fastrecord.train.produce import noise_producer
 from tests.support.commands import flip
 from tests.support.training import losses, read_rest, read_until, running, signalled, small_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
-KINDS: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset", "real")
-CONSTANT = KINDS[:-1]
+CONSTANT: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset")
+KINDS: tuple[DataKind, ...] = (*CONSTANT, "real")
+RUNGS: tuple[RungKind, ...] = get_args(RungKind)
 
 
 @pytest.fixture
@@ -129,34 +133,37 @@ def test_an_exception_in_the_step_ends_the_thread_of_the_queue(colours: Path, tm
 def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     loader: LoaderKind, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
+    pytest.importorskip("zmq")
     out = tmp_path / "out"
     ladder = run_ladder(small_config(colours, out, loader=loader, max_steps=8, val="none.frec"))
     assert ladder is not None
-    assert [rung.data for rung in ladder.rungs] == list(KINDS)
+    assert [rung.data for rung in ladder.rungs] == list(RUNGS)
+    assert ladder.left_out == {}
     for rung in ladder.rungs:
         assert len(rung.round_step_seconds) == 2
         assert rung.step_seconds == pytest.approx(sum(rung.round_step_seconds) / 2)
         assert rung.images_per_second == pytest.approx(8 / rung.step_seconds)
         assert 0 <= rung.data_wait <= 1
     steps = {rung.data: rung.step_seconds for rung in ladder.rungs}
-    above = {rung.data: rung.above for rung in ladder.rungs}
-    last: DataKind = "cpu" if loader == "native" else "dataset"
-    assert above == {"gpu": None, "cpu": "gpu", "queue": "cpu", "dataset": "queue", "real": last}
-    assert ladder.rungs[-1].layer_seconds == pytest.approx(steps["real"] - steps[last])
-    assert ladder.headroom == pytest.approx(steps["real"] / steps["gpu"])
+    above = [rung.above for rung in ladder.rungs]
+    assert above == [None, "gpu", "cpu", "queue", "cpu", "cpu", "dataset"]
+    for rung in ladder.rungs[1:]:
+        assert rung.above is not None
+        assert rung.layer_seconds == pytest.approx(steps[rung.data] - steps[rung.above])
+    assert ladder.headroom == pytest.approx(steps[loader] / steps["gpu"])
 
     assert [path.name for path in out.iterdir()] == ["ladder.json"]
     written = json.loads((out / "ladder.json").read_text())
-    assert [rung["data"] for rung in written["rungs"]] == list(KINDS)
-    assert written["rungs"][4]["step_seconds"] == steps["real"]
+    assert [rung["data"] for rung in written["rungs"]] == list(RUNGS)
+    assert written["rungs"][5]["step_seconds"] == steps["native"]
     assert written["rungs"][0]["layer"] == "constant, on the device (here: the CPU)"
     assert (written["limit"], written["verdict"]) == (ladder.limit, ladder.verdict)
     assert (written["loader"], written["device"], written["steps"]) == (loader, "cpu", 8)
 
-    lines = log.messages[-6:]
-    assert [line.split()[0] for line in lines[:5]] == list(KINDS)
-    assert "ms over cpu" in lines[2]
-    assert lines[5] == f"What limits: {ladder.verdict}"
+    lines = log.messages[-8:]
+    assert [line.split()[0] for line in lines[:7]] == list(RUNGS)
+    assert "ms over cpu (" in lines[2]
+    assert lines[7] == f"What limits: {ladder.verdict}"
     assert multiprocessing.active_children() == []
 
 
@@ -176,7 +183,49 @@ def test_on_a_gpu_the_ladder_copies_from_pinned_memory(colours: Path, tmp_path: 
     assert ladder.rungs[1].layer == "constant, copied from pinned memory"
 
 
-def rung(data: DataKind, above: DataKind | None, *milliseconds: float, over: float = 0.0) -> Rung:
+def test_a_rung_that_cannot_run_is_listed_with_its_reason(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    ladder = run_ladder(small_config(colours, tmp_path, max_steps=1, on_error="skip"))
+    assert ladder is not None
+    assert [rung.data for rung in ladder.rungs] == ["gpu", "cpu", "queue", "dataset", "native"]
+    assert list(ladder.left_out) == ["torch", "zmq"]
+    assert "torch    not measured: on_error is 'skip': it must be 'raise' with loader torch" in log.text
+    assert "zmq      not measured: the rung zmq needs the package zmq" in log.text
+    assert json.loads((tmp_path / "ladder.json").read_text())["left_out"] == ladder.left_out
+
+    ladder = run_ladder(small_config(colours, tmp_path, max_steps=1, loader="torch", threads=0))
+    assert ladder is not None
+    assert ladder.rungs[-1].data == "torch"
+    assert list(ladder.left_out) == ["native", "zmq"]
+
+
+def test_a_producer_that_does_not_start_leaves_its_rung_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zmq")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TrainError, match="its producer does not start: it ends at once"), noise_producer():
+        pass
+
+
+# It dies silently as soon as its producer, which inherits stderr, listens.
+ORPHANED = """
+import os, signal, subprocess, sys
+command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--with-parent", "--address", sys.argv[1]]
+producer = subprocess.Popen(command, stdout=subprocess.PIPE)
+assert b"listening" in producer.stdout.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_producer_of_a_ladder_ends_after_its_trainer_was_killed(tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    command = [sys.executable, "-c", ORPHANED, f"ipc://{tmp_path}/b"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+
+
+def rung(data: RungKind, above: RungKind | None, *milliseconds: float, over: float = 0.0) -> Rung:
     seconds = tuple(value / 1e3 for value in milliseconds)
     middle = sorted(seconds)[len(seconds) // 2]
     return Rung(data, "words", 1 / middle, middle, seconds, 0.5, above, None if above is None else over / 1e3)
@@ -188,8 +237,10 @@ def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
             rung("gpu", None, 99, 100, 101),
             rung("cpu", "gpu", 110, over=10),
             rung("queue", "cpu", 300, over=190),
-            rung("real", "cpu", 140, over=30),
-        ]
+            rung("native", "cpu", 140, over=30),
+            rung("torch", "queue", 400, over=100),
+        ],
+        "native",
     )
     assert ladder.limit == "data"
     assert ladder.headroom == pytest.approx(1.4)
@@ -197,18 +248,24 @@ def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
     assert ladder.verdict == (
         "the data path: the model could take 1.40x as many images; what costs most is reading and decoding records"
     )
-    slow_copy = judge([rung("gpu", None, 100), rung("cpu", "gpu", 180, over=80), rung("real", "cpu", 190, over=10)])
+    slow_copy = judge(
+        [rung("gpu", None, 100), rung("cpu", "gpu", 180, over=80), rung("torch", "cpu", 190, over=10)], "torch"
+    )
     assert slow_copy.verdict.endswith("1.90x as many images; what costs most is copying batches to the device")
-    model = judge([rung("gpu", None, 100), rung("cpu", "gpu", 101, over=1), rung("real", "cpu", 102, over=1)])
+    model = judge(
+        [rung("gpu", None, 100), rung("cpu", "gpu", 101, over=1), rung("native", "cpu", 102, over=1)], "native"
+    )
     assert model.limit == "model"
     assert model.verdict == "the model: real data keep 98% of the speed that data on the device have"
 
 
 def test_the_verdict_is_unclear_where_the_rounds_differ_more_than_the_data() -> None:
-    noisy = judge([rung("gpu", None, 90, 100, 130), rung("cpu", "gpu", 100), rung("real", "cpu", 115, 120, 125)])
+    rungs = [rung("gpu", None, 90, 100, 130), rung("cpu", "gpu", 100, 100, 100), rung("native", "cpu", 115, 120, 125)]
+    noisy = judge(rungs, "native")
     assert noisy.limit == "unclear"
     assert "took 90 to 130 ms from round to round, those on real data 120, 50% of that waiting" in noisy.verdict
     assert table(noisy)[-1] == f"What limits: {noisy.verdict}"
+    assert table(noisy)[-2].endswith("+0.00 ms over cpu (+15.00 to +25.00)")
 
 
 def test_the_ladder_leaves_the_weights_as_they_are(colours: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -269,11 +326,13 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.usefixtures("plot")
 def test_the_command_climbs_the_ladder(colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     done = CliRunner().invoke(main, [str(colours), *OPTIONS, "--max-steps", "2", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "What limits: " in log.text
     assert (tmp_path / "out" / "ladder.json").exists()
+    assert (tmp_path / "out" / "ladder.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

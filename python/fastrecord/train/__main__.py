@@ -149,8 +149,9 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @click.option(
     "--ladder",
     is_flag=True,
-    help="Train some steps on each kind of --data in turn, print what each layer costs and which one limits, and write "
-    "ladder.json to --out, nothing else. --max-steps: steps to measure on each kind.",
+    help="Train some steps on each kind of --data in turn, on real data by either loader; print what each layer costs "
+    "and which one limits, and write ladder.json and ladder.png to --out, nothing else. --max-steps: steps to measure "
+    "on each kind.",
 )
 @_option("--lr", "Peak learning rate for a global batch of 256; scaled linearly with the global batch.", kind=float)
 @_option("--momentum", "Momentum of SGD.", kind=float)

@@ -11,17 +11,17 @@ import statistics
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
-from fastrecord import __version__
+from fastrecord import FastRecordDataset, __version__
 from fastrecord.train.batches.base import Batch, Batches
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.batches.torch import default_workers
-from fastrecord.train.config import DataKind, TrainConfig
+from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
 from fastrecord.train.interrupt import StopSignal
@@ -29,11 +29,25 @@ from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
+from fastrecord.train.plot import plot_ladder
+from fastrecord.train.produce import noise_producer
 from fastrecord.train.run_folder import check_folder
 
 _log = logging.getLogger("fastrecord.train")
 
-_KINDS: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset", "real")
+# Constant batches, each kind with one more layer; then the records, by either loader.
+RungKind = Literal["gpu", "cpu", "queue", "dataset", "zmq", "native", "torch"]
+
+# The rung that each one adds a layer to. The native loader's threads write whole batches, without a
+# Python thread or workers in between.
+_ABOVE: Mapping[RungKind, RungKind] = {
+    "cpu": "gpu",
+    "queue": "cpu",
+    "dataset": "queue",
+    "zmq": "cpu",
+    "native": "cpu",
+    "torch": "dataset",
+}
 _STEPS = 50
 _ROUNDS = 5
 # Steps before the clock starts in each round: more than a loader prefetches.
@@ -41,11 +55,12 @@ _WARM_UP = 4
 # If training on real data reaches this share of the speed on constant data, the model limits.
 _CLOSE = 0.95
 
-_COSTS: Mapping[DataKind, str] = {
+_COSTS: Mapping[RungKind, str] = {
     "cpu": "copying batches to the device",
     "queue": "handing batches from one Python thread to another",
     "dataset": "handing samples from worker processes to the trainer",
-    "real": "reading and decoding records",
+    "native": "reading and decoding records",
+    "torch": "reading and decoding records",
 }
 
 
@@ -54,7 +69,7 @@ class Rung:
     """Measurements on one kind of data, over all ranks.
 
     Attributes:
-        data: The kind of data.
+        data: The kind of data: a kind of TrainConfig.data, or for real data the loader.
         layer: Its description.
         images_per_second: Over all ranks.
         step_seconds: Time of an optimizer step: the median of the rounds' means.
@@ -66,13 +81,13 @@ class Rung:
             for the first.
     """
 
-    data: DataKind
+    data: RungKind
     layer: str
     images_per_second: float
     step_seconds: float
     round_step_seconds: tuple[float, ...]
     data_wait: float
-    above: DataKind | None
+    above: RungKind | None
     layer_seconds: float | None
 
 
@@ -81,17 +96,19 @@ class Ladder:
     """All measurements, and their interpretation.
 
     Attributes:
-        rungs: One for each kind of data.
-        limit: "model" or "data": what limits the training on real data. "unclear" if the difference
-            is within the spread of the rounds on device data.
+        rungs: One for each kind of data that could be measured.
+        limit: "model" or "data": what limits the training on real data by `TrainConfig.loader`.
+            "unclear" if the difference is within the spread of the rounds on device data.
         headroom: Speed on data that is already on the device, divided by the speed on real data.
         verdict: The same in a sentence.
+        left_out: The kinds that could not be measured, with the reason.
     """
 
     rungs: tuple[Rung, ...]
     limit: str
     headroom: float
     verdict: str
+    left_out: Mapping[RungKind, str] = field(default_factory=dict)
 
 
 def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | None:
@@ -99,11 +116,12 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
 
     Under torchrun, every process calls it. The kinds take turns in rounds, so that noise on the
     machine affects all alike. The learning rate is 0, nothing is evaluated, and the only output is
-    `ladder.json` in `config.folder`.
+    `ladder.json` in `config.folder`, and `ladder.png` if matplotlib is installed.
 
     Args:
         config: The run. `max_steps` is the number of steps measured on each kind of data, 50 by
-            default; `data` is not used.
+            default; `data` is not used. `loader` is the one that the verdict is about; both are
+            measured.
         stop: Receives the signals; None: installs its own for the duration of this call.
 
     Returns:
@@ -122,32 +140,42 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
         return _Measurement(config.on_processes(ranks.world_size), ranks, signals).run()
 
 
-def judge(rungs: Sequence[Rung]) -> Ladder:
-    """Determine the limit from the times of the rungs, "gpu" first and "real" last."""
-    steps = {rung.data: rung.step_seconds for rung in rungs}
-    headroom = steps["real"] / steps["gpu"]
+def judge(rungs: Sequence[Rung], loader: RungKind, left_out: Mapping[RungKind, str] | None = None) -> Ladder:
+    """Determine what limits training by a loader, from the times of the rungs.
+
+    Args:
+        rungs: All that were measured: "gpu", `loader`, and the rungs between them.
+        loader: The rung of the real data: "native" or "torch".
+        left_out: As in Ladder.
+    """
+    return Ladder(tuple(rungs), *_verdict({rung.data: rung for rung in rungs}, loader), dict(left_out or {}))
+
+
+def _verdict(rungs: Mapping[RungKind, Rung], loader: RungKind) -> tuple[str, float, str]:
+    """Return limit, headroom and verdict."""
+    real, free = rungs[loader], rungs["gpu"]
+    headroom = real.step_seconds / free.step_seconds
     if headroom <= 1 / _CLOSE:
         verdict = f"the model: real data keep {1 / headroom:.0%} of the speed that data on the device have"
-        return Ladder(tuple(rungs), "model", headroom, verdict)
-    free = next(rung.round_step_seconds for rung in rungs if rung.data == "gpu")
-    if steps["real"] <= max(free):
-        spread = f"{1e3 * min(free):.4g} to {1e3 * max(free):.4g} ms"
+        return "model", headroom, verdict
+    rounds = free.round_step_seconds
+    if real.step_seconds <= max(rounds):
+        spread = f"{1e3 * min(rounds):.4g} to {1e3 * max(rounds):.4g} ms"
         verdict = (
             f"unclear: the model's own steps took {spread} from round to round, those on real data "
-            f"{1e3 * steps['real']:.4g}, {rungs[-1].data_wait:.0%} of that waiting for batches; measure on a quieter "
+            f"{1e3 * real.step_seconds:.4g}, {real.data_wait:.0%} of that waiting for batches; measure on a quieter "
             "machine, or more steps (--max-steps)"
         )
-        return Ladder(tuple(rungs), "unclear", headroom, verdict)
+        return "unclear", headroom, verdict
     # The layers below the real data, in order.
-    above = {rung.data: rung for rung in rungs}
-    layers = [above["real"]]
+    layers = [real]
     while layers[-1].above is not None and layers[-1].above != "gpu":
-        layers.append(above[layers[-1].above])
+        layers.append(rungs[layers[-1].above])
     dearest = max(layers, key=lambda rung: rung.layer_seconds or 0.0)
     verdict = (
         f"the data path: the model could take {headroom:.2f}x as many images; what costs most is {_COSTS[dearest.data]}"
     )
-    return Ladder(tuple(rungs), "data", headroom, verdict)
+    return "data", headroom, verdict
 
 
 def table(ladder: Ladder) -> list[str]:
@@ -155,14 +183,20 @@ def table(ladder: Ladder) -> list[str]:
     width = max(len(rung.layer) for rung in ladder.rungs)
     times = f"{'images/s':>9}  {'ms/step':>9}  {'from - to':>19}  {'wait':>5}"
     lines = [f"{'data':7}  {'what it is':{width}}  {times}  what the layer costs"]
+    measured = {rung.data: rung for rung in ladder.rungs}
     for rung in ladder.rungs:
         rounds = [1e3 * seconds for seconds in rung.round_step_seconds]
-        cost = "" if rung.layer_seconds is None else f"{1e3 * rung.layer_seconds:+.2f} ms over {rung.above}"
+        cost = ""
+        if rung.above is not None and rung.layer_seconds is not None:
+            below = measured[rung.above].round_step_seconds
+            costs = [value - 1e3 * seconds for value, seconds in zip(rounds, below, strict=True)]
+            cost = f"{1e3 * rung.layer_seconds:+.2f} ms over {rung.above} ({min(costs):+.2f} to {max(costs):+.2f})"
         lines.append(
             f"{rung.data:7}  {rung.layer:{width}}  {rung.images_per_second:9.1f}  {1e3 * rung.step_seconds:9.2f}  "
             f"{min(rounds):8.2f} - {max(rounds):8.2f}  "
             f"{rung.data_wait:5.0%}  {cost}".rstrip()
         )
+    lines += [f"{kind:7}  not measured: {reason}" for kind, reason in ladder.left_out.items()]
     return [*lines, f"What limits: {ladder.verdict}"]
 
 
@@ -176,51 +210,80 @@ class _Measurement:
     def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal) -> None:
         self.config, self.ranks, self.signals = dataclasses.replace(config, data="real", val=None), ranks, signals
         ranks.first(lambda: check_folder(config.folder))
-        self.dataset, _ = open_on_all_ranks(self.config, ranks)
+        self.left_out: dict[RungKind, str] = {}
+        self.configs = {kind: made for kind in get_args(RungKind) if (made := self._config_of(kind)) is not None}
+        self.datasets: dict[str, FastRecordDataset] = {}
+        for loader in dict.fromkeys(made.loader for made in self.configs.values()):
+            self.datasets[loader], _ = open_on_all_ranks(dataclasses.replace(self.config, loader=loader), ranks)
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        module = ranks.each(lambda: build_model(config, class_names(self.dataset)))
+        module = ranks.each(lambda: build_model(config, class_names(self.datasets[config.loader])))
         self.learner = Learner(module, config, ranks)
         self.meter = TrainMeter(ranks)
         self.steps = config.max_steps or _STEPS
         self.waited = 0.0
 
+    def _config_of(self, kind: RungKind) -> TrainConfig | None:
+        """Return the configuration of a rung; None if its loader refuses an option of the run."""
+        if kind != "native" and kind != "torch":
+            return dataclasses.replace(self.config, data=kind, on_error="raise")
+        try:
+            # The other loader may not have an option that the run's own loader has.
+            return dataclasses.replace(self.config, loader=kind)
+        except ValueError as error:
+            self.left_out[kind] = str(error)
+            return None
+
     def run(self) -> Ladder | None:
-        """Measure, log the table and write the file."""
+        """Measure, log the table and write the files."""
+        with ExitStack() as stack:
+            try:
+                address = self.ranks.each(lambda: stack.enter_context(noise_producer()))
+                self.configs["zmq"] = dataclasses.replace(self.configs["zmq"], zmq_address=address)
+            except TrainError as error:
+                self.left_out["zmq"] = str(error)
+                del self.configs["zmq"]
+            return self._climb()
+
+    def _climb(self) -> Ladder | None:
+        kinds = tuple(self.configs)
         rounds = max(1, min(_ROUNDS, self.steps // _WARM_UP))
         self._say(
             f"ladder: {self.config.model}, {self.config.batch_size} x {self.config.accumulate} x "
             f"{self.ranks.world_size} images of {self.config.image_size} pixels a step on {self.ranks.device.type}; "
             f"{self.steps} steps on each kind of data, in {rounds} round{'s' if rounds > 1 else ''}"
         )
-        times: dict[DataKind, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
+        times: dict[RungKind, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         try:
             # One-time compiling, tuning and allocating is done before the first round begins.
             self._measure("gpu", steps=1)
             for number in range(rounds):
                 steps = self.steps // rounds + (number < self.steps % rounds)
                 # Each kind begins once, so that none always runs after the same other kind.
-                for kind in _KINDS[number:] + _KINDS[:number]:
+                for kind in kinds[number:] + kinds[:number]:
                     times[kind].append(self._measure(kind, steps=steps))
-                told = ", ".join(f"{kind} {1e3 * times[kind][-1][0]:.2f}" for kind in _KINDS)
+                told = ", ".join(f"{kind} {1e3 * times[kind][-1][0]:.2f}" for kind in kinds)
                 self._say(f"round {number + 1} of {rounds}, ms a step: {told}")
         except _SignalError:
             return None
-        ladder = judge(self._rungs(times))
+        ladder = judge(self._rungs(times), self.config.loader, self.left_out)
         self.ranks.first(lambda: self._write(ladder))
         for line in table(ladder):
             self._say(line)
         return ladder
 
-    def _measure(self, kind: DataKind, *, steps: int) -> tuple[float, float]:
+    def _measure(self, kind: RungKind, *, steps: int) -> tuple[float, float]:
         """Train on a kind of data.
 
         Returns seconds a step, on the slowest rank, and the largest share of it spent waiting.
         """
-        config = dataclasses.replace(self.config, data=kind)
+        config = self.configs[kind]
+        dataset = self.datasets[config.loader]
         with ExitStack() as stack:
-            batches = self.ranks.each(lambda: open_batches(self.dataset, config, self.ranks, training=True))
+            batches = self.ranks.each(
+                lambda: open_batches(dataset, config, self.ranks, training=True, signals=self.signals)
+            )
             stack.callback(batches.close)
             drawn = stack.enter_context(closing(_endless(batches)))
             for _ in range(max(_WARM_UP, self._workers(kind))):
@@ -248,20 +311,15 @@ class _Measurement:
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.ranks.device)
 
-    def _workers(self, kind: DataKind) -> int:
+    def _workers(self, kind: RungKind) -> int:
         """Return the number of workers: a DataLoader delivers that many batches close together."""
-        if kind == "dataset" or (kind == "real" and self.config.loader == "torch"):
+        if kind in ("dataset", "torch"):
             return default_workers(self.ranks) if self.config.threads is None else self.config.threads
         return 0
 
-    def _rungs(self, times: Mapping[DataKind, Sequence[tuple[float, float]]]) -> list[Rung]:
+    def _rungs(self, times: Mapping[RungKind, Sequence[tuple[float, float]]]) -> list[Rung]:
         images = self.config.batch_size * self.config.accumulate * self.ranks.world_size
-        steps = {kind: statistics.median(seconds for seconds, _ in times[kind]) for kind in _KINDS}
-        # The native loader's threads write whole batches, without a Python thread or workers in
-        # between.
-        native = self.config.loader == "native"
-        above: dict[DataKind, DataKind] = {"cpu": "gpu", "queue": "cpu", "dataset": "queue"}
-        above["real"] = "cpu" if native else "dataset"
+        steps = {kind: statistics.median(seconds for seconds, _ in times[kind]) for kind in times}
         return [
             Rung(
                 data=kind,
@@ -270,13 +328,13 @@ class _Measurement:
                 step_seconds=steps[kind],
                 round_step_seconds=tuple(seconds for seconds, _ in times[kind]),
                 data_wait=statistics.median(wait for _, wait in times[kind]),
-                above=above.get(kind),
-                layer_seconds=steps[kind] - steps[above[kind]] if kind in above else None,
+                above=_ABOVE.get(kind),
+                layer_seconds=steps[kind] - steps[_ABOVE[kind]] if kind in _ABOVE else None,
             )
-            for kind in _KINDS
+            for kind in times
         ]
 
-    def _layer(self, kind: DataKind) -> str:
+    def _layer(self, kind: RungKind) -> str:
         where = self.ranks.device.type
         if kind == "gpu":
             return "constant, on the device" + (" (here: the CPU)" if where == "cpu" else "")
@@ -284,10 +342,12 @@ class _Measurement:
             return "constant, copied from pinned memory" if where == "cuda" else "constant, copied in memory"
         if kind == "queue":
             return "the same, through a Python thread's queue"
-        workers = self._workers(kind)
-        if kind == "dataset":
-            return f"constant, through a DataLoader, workers: {workers}"
-        return "real, native loader" if self.config.loader == "native" else f"real, DataLoader, workers: {workers}"
+        if kind == "zmq":
+            return "constant, from another process by ZeroMQ"
+        if kind == "native":
+            return "real, native loader"
+        what = "constant, through a" if kind == "dataset" else "real,"
+        return f"{what} DataLoader, workers: {self._workers(kind)}"
 
     def _write(self, ladder: Ladder) -> None:
         config, device = self.config, self.ranks.device
@@ -300,6 +360,8 @@ class _Measurement:
         about["device_name"] = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         about |= {"fastrecord": __version__, "torch": torch.__version__}
         _write_json(config.folder / "ladder.json", {**about, **dataclasses.asdict(ladder)})
+        rounds: dict[str, Sequence[float]] = {rung.data: rung.round_step_seconds for rung in ladder.rungs}
+        plot_ladder(rounds, config.folder / "ladder.png", title=f"{config.model}, what limits: {ladder.limit}")
 
     def _say(self, line: str) -> None:
         if self.ranks.is_first:

@@ -1,10 +1,13 @@
-"""`plot_metrics`: one picture of a run: loss, error and speed over the steps."""
+"""`plot_metrics` and `plot_ladder`: a picture of a run, and of the ladder."""
 
 from __future__ import annotations
 
 import logging
 import os
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fastrecord.train.meters import read_metrics
 
@@ -57,6 +60,38 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
         loss.set_yscale("log")
     loss.legend()
     error.legend(loc="lower right")
+    return _write(figure, picture)
+
+
+def plot_ladder(rounds: Mapping[str, Sequence[float]], picture: Path, *, title: str) -> bool:
+    """Draw the time of a step on each rung as a PNG: a bar for the median, a line for the range.
+
+    Args:
+        rounds: For each rung, the seconds of a step in each round.
+        picture: The file; replaced if it exists.
+        title: Stands above the bars.
+
+    Returns:
+        As `plot_metrics`.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        _log.info("no plot: matplotlib is not installed (pip install matplotlib)")
+        return False
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    middles = [1e3 * statistics.median(values) for values in rounds.values()]
+    down = [middle - 1e3 * min(values) for middle, values in zip(middles, rounds.values(), strict=True)]
+    up = [1e3 * max(values) - middle for middle, values in zip(middles, rounds.values(), strict=True)]
+    names = [f"{name}\n{middle:.4g} ms" for name, middle in zip(rounds, middles, strict=True)]
+    axes.bar(names, middles, yerr=[down, up], capsize=4, color="tab:blue", ecolor="black")
+    axes.set(title=title, ylabel="ms a step: median and range of the rounds")
+    axes.grid(axis="y", alpha=0.3)
+    return _write(figure, picture)
+
+
+def _write(figure: Any, picture: Path) -> bool:
     temporary = picture.with_name(f".{picture.name}.tmp")
     try:
         figure.savefig(temporary, format="png", dpi=110)

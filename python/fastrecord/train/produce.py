@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +192,37 @@ class Server:
             _log.error(f"request refused: {one_line(error)}")
             return [encode_error(one_line(error))]
         return [request.answer(), images, labels]
+
+
+@contextmanager
+def noise_producer() -> Iterator[str]:
+    """Run a producer of noise in a process of its own during the block, and yield its address.
+
+    Raises:
+        FastRecordError: pyzmq is not installed.
+        TrainError: the process does not start.
+    """
+    library("zmq", "zmq", "the rung zmq")
+    with tempfile.TemporaryDirectory(prefix="fastrecord-") as folder:
+        address = f"ipc://{folder}/batches"
+        command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--with-parent", "--address", address]
+        # In its own session: a terminal's Ctrl-C ends the trainer after its step, and then this process.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                output = process.stdout.readline() if process.stdout is not None else ""
+                if "listening" not in output:
+                    raise TrainError(f"its producer does not start: {output.strip() or 'it ends at once'}")
+                yield address
+            finally:
+                process.kill()
 
 
 @click.command(context_settings={"max_content_width": 120})
