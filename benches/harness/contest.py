@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,6 +134,7 @@ class Contest:
         warm_up: int = 1,
         before: Callable[[str], object] = lambda _: None,
         arguments: Callable[[int], Mapping[str, Any]] = lambda _: {},
+        only: Collection[str] | None = None,
     ) -> dict[str, list[Answer]]:
         """Call a method of all contenders in turn, repeatedly.
 
@@ -145,20 +146,21 @@ class Contest:
             warm_up: Rounds before them, which do not.
             before: Called before each call, with the contender's name; not timed.
             arguments: The keyword arguments of a round, by its number from 0, the warm-up included.
+            only: The contenders that take part; None: all.
 
         Returns:
             The answers of the contenders that came through all rounds.
         """
-        found: dict[str, list[Answer]] = {name: [] for name in self.names}
+        found: dict[str, list[Answer]] = {name: [] for name in self.names if only is None or name in only}
         for number in range(warm_up + rounds):
-            names = self.names
+            names = [name for name in self.names if name in found]
             turn = number % max(1, len(names))
             for name in names[turn:] + names[:turn]:
                 before(name)
                 answer = self.call(name, method, **arguments(number))
                 if answer is not None and number >= warm_up:
                     found[name].append(answer)
-        return {name: found[name] for name in self.names}
+        return {name: found[name] for name in self.names if name in found}
 
     def _start(self, contender: Contender, copy: int, stack: ExitStack) -> Process:
         cpus = sorted(os.sched_getaffinity(0))
