@@ -1,0 +1,22 @@
+"""The formats that benches/experiments/formats compares, each written and read by its own library.
+
+- `Source` has the records: bytes, a label and a key.
+- `Store` is a file or folder of one format; each module beside it has its class, which writes and
+  reads as its library's documentation recommends for speed.
+- `FORMATS` names them. A class is imported only in the contender's process: its library may be
+  missing.
+"""
+
+from benches.contenders.source import Source
+from benches.contenders.store import Store
+
+# Name -> module and class in this folder. Ours come first.
+FORMATS = {
+    "fastrecord": "frec:Frec",
+    "fastrecord, crop-ready": "frec:CropReady",
+    "class folder": "folder:ClassFolder",
+    "LMDB": "lmdb:Lmdb",
+    "HDF5": "hdf5:Hdf5",
+}
+
+__all__ = ["FORMATS", "Source", "Store"]

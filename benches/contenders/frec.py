@@ -1,0 +1,55 @@
+"""fastrecord: as packed by default, and crop-ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fastrecord as fr
+from benches.contenders.store import Copied, Records, Store
+
+
+class Frec(Store):
+    """One file; a batch is one call, its payloads are views of the mapped file."""
+
+    suffix = ".frec"
+    options: dict[str, Any] = {}  # noqa: RUF012 - subclasses have their own
+
+    @classmethod
+    def version(cls) -> str:
+        return f"fastrecord {fr.__version__}"
+
+    def write(self) -> None:
+        if self.source.images:
+            fr.pack_folder(self.source.images, self.path, **self.options)
+            return
+        schema = fr.Schema({"image": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+        with fr.Writer(self.path, schema) as writer:
+            for payloads, labels, keys in self.source.batches(4096):
+                writer.extend({"image": payloads, "label": labels, "key": keys})
+
+    def open(self) -> None:
+        self.reader = fr.Reader(self.path)
+
+    def close(self) -> None:
+        self.reader.close()
+        del self.reader
+
+    def read(self, rows: NDArray[np.int64]) -> Records:
+        batch = self.reader.read_batch(rows, ["image", "label"])
+        return batch["image"].tolist(), batch["label"]
+
+    def read_into(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> Copied:
+        ends = self.reader.read_batch_into(rows, "image", out)
+        return np.diff(ends), self.reader.read_batch(rows, ["label"])["label"]
+
+
+class CropReady(Frec):
+    """The JPEGs rewritten without loss, so that a crop is decoded without the rest of its image."""
+
+    suffix = ".crop.frec"
+    images_only = True
+    same_bytes = False
+    options = {"crop_ready": "all"}  # noqa: RUF012

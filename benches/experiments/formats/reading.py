@@ -1,0 +1,261 @@
+"""Packing and reading: what each format costs to write, to open and to read, warm and cold.
+
+Every contender reads on one core, and hands over payload and label of each record. "Copied into one
+buffer" ends at the same place for all: the bytes of a batch, one after the other, in a buffer that
+exists already. "As handed over" ends with what the library returns for each record, which may be a
+view that nobody has looked at. A call lasts a fixed time, at least one batch: slow contenders read
+less in it, and the rate is that of what they read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from benches.contenders import FORMATS, Source
+from benches.contenders.source import BATCH, make_small
+from benches.harness import Answer, Bench, Contender, Contest
+from benches.support.pictures import make_images
+
+TARGET = "benches.experiments.formats.contestant:Contestant"
+EPOCH = 15.0  # seconds of an epoch at most
+SLOW = 5.0  # a call that takes so many times longer than it should is repeated once only
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done.
+
+    Attributes:
+        images, small: Records of the two sets.
+        seconds: Length of a call that reads.
+        cold: The same with an empty page cache.
+        pack: Time after which a contender's packing is not repeated.
+    """
+
+    images: int
+    small: int
+    seconds: float
+    cold: float
+    pack: float
+
+
+SHORT = Sizes(images=1000, small=100_000, seconds=0.05, cold=0.1, pack=0.5)
+FULL = Sizes(images=10_000, small=1_000_000, seconds=0.3, cold=0.6, pack=6)
+
+
+def run(bench: Bench) -> None:
+    """Measure all formats."""
+    sizes = FULL if bench.full else SHORT
+    images = make_images(bench.folder, sizes.images)
+    sources = {"images": Source(images.root, sizes.images), "small": make_small(bench.folder, sizes.small)}
+    for source in sources.values():
+        _ = source.crcs
+    place = bench.folder / "formats"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        made = _pack(bench, sizes, sources, place)
+        _read(bench, sizes, sources, place, made)
+    finally:
+        shutil.rmtree(place)
+
+
+def _contenders(sources: Mapping[str, Source], place: Path, *, cores: int | None, copies: int) -> list[Contender]:
+    told = {data: (str(source.root), source.records) for data, source in sources.items()}
+    return [
+        Contender(form, TARGET, {"form": form, "sources": told, "place": str(place)}, cores, copies) for form in FORMATS
+    ]
+
+
+def _words(data: str, source: Source) -> str:
+    size = source.total / source.records
+    return f"{source.records:,} {'images' if data == 'images' else 'records'} of " + (
+        f"{size / 1000:.0f} KB" if size >= 1000 else f"{size:.0f} B"
+    )
+
+
+def _pack(bench: Bench, sizes: Sizes, sources: dict[str, Source], place: Path) -> dict[str, list[str]]:
+    """Write all formats; return who has written each set."""
+    with bench.contest(_contenders(sources, place, cores=None, copies=1)) as contest:
+        return {data: _pack_one(bench, contest, sizes, data, source) for data, source in sources.items()}
+
+
+def _pack_one(bench: Bench, contest: Contest, sizes: Sizes, data: str, source: Source) -> list[str]:
+    """Write a set in all formats."""
+    case = f"pack {_words(data, source)}, synced"
+    told: dict[str, Any] = {"data": data}
+    seconds: dict[str, list[float]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for name in _fit(bench, contest, contest.names, case, "s", data=data):
+        contest.call(name, "clear", data=data)
+        answer = contest.call(name, "pack", memory=True, data=data)
+        if answer is None:
+            continue
+        # Sampling memory takes some CPU time, so this call counts only where it takes long anyway.
+        seconds[name] = [answer.seconds] if answer.seconds > sizes.pack else []
+        settings[name] = {"version": contest.versions[name], "threads": len(os.sched_getaffinity(0))}
+        memory = answer.most_bytes - answer.before_bytes
+        bench.row(f"{case}: peak memory", name, "bytes", [memory], better="less", **settings[name])
+        bench.row(f"{case}: bytes on disk", name, "bytes", [answer.value], better="less", **settings[name])
+    for _ in range(bench.rounds):
+        found = contest.rounds(
+            "pack",
+            rounds=1,
+            warm_up=0,
+            before=partial(contest.call, method="clear", data=data),
+            arguments=lambda _: told,
+            only={name for name in seconds if sum(seconds[name]) < sizes.pack},
+        )
+        for name, answers in found.items():
+            seconds[name].append(answers[0].seconds)
+    made = [name for name in contest.names if name in seconds]
+    for name in made:
+        bench.row(case, name, "s", seconds[name], better="less", **settings[name])
+    for name, why in contest.missing.items():
+        bench.not_measured(case, name, why, unit="s")
+    return made
+
+
+def _fit(bench: Bench, contest: Contest, names: Iterable[str], case: str, unit: str, **arguments: Any) -> list[str]:
+    """Return who can take part in a case; note why the others cannot."""
+    fit = []
+    for name in names:
+        answer = contest.call(name, "unfit", **arguments)
+        if answer is None:
+            continue
+        why = answer.value[0] if isinstance(answer.value, list) else answer.value  # a list from several copies
+        if why:
+            bench.not_measured(case, name, why, unit=unit)
+        else:
+            fit.append(name)
+    return fit
+
+
+def _read(bench: Bench, sizes: Sizes, sources: dict[str, Source], place: Path, made: Mapping[str, list[str]]) -> None:
+    """Measure all ways to read."""
+    written = {name for names in made.values() for name in names}
+    contenders = [each for each in _contenders(sources, place, cores=1, copies=2) if each.name in written]
+    with bench.contest(contenders) as contest:
+        # The images come last: the limit of memory ends those that cannot keep it.
+        for data in reversed(sources):
+            _Reading(bench, contest, sizes, data, sources[data], made[data]).run()
+
+
+class _Reading:
+    """The cases of one set of records."""
+
+    def __init__(
+        self, bench: Bench, contest: Contest, sizes: Sizes, data: str, source: Source, names: list[str]
+    ) -> None:
+        self.bench, self.contest, self.sizes, self.data, self.all = bench, contest, sizes, data, names
+        self.of = f"of {_words(data, source)}"
+
+    def run(self) -> None:
+        """Check all contenders, then measure."""
+        for name in self.names:
+            self.contest.call(name, "check", data=self.data)
+        warm, seconds = "page cache warm", self.sizes.seconds
+        batches = f"random batches of {BATCH} {self.of}"
+        self.rate(f"{batches}, {warm}, copied into one buffer", "random", seconds)
+        self.rate(f"{batches}, {warm}, as handed over", "random", seconds, copied=False)
+        self.rate(f"{batches}, {warm}, two processes at once, copied into one buffer", "random", seconds, ranks=2)
+        self.rate(f"sequential pass {self.of}, {warm}, copied into one buffer", "sequential", seconds)
+        self.first(f"open and read one record {self.of}, {warm}", 1)
+        self.first(f"open and read a batch of {BATCH} {self.of}, {warm}", BATCH)
+        self.rate(f"{batches}, page cache cold, copied into one buffer", "random", self.sizes.cold, cold=True)
+        if self.bench.full and self.data == "images":
+            self.memory()
+
+    @property
+    def names(self) -> list[str]:
+        """Who is left."""
+        return [name for name in self.all if name in self.contest.names]
+
+    def rate(self, case: str, method: str, seconds: float, *, cold: bool = False, **arguments: Any) -> None:
+        """Measure records a second, of as many as some seconds allow."""
+        names = _fit(self.bench, self.contest, self.names, case, "records/s", data=self.data, random=method == "random")
+        told = {"data": self.data, "seconds": seconds, **arguments}
+        found = self.rounds(method, names, told, self.empty if cold else lambda _: None, seconds)
+        processes = arguments.get("ranks", 1)
+        for name, answers in found.items():
+            records = [sum(answer.value) for answer in answers]
+            rates = [count / answer.seconds for count, answer in zip(records, answers, strict=True)]
+            self.row(case, name, "records/s", rates, batch=BATCH, records=max(records), processes=processes)
+        self.gone(case, names, "records/s")
+
+    def first(self, case: str, count: int) -> None:
+        """Measure seconds from a closed file to the first records."""
+        names, told = self.names, {"data": self.data, "count": count}
+        found = self.rounds("first", names, told, lambda name: self.contest.call(name, "close"), 0.2)
+        for name, answers in found.items():
+            self.row(case, name, "s", [answer.seconds for answer in answers], records=count)
+        self.gone(case, names, "s")
+
+    def memory(self) -> None:
+        """Measure the memory of an epoch, and whether it works with less memory than the file has bytes."""
+        case = f"a random epoch {self.of}: most own memory"
+        names = _fit(self.bench, self.contest, self.names, case, "bytes", data=self.data, random=True)
+        told: dict[str, Any] = {"data": self.data, "seconds": EPOCH}
+        for name in names:
+            self.contest.call(name, "close")
+            answer = self.contest.call(name, "epoch", memory=True, **told)
+            if answer is not None:
+                records = sum(answer.value)
+                self.row(case, name, "bytes", [answer.most_bytes - answer.before_bytes], records=records)
+        self.gone(case, names, "bytes")
+        case = f"a random epoch {self.of}, with RLIMIT_DATA at half the file's size"
+        for name in [name for name in names if name in self.contest.names]:
+            answer = self.contest.call(name, "limited_epoch", **told)
+            if answer is not None:
+                rate = sum(answer.value) / answer.seconds
+                self.row(case, name, "records/s", [rate], records=sum(answer.value))
+        self.gone(case, names, "records/s")
+
+    def rounds(
+        self,
+        method: str,
+        names: list[str],
+        told: Mapping[str, Any],
+        before: Callable[[str], object],
+        seconds: float,
+    ) -> dict[str, list[Answer]]:
+        """One round that does not count, then the others; one only for those that take far longer than they should."""
+
+        def some(rounds: int, only: Iterable[str], first: int) -> dict[str, list[Answer]]:
+            seeded = method == "random"
+            return self.contest.rounds(
+                method,
+                rounds=rounds,
+                warm_up=0,
+                before=before,
+                arguments=lambda number: {**told, "seed": first + number} if seeded else told,
+                only=set(only),
+            )
+
+        trial = some(1, names, 0)
+        slow = {name for name, (answer,) in trial.items() if answer.seconds > SLOW * seconds}
+        return some(self.bench.rounds, set(trial) - slow, 1) | some(1, slow, 1)
+
+    def empty(self, name: str) -> None:
+        """Empty the page cache of a contender's file; the variants of a format may share it."""
+        for each in self.names:
+            self.contest.call(each, "close")
+        self.contest.call(name, "drop", data=self.data)
+
+    def row(self, case: str, name: str, unit: str, values: list[float], **settings: Any) -> None:
+        """Add a row."""
+        settings = {"version": self.contest.versions[name], "threads": 1, **settings}
+        better: Literal["less", "more"] = "more" if unit == "records/s" else "less"
+        self.bench.row(case, name, unit, values, better=better, **settings)
+
+    def gone(self, case: str, names: Iterable[str], unit: str) -> None:
+        """Note who has failed in a case."""
+        for name in names:
+            if name in self.contest.missing:
+                self.bench.not_measured(case, name, self.contest.missing[name], unit=unit)
