@@ -21,7 +21,8 @@ def is_ours(contender: str) -> bool:
 
 def is_yardstick(row: Row) -> bool:
     """Return whether a row does less than the work of the others, and only shows what is possible."""
-    return bool(row.settings.get("yardstick")) or row.contender.startswith("memcpy")
+    less = row.contender.startswith("memcpy") or "short side" in row.contender
+    return less or bool(row.settings.get("yardstick"))
 
 
 def ratios(ours: Row, peer: Row) -> tuple[float, float, float]:
@@ -70,8 +71,8 @@ class Case:
 
     @property
     def best_of_ours(self) -> Row | None:
-        """The best row of fastrecord and its variants."""
-        return next((row for row in self.rows if is_ours(row.contender)), None)
+        """The best row of fastrecord and its variants that do the work of the others."""
+        return next((row for row in self.rows if is_ours(row.contender) and not is_yardstick(row)), None)
 
     @property
     def best_peer(self) -> Row | None:

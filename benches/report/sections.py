@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benches.report.cases import Case, Experiment
-from benches.report.plots import Pictures
-from benches.report.tables import details, folded, matrix, table, verdicts
-from benches.report.words import number
+from benches.report.plots import Pictures, Point
+from benches.report.tables import bold_name, by_place, details, folded, matrix, table, verdicts
+from benches.report.words import is_speed, number, spread
 
 Write = Callable[[Experiment, Pictures], Iterator[str]]
 
@@ -63,7 +63,7 @@ def random_reads(experiment: Experiment | None) -> Iterator[Case]:
 
 def is_reading(case: Case) -> bool:
     """Return whether a case is one of reading or loading; the others are of packing, size and memory."""
-    return not case.name.startswith("pack ") and (case.unit == "s" or case.unit.endswith("/s"))
+    return not case.name.startswith("pack ") and is_speed(case.unit)
 
 
 def formats(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
@@ -106,6 +106,61 @@ def _head(case: Case, records: str) -> str:
     return re.sub(r"^pack(?:, synced)?(?:: )?", "", head).strip(" ,:") or "pack and sync"
 
 
+def series(cases: Sequence[Case], setting: str) -> dict[str, dict[int, Case]]:
+    """Return cases that differ in a number, "batch 8", by what they have in common and by the number."""
+    found: dict[str, dict[int, Case]] = {}
+    for case in cases:
+        value = case.rows[0].settings.get(setting) if case.rows else None
+        named = f"{setting} {value}"
+        if isinstance(value, int) and named in case.name:
+            common = case.name.replace(f", {named}", "").replace(f"{named}, ", "").replace(named, "").strip()
+            found.setdefault(f"{common}|{case.unit}", {})[value] = case
+    return {name.rpartition("|")[0]: dict(sorted(by.items())) for name, by in found.items() if len(by) > 1}
+
+
+def points(by: dict[int, Case], contender: str) -> list[Point]:
+    """Return the curve of a contender over a series."""
+    rows = ((value, case.row(contender)) for value, case in by.items())
+    return [Point(value, row.median, min(row.values), max(row.values)) for value, row in rows if row]
+
+
+def small_batches(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
+    """Yield what batch sizes cost: flatness, then each series as a matrix, with plots."""
+    measured = [case for case in experiment.cases if case.rows]
+    yield from verdicts([case for case in measured if is_speed(case.unit)])
+    flat = flatness(experiment)
+    if flat:
+        yield "### The smallest batch against the largest"
+        yield ""
+        yield "Time with the smallest batches over time with the largest; 1 is flat."
+        yield ""
+        rows = []
+        for name in by_place(flat):
+            own = (case.row(name) for case in flat)
+            rows.append([bold_name(name), *(f"{row.median:.2f} ({spread(row)})" if row else "-" for row in own)])
+        yield from table(["source", *(case.name for case in flat)], rows)
+    found = series([case for case in measured if case not in flat], "batch")
+    for number_, (name, by) in enumerate(found.items()):
+        yield f"### {name[:1].upper()}{name[1:]}"
+        yield ""
+        cases = [*by.values()]
+        if len(by) > 2:
+            shown = {each: points(by, each) for each in by_place(cases)[:8]}
+            shown = {each: curve for each, curve in shown.items() if len(curve) > 1}
+            y = f"{name}, {cases[0].unit}"
+            yield from pictures.curves(f"small-batches-{number_ + 1}", y, shown, x="batch", y=cases[0].unit, log_x=True)
+        yield from matrix(cases, [f"batch {value}" for value in by], "source")
+        yield from folded("Where the time goes, versions and spread", [*details(cases)])
+    left = [case for case in measured if case not in flat and all(case not in by.values() for by in found.values())]
+    yield from details(left)
+
+
+def flatness(experiment: Experiment | None) -> list[Case]:
+    """Return the cases that divide small batches by large ones."""
+    cases = experiment.cases if experiment else ()
+    return [case for case in cases if case.unit == "times" and " against batch" in case.name and case.rows]
+
+
 def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
     """Yield a row for each format, then what is not of a format."""
     yield from verdicts(experiment.cases)
@@ -134,7 +189,7 @@ def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
 
 SECTIONS: dict[str, Section] = {
     "formats": Section("Formats", formats),
-    "small_batches": Section("Small batches", plain),
+    "small_batches": Section("Small batches", small_batches),
     "bottleneck": Section("The bottleneck", plain),
     "scaling": Section("Scaling", plain),
     "recipe": Section("The recipe", plain),

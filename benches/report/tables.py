@@ -33,11 +33,13 @@ def case_table(case: Case) -> Iterator[str]:
     }
     own = [name for name in names if name not in shared]
     scaled = scale_of(case.rows[0].median, case.unit)
+    phases = list(dict.fromkeys(name for row in case.rows for name in row.settings if _is_phase(row, name)))
     heads = [
         "contender",
         f"median, {scaled[1]}".rstrip(", "),
         "least - most",
         f"{OURS} is",
+        *(f"{name.removesuffix('_seconds')}, s" for name in phases),
         *own,
         "CPU time",
         "version",
@@ -47,10 +49,11 @@ def case_table(case: Case) -> Iterator[str]:
         values = [_setting(each.get(name)) for name in own]
         rows.append(
             [
-                bold(row),
+                bold_name(row.contender),
                 number(row.median / scaled[0]),
                 spread(row, scaled),
                 beside(case, row),
+                *(number(statistics.median(row.settings[name])) if _is_phase(row, name) else "" for name in phases),
                 *values,
                 _cpu(row),
                 str(row.settings.get("version", "")),
@@ -62,9 +65,9 @@ def case_table(case: Case) -> Iterator[str]:
         yield ""
 
 
-def bold(row: Row) -> str:
+def bold_name(contender: str) -> str:
     """Return the name of a contender, ours in bold."""
-    return f"**{row.contender}**" if is_ours(row.contender) else row.contender
+    return f"**{contender}**" if is_ours(contender) else contender
 
 
 def beside(case: Case, row: Row) -> str:
@@ -83,7 +86,7 @@ def matrix(cases: Sequence[Case], heads: Sequence[str], first: str = "") -> Iter
     scales = [scale_of(case.rows[0].median, case.unit) if case.rows else (1.0, case.unit) for case in cases]
     rows = []
     for name in by_place(cases):
-        cells = [f"**{name}**" if is_ours(name) else name]
+        cells = [bold_name(name)]
         for case, scaled in zip(cases, scales, strict=True):
             row = case.row(name)
             if row is None:
@@ -175,6 +178,12 @@ def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _is_phase(row: Row, name: str) -> bool:
+    """Return whether a setting is a part of the row's time, a value a round."""
+    value = row.settings.get(name)
+    return name.endswith("_seconds") and name != "cpu_seconds" and isinstance(value, list) and bool(value)
 
 
 def _cpu(row: Row) -> str:

@@ -52,9 +52,14 @@ def times(ratio: float) -> str:
 
 def as_good(ratio: float, unit: str) -> str:
     """Return what fastrecord is beside a contender, from how many times as good it is."""
-    if unit == "s" or unit.endswith("/s"):
+    if is_speed(unit):
         return f"{times(ratio)} as fast"
-    return f"{times(1 / ratio if ratio else 0)} of it" if unit == "bytes" else times(ratio)
+    return f"{1 / ratio if ratio else 0:.4g} x of it" if unit == "bytes" else times(ratio)
+
+
+def is_speed(unit: str) -> bool:
+    """Return whether a unit is one of time, or of a rate."""
+    return unit in ("s", "ms", "us", "ns") or unit.endswith("/s")
 
 
 def minutes(seconds: float) -> str:
