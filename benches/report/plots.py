@@ -22,8 +22,8 @@ mpl.rcParams.update(
 )
 
 OURS, OTHERS, MARK = "#0072B2", "#999999", "#D55E00"
-# Of curves that are neither ours nor in the background.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Of other curves.
+COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ class Pictures:
             figure = Figure(figsize=(7.5, 4))
             panel: Axes = figure.subplots()
             ends = []
-            for at, (label, points) in enumerate(curves.items()):
+            others = [label for label in curves if not is_ours(label)]
+            for label, points in curves.items():
                 ours = is_ours(label)
-                colour = COLOURS[at % len(COLOURS)]
+                colour = OURS if ours else COLOURS[others.index(label) % len(COLOURS)]
                 xs, ys = [point.x for point in points], [point.y for point in points]
                 below = [point.y - point.low for point in points]
                 above = [point.high - point.y for point in points]

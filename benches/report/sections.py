@@ -79,7 +79,8 @@ def formats(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
                 yield f"### {records}: {title}"
                 yield ""
                 yield from matrix(part, [_head(case, records) for case in part], "format")
-        bars = {_head(case, records): case for case in cases if _head(case, records).startswith("random batches")}
+        heads = {_head(case, records): case for case in cases}
+        bars = {head: case for head, case in heads.items() if re.match(r"random .*, (warm|cold), copied$", head)}
         if bars:
             name = "formats-" + re.sub(r"\W+", "-", records.partition(" ")[2]).strip("-").lower()
             yield from pictures.bars(name, f"random batches of {records}, in each format", bars)
