@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benches.report.cases import Case, Experiment
@@ -162,6 +163,93 @@ def flatness(experiment: Experiment | None) -> list[Case]:
     return [case for case in cases if case.unit == "times" and " against batch" in case.name and case.rows]
 
 
+STEPS = ": a step on data of each kind"
+KEPT = ": speed on the file, of the speed on constant data on the device"
+
+
+def bottleneck(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
+    """Yield each ladder: its rungs from the bottom, and what of the speed is left on the file."""
+    left = [case for case in experiment.cases if case.rows]
+    ladders = {case.name.removesuffix(STEPS): _in_order(case, experiment) for case in left if case.name.endswith(STEPS)}
+    if ladders:
+        text = "time of a step on each kind of data"
+        yield from pictures.bars(experiment.name.replace("_", "-"), text, ladders)
+    for title, ladder in ladders.items():
+        yield f"### {title[:1].upper()}{title[1:]}"
+        yield ""
+        rows = []
+        for row in ladder.rows:
+            cost, wait = row.settings.get("layer_ms"), row.settings.get("data_wait")
+            rate = row.settings.get("images_per_second")
+            rows.append(
+                [
+                    row.contender,
+                    number(row.median),
+                    spread(row),
+                    number(rate) if isinstance(rate, float | int) else "",
+                    f"{cost:+.2f}" if isinstance(cost, float | int) else "",
+                    f"{100 * wait:.0f} %" if isinstance(wait, float | int) else "",
+                ]
+            )
+        heads = ["data", f"a step, {ladder.unit.partition('/')[0]}", "least - most", "images/s"]
+        yield from table([*heads, "the layer costs, ms", "waiting for data"], rows)
+        of_it = [case for case in left if case.name.startswith(f"{title}: ")]
+        for case in of_it:
+            for row in case.rows if case.unit == "%" else ():
+                text = f"{row.median:.1f} % ({spread(row)})" if len(row.values) > 1 else f"{row.median:.1f} %"
+                said = str(row.settings.get("verdict", "")).strip().rstrip(".")
+                yield f"- {case.name.removeprefix(f'{title}: ')}: {row.contender}: {text}." + (
+                    f" {said}." if said else ""
+                )
+        yield ""
+        left = [case for case in left if case not in of_it or (case.unit != "%" and not case.name.endswith(STEPS))]
+    yield from details(left)
+
+
+def _in_order(case: Case, experiment: Experiment) -> Case:
+    """Return a case with its rows as they were measured, not best first."""
+    order = [row.contender for row in experiment.rows if row.case == case.name]
+    return replace(case, rows=tuple(sorted(case.rows, key=lambda row: order.index(row.contender))))
+
+
+def kept(experiment: Experiment | None) -> list[Case]:
+    """Return the cases that divide the speed on the file by the speed on constant data."""
+    return [case for case in (experiment.cases if experiment else ()) if case.name.endswith(KEPT) and case.rows]
+
+
+def recipe(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
+    """Yield the accuracies of all seeds: means, spread, and differences from the first contender."""
+    cases = [_in_order(case, experiment) for case in accuracies(experiment)]
+    for at, case in enumerate(cases, 1):
+        yield f"### {case.name[:1].upper()}{case.name[1:]}"
+        yield ""
+        values = {row.contender: row.values for row in case.rows}
+        yield from pictures.dots(f"recipe-{at}", f"{case.name}: a dot for each seed, and the mean", values, x=case.unit)
+        rows = []
+        for row in case.rows:
+            told = row.settings
+            difference, interval = told.get("difference"), told.get("interval")
+            compared = row is not case.rows[0] and difference is not None and interval is not None
+            rows.append(
+                [
+                    row.contender,
+                    f"{statistics.mean(row.values):.2f}",
+                    f"{statistics.stdev(row.values):.2f}" if len(row.values) > 1 else "",
+                    f"{min(row.values):.2f} - {max(row.values):.2f}",
+                    f"{difference:+.2f} ± {interval:.2f}" if compared else "",
+                ]
+            )
+        heads = ["", f"mean {case.unit}", "standard deviation", "least - most"]
+        yield from table([*heads, f"from {case.rows[0].contender}, with its 95 % interval"], rows)
+    yield from details([case for case in experiment.cases if all(case.name != own.name for own in cases)])
+
+
+def accuracies(experiment: Experiment | None) -> list[Case]:
+    """Return the cases of the recipe that compare seeds."""
+    cases = experiment.cases if experiment else ()
+    return [case for case in cases if case.rows and "difference" in case.rows[0].settings]
+
+
 def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
     """Yield a row for each format, then what is not of a format."""
     yield from verdicts(experiment.cases)
@@ -191,9 +279,9 @@ def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
 SECTIONS: dict[str, Section] = {
     "formats": Section("Formats", formats),
     "small_batches": Section("Small batches", small_batches),
-    "bottleneck": Section("The bottleneck", plain),
+    "bottleneck": Section("The bottleneck", bottleneck),
     "scaling": Section("Scaling", plain),
-    "recipe": Section("The recipe", plain),
+    "recipe": Section("The recipe", recipe),
     "interchange": Section("Import, export and packing", interchange),
-    "gpu": Section("With a GPU", plain),
+    "gpu": Section("With a GPU", bottleneck),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benches.report.cases import Case, Experiment
-from benches.report.sections import flatness, is_reading
+from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept
 from benches.report.tables import table
 from benches.report.words import spread
 from fastrecord.plan.published import check
@@ -30,6 +30,16 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
     for case in flatness(experiments.get("small_batches")):
         if case.ours is not None:
             rows.append([f"small batches: {case.name}", f"{case.ours.median:.2f} times ({spread(case.ours)})"])
+    for name in ("bottleneck", "gpu"):
+        for case in kept(experiments.get(name)):
+            row = case.rows[0]
+            what = f"{name}: {case.name.removesuffix(KEPT)}: speed on the file, of the speed on constant data"
+            rows.append([what, f"{row.median:.1f} % ({spread(row)}), by {row.contender}"])
+    for case in accuracies(experiments.get("recipe")):
+        furthest = max(case.rows, key=lambda row: abs(row.settings["difference"]))
+        values = furthest.settings
+        text = f"{values['difference']:+.2f} ± {values['interval']:.2f} points, {furthest.contender}"
+        rows.append([f"recipe: {case.name}: the largest difference of means, with its 95 % interval", text])
     rows += _planned()
     yield from table(["what", "result"], rows, words=2)
 
@@ -49,7 +59,7 @@ def _planned() -> Iterator[list[str]]:
     for machine in dict.fromkeys(one.machine for one in checks):
         errors = [one for one in checks if one.machine == machine and one.figure.name in PUBLISHED.get(machine, ())]
         if errors:
-            text = ", ".join(f"{one.figure.name} {one.figure.unit} {100 * one.error:+.1f} %" for one in errors)
+            text = "; ".join(f"{one.figure.name}: {one.figure.unit} {100 * one.error:+.1f} %" for one in errors)
             yield [f"`fastrecord plan` against published figures, {machine}", text]
     worst = max(checks, key=lambda one: abs(one.error))
     yield [

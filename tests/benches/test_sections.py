@@ -1,0 +1,130 @@
+"""Each experiment's section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from benches.harness import Row
+from benches.report.cases import load
+from benches.report.page import page
+from benches.report.plots import Pictures
+from tests.benches.made import save
+
+
+def page_of(folder: Path, name: str, rows: Iterable[Row]) -> list[str]:
+    """The lines of a page of one experiment, drawn too."""
+    return page(load(save(folder, name, rows)), Pictures(folder / "img", "img")).splitlines()
+
+
+def test_formats_are_a_matrix_for_each_set_of_records(tmp_path: Path) -> None:
+    rows = [
+        Row(
+            "formats",
+            f"{case} of 1,000 images of 110 KB{more}",
+            name,
+            unit,
+            (value, value * 1.5),
+            "less" if unit == "s" else "more",
+        )
+        for name, factor in (("fastrecord", 1.0), ("LMDB", 2.0))
+        for case, more, unit, value in (
+            ("random batches of 256", ", page cache warm, copied into one buffer", "records/s", 9000 / factor),
+            ("random batches of 256", ", page cache cold, copied into one buffer", "records/s", 3000 / factor),
+            ("open and read one record", ", page cache warm", "s", 0.001 * factor),
+        )
+    ]
+    lines = page_of(tmp_path, "formats", rows)
+    heads = "random batches of 256, warm, copied, records/s | random batches of 256, cold, copied, records/s"
+    at = lines.index(f"| format | {heads} | open and read one record, warm, ms |")
+    assert lines[at + 2] == "| **fastrecord** | **11,250** | **3,750** | **1.25** |"
+    assert lines[at + 3] == "| LMDB | 5,625 (2.00 x) | 1,875 (2.00 x) | 2.50 (2.00 x) |"
+    assert (tmp_path / "img" / "formats-images-of-110-kb.svg").exists()
+    assert "| formats, reading and loading: fastrecord is first | in 3 of 3 rows |" in lines
+
+
+def test_batch_sizes_are_columns_and_the_flatness_is_on_top(tmp_path: Path) -> None:
+    rows = [
+        Row(
+            "small_batches",
+            f"loading, batch {size}, 2 workers: a pair",
+            name,
+            "us",
+            (value / size,),
+            settings={"batch": size},
+        )
+        for size in (8, 16, 32)
+        for name, value in (("fastrecord", 80.0), ("PNG files", 800.0))
+    ]
+    flat = "a pair at batch 8 against batch 32"
+    rows.append(Row("small_batches", flat, "fastrecord", "times", (1.25, 1.35)))
+    lines = page_of(tmp_path, "small_batches", rows)
+    assert f"| small batches: {flat} | 1.30 times (1.25 - 1.35) |" in lines
+    at = lines.index("| source | batch 8, us | batch 16, us | batch 32, us |")
+    assert lines[at + 2] == "| **fastrecord** | **10.0** | **5.00** | **2.50** |"
+    assert lines[at + 3] == "| PNG files | 100 (10.0 x) | 50.0 (10.0 x) | 25.0 (10.0 x) |"
+    assert "![loading, 2 workers: a pair, us](img/small-batches-1.svg)" in lines
+
+
+def test_a_ladder_keeps_the_order_of_its_rungs(tmp_path: Path) -> None:
+    case = "a model, 1 rank"
+    rungs = [("constant", 30.0, None), ("queue", 20.0, -10.0), ("the file", 40.0, 20.0)]
+    rows = [
+        Row(
+            "bottleneck",
+            f"{case}: a step on data of each kind",
+            name,
+            "ms/step",
+            (ms,),
+            settings={"layer_ms": cost, "data_wait": 0.25},
+        )
+        for name, ms, cost in rungs
+    ]
+    kept = "speed on the file, of the speed on constant data on the device"
+    told = {"verdict": "The model limits."}
+    rows.append(Row("bottleneck", f"{case}: {kept}", "the file", "%", (75.0, 77.0), "more", settings=told))
+    lines = page_of(tmp_path, "bottleneck", rows)
+    at = lines.index("| data | a step, ms | the layer costs, ms | waiting for data |")
+    assert lines[at + 2 : at + 5] == [
+        "| constant | 30.0 |  | 25 % |",
+        "| queue | 20.0 | -10.00 | 25 % |",
+        "| the file | 40.0 | +20.00 | 25 % |",
+    ]
+    assert f"- {kept}: the file: 76.0 % (75.0 - 77.0). The model limits." in lines
+    assert any(line.endswith("| 76.0 % (75.0 - 77.0), by the file |") for line in lines)
+
+
+def test_accuracies_of_seeds_are_compared_by_their_means(tmp_path: Path) -> None:
+    rows = [
+        Row(
+            "recipe",
+            "accuracy",
+            name,
+            "accuracy %",
+            values,
+            "more",
+            settings={"difference": difference, "interval": 1.5},
+        )
+        for name, values, difference in (("1 rank", (90.0, 92.0), 0.0), ("2 ranks", (92.0, 93.0), 1.5))
+    ]
+    lines = page_of(tmp_path, "recipe", rows)
+    assert "| 1 rank | 91.00 | 1.41 | 90.00 - 92.00 |  |" in lines
+    assert "| 2 ranks | 92.50 | 0.71 | 92.00 - 93.00 | +1.50 ± 1.50 |" in lines
+    assert any(line.endswith("| +1.50 ± 1.50 points, 2 ranks |") for line in lines)
+
+
+def test_imports_and_exports_are_a_row_for_each_format(tmp_path: Path) -> None:
+    def rate(case: str, name: str, value: float) -> Row:
+        return Row("interchange", case, name, "images/s", (value,), "more", settings={"yardstick": "import" in case})
+
+    rows = [
+        rate("import from LMDB", "fastrecord", 100),
+        rate("import from LMDB", "fastrecord pack", 200),
+        rate("import from LMDB", "the library's read", 400),
+        Row("interchange", "memory: import from LMDB", "fastrecord", "bytes", (25e6,)),
+        rate("export to LMDB", "fastrecord", 300),
+        rate("export to LMDB", "the library's writer", 100),
+    ]
+    lines = page_of(tmp_path, "interchange", rows)
+    assert "| LMDB | 100 | 0.50 | 0.25 | 25 MB | 300 | 3.00 | - |" in lines
+    assert "| export and packing: fastrecord is first | in 1 of 1 rows |" in lines
