@@ -25,6 +25,7 @@ from fastrecord.train.config import (
     DeviceKind,
     LoaderKind,
     OnError,
+    Parallel,
     Schedule,
     ShuffleKind,
     TrainConfig,
@@ -102,6 +103,12 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
     "--loader",
     "native: threads of this process decode; torch: worker processes of a DataLoader decode with Pillow.",
     choices=LoaderKind,
+)
+@_option(
+    "--parallel",
+    "ddp: DistributedDataParallel, under torchrun; dp: nn.DataParallel, all GPUs in one process, each batch divided "
+    "among them.",
+    choices=Parallel,
 )
 @_option(
     "--shuffle",

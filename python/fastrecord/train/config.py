@@ -23,6 +23,7 @@ ShuffleKind = Literal["full", "blocks"]
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5557"
 OnError = Literal["raise", "skip"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
+Parallel = Literal["ddp", "dp"]
 
 
 class TrainError(Exception):
@@ -62,6 +63,8 @@ class TrainConfig:
             centre crop, in both.
         loader: "native": FastRecordLoader, whose threads decode in the training process. "torch":
             decode with Pillow in the worker processes of a torch DataLoader.
+        parallel: "ddp": DistributedDataParallel, if there are several processes. "dp": nn.DataParallel
+            divides each batch among all visible GPUs of a single process.
         data: "real": the records of `train`. "zmq": batches that another process sends over ZeroMQ;
             `train` then only gives the number of records and of classes. Other values use a constant
             batch, to measure the cost of each layer; here too `train` only gives those numbers, and
@@ -132,6 +135,7 @@ class TrainConfig:
     image_size: int = 224
     augment: Augment = "imagenet"
     loader: LoaderKind = "native"
+    parallel: Parallel = "ddp"
     data: DataKind = "real"
     zmq_address: str = DEFAULT_ADDRESS
     zmq_timeout: float = 60.0
@@ -191,10 +195,14 @@ class TrainConfig:
         fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
         self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
         choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}
-        choices |= {"decoder": Decoder, "sixteen_bit": SixteenBit}
+        choices |= {"decoder": Decoder, "sixteen_bit": SixteenBit, "parallel": Parallel}
         choices |= {"loader": LoaderKind, "data": DataKind, "shuffle": ShuffleKind, "on_error": OnError}
         for name, kind in choices.items():
             self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
+        if self.parallel == "dp":
+            self._check(
+                "compile", not self.compile, "False with parallel dp, whose threads torch.compile cannot follow"
+            )
         if self.data == "zmq":
             self._check("on_error", self.on_error == "raise", "'raise' with data zmq: a producer sends whole batches")
         if self.loader == "native" and self.data in ("real", "zmq"):

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from fastrecord import FastRecordError
-from fastrecord.train.config import DeviceKind, TrainError, one_line
+from fastrecord.train.config import DeviceKind, Parallel, TrainError, one_line
 
 T = TypeVar("T")
 
@@ -137,23 +137,28 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str | None]:
 
 
 @contextmanager
-def start_ranks(device: DeviceKind, *, timeout: float | None = None) -> Iterator[Ranks]:
+def start_ranks(device: DeviceKind, *, parallel: Parallel = "ddp", timeout: float | None = None) -> Iterator[Ranks]:
     """Join torchrun's process group (NCCL on CUDA, gloo on the CPU), or run alone.
 
     An existing process group is used, and left as it is.
 
     Args:
         device: As in TrainConfig.
+        parallel: As in TrainConfig.
         timeout: Seconds after which an exchange fails if another process does not answer; None:
             torch's default.
 
     Raises:
-        TrainError: CUDA is requested but not available, or there are more processes than GPUs.
+        TrainError: CUDA is requested but not available, or there are more processes than GPUs;
+            `parallel` is "dp" with several processes, or without a GPU.
     """
     launched = dist.is_available() and ("WORLD_SIZE" in os.environ and "RANK" in os.environ)
     joined = dist.is_available() and dist.is_initialized()
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched or joined else 0
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched or joined else 1
+    if parallel == "dp":
+        world_size = dist.get_world_size() if joined else int(os.environ["WORLD_SIZE"]) if launched else 1
+        _check_data_parallel(device, world_size)
     chosen = _choose_device(device, local_rank, local_world_size)
     if not launched and not joined:
         yield Ranks(0, 1, 0, 1, chosen, None)
@@ -177,6 +182,19 @@ def start_ranks(device: DeviceKind, *, timeout: float | None = None) -> Iterator
     finally:
         if alike and not joined:
             dist.destroy_process_group()
+
+
+def _check_data_parallel(device: DeviceKind, world_size: int) -> None:
+    if world_size > 1:
+        raise TrainError(
+            f"--parallel dp is for one process that has all GPUs, and here are {world_size}: start it without "
+            "torchrun, or use --parallel ddp"
+        )
+    if device == "cpu" or not torch.cuda.is_available():
+        raise TrainError(
+            "--parallel dp divides batches among GPUs, and this run has none: use --parallel ddp, on the CPU too "
+            "(torchrun starts several processes)"
+        )
 
 
 def _choose_device(device: DeviceKind, local_rank: int, local_world_size: int) -> torch.device:

@@ -106,7 +106,7 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
         with signals.suspended():
-            ranks = stack.enter_context(start_ranks(config.device, timeout=config.timeout))
+            ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
         return _Run(config, ranks, signals, stack).run()
 
 
@@ -219,7 +219,8 @@ class _Run:
         self._say(
             f"{config.model}, {len(self.classes)} classes: {len(train_set)} records to train on, "
             f"{self.val_records} to evaluate on; "
-            f"{ranks.world_size} process{'es' if ranks.world_size > 1 else ''} on {ranks.device.type}; "
+            f"{ranks.world_size} process{'es' if ranks.world_size > 1 else ''} on {ranks.device.type}"
+            f"{f', batches divided among {len(self.learner.gpus)} GPUs' if self.learner.gpus else ''}; "
             f"global batch {global_batch_size} = {config.batch_size} x {config.accumulate} x {ranks.world_size}; "
             f"{config.epochs} epochs of {self.steps_per_epoch} steps; peak learning rate {self.learning_rate.peak:.5g}"
         )
@@ -343,6 +344,8 @@ class _Run:
         torch.default_generator.manual_seed(seed)
         if self.ranks.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        for gpu in self.learner.gpus[1:]:
+            torch.cuda.default_generators[gpu].manual_seed(derive_seed(self.config.seed, self.step, gpu))
 
     def _collect(self) -> None:
         self.meter.collect()

@@ -136,7 +136,7 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignal()) if stop is None else stop
         with signals.suspended():
-            ranks = stack.enter_context(start_ranks(config.device, timeout=config.timeout))
+            ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
         return _Measurement(config.on_processes(ranks.world_size), ranks, signals).run()
 
 
@@ -353,7 +353,17 @@ class _Measurement:
         config, device = self.config, self.ranks.device
         about = {
             name: getattr(config, name)
-            for name in ("model", "image_size", "batch_size", "accumulate", "augment", "loader", "threads", "amp")
+            for name in (
+                "model",
+                "image_size",
+                "batch_size",
+                "accumulate",
+                "augment",
+                "loader",
+                "threads",
+                "amp",
+                "parallel",
+            )
         }
         about |= {"channels_last": config.channels_last, "compile": config.compile, "steps": self.steps}
         about |= {"processes": self.ranks.world_size, "device": device.type}

@@ -20,6 +20,29 @@ from fastrecord.transforms import Normalize
 _AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class InPrecision(nn.Module):
+    """Runs a model under autocast of its own.
+
+    DataParallel's threads do not inherit the type of the caller's autocast: bf16 would become fp16.
+
+    Args:
+        module: The model.
+        device: Type of its device.
+        dtype: Type of the computation; None: no autocast.
+    """
+
+    def __init__(self, module: nn.Module, device: str, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.module = module
+        self._device, self._dtype = device, dtype
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the model's output."""
+        with torch.autocast(self._device, dtype=self._dtype, enabled=self._dtype is not None):
+            output: torch.Tensor = self.module(images)
+        return output
+
+
 class Learner:
     """A model under SGD, the same on every rank.
 
@@ -29,8 +52,9 @@ class Learner:
         ranks: The processes that average their gradients.
 
     Attributes:
-        module: The model without the wrappers of DDP and torch.compile; it shares its parameters
-            with them.
+        module: The model without the wrappers of DDP, DataParallel and torch.compile; it shares its
+            parameters with them.
+        gpus: The GPUs among which DataParallel divides each batch; empty without it.
     """
 
     def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks) -> None:
@@ -40,6 +64,11 @@ class Learner:
         self._normalize = Normalize().to(ranks.device)
         self._ddp: DistributedDataParallel | None = None
         self._model: Any = self.module
+        self._amp = _AMP_TYPES.get(config.amp)
+        self.gpus = list(range(torch.cuda.device_count())) if config.parallel == "dp" else []
+        if self.gpus:
+            # On one GPU too, to measure what the wrapper costs.
+            self._model = nn.DataParallel(InPrecision(self.module, ranks.device.type, self._amp), self.gpus)
         if ranks.world_size > 1:
             self._ddp = self._model = DistributedDataParallel(
                 self.module, device_ids=[ranks.device] if ranks.device.type == "cuda" else None
@@ -52,7 +81,6 @@ class Learner:
             lr=config.lr,
             momentum=config.momentum,
         )
-        self._amp = _AMP_TYPES.get(config.amp)
         self._scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.amp == "fp16")
         self._loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
 
@@ -88,7 +116,8 @@ class Learner:
     def predict(self, images: torch.Tensor) -> torch.Tensor:
         """Return this rank's float32 logits (B, classes) of uint8 `images` (B, 3, S, S)."""
         with torch.no_grad(), self._autocast():
-            logits: torch.Tensor = self.module(self._prepare(images))
+            # Not DDP, which would exchange buffers: ranks may evaluate different numbers of batches.
+            logits: torch.Tensor = (self._model if self.gpus else self.module)(self._prepare(images))
         return logits.float()
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
