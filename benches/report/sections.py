@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benches.harness import Row
 from benches.report.cases import Case, Experiment
 from benches.report.plots import Pictures, Point
 from benches.report.tables import bold_name, by_place, details, folded, matrix, table, verdicts
@@ -217,6 +218,72 @@ def kept(experiment: Experiment | None) -> list[Case]:
     return [case for case in (experiment.cases if experiment else ()) if case.name.endswith(KEPT) and case.rows]
 
 
+# Settings of a row of scaling, and the heads of their columns.
+PARTS = {
+    "efficiency": "of the ideal",
+    "step_ms": "a step, ms",
+    "data_ms": "data, ms",
+    "compute_ms": "compute, ms",
+    "allreduce_ms": "all-reduce, ms",
+    "read_mb_s": "read, MB/s",
+    "reads_s": "reads/s",
+    "disk_mb_s": "disk, MB/s",
+}
+
+
+def scaling(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
+    """Yield the curves against the ideal line, and a table for each network."""
+    cases = [_in_order(case, experiment) for case in scaled(experiment)]
+    rows = [row for case in cases for row in case.rows]
+    single = [row for row in rows if row.settings["ranks"] == 1][:1]
+    curves = {}
+    for case in cases:
+        own = [row for row in case.rows if row.settings["nodes"] in (1, row.settings["ranks"])]
+        own += [row for row in single if row not in own]
+        curves[case.name] = [
+            Point(row.settings["ranks"], row.median, min(row.values), max(row.values))
+            for row in sorted(own, key=lambda row: int(row.settings["ranks"]))
+        ]
+    ideal = {row.settings["ranks"]: float(row.settings["ideal"]) for row in rows if row.settings.get("ideal")}
+    if curves and ideal:
+        line = [Point(ranks, value, value, value) for ranks, value in sorted(ideal.items())]
+        yield from pictures.curves(
+            "scaling",
+            "images/s against the number of ranks; over a network, one rank a node",
+            curves,
+            x="ranks",
+            y=cases[0].unit,
+            ideal=line,
+        )
+    for case in cases:
+        yield f"**{case.name}**"
+        yield ""
+        table_rows = [
+            [row.contender, number(row.median), spread(row), *(_part(row, name) for name in PARTS)] for row in case.rows
+        ]
+        yield from table(["", case.unit, "least - most", *PARTS.values()], table_rows)
+        same = dict.fromkeys(
+            str(row.settings[name]) for row in case.rows for name in ("model", "delay") if row.settings.get(name)
+        )
+        if same:
+            yield f"All of them: {'; '.join(same)}."
+            yield ""
+    yield from details([case for case in experiment.cases if all(case.name != own.name for own in cases)])
+
+
+def _part(row: Row, name: str) -> str:
+    value = row.settings.get(name)
+    if not isinstance(value, float | int):
+        return ""
+    return f"{100 * value:.0f} %" if name == "efficiency" else number(value)
+
+
+def scaled(experiment: Experiment | None) -> list[Case]:
+    """Return the cases of images/s by nodes and ranks."""
+    cases = experiment.cases if experiment else ()
+    return [case for case in cases if case.rows and {"nodes", "ranks"} <= case.rows[0].settings.keys()]
+
+
 def recipe(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
     """Yield the accuracies of all seeds: means, spread, and differences from the first contender."""
     cases = [_in_order(case, experiment) for case in accuracies(experiment)]
@@ -280,7 +347,7 @@ SECTIONS: dict[str, Section] = {
     "formats": Section("Formats", formats),
     "small_batches": Section("Small batches", small_batches),
     "bottleneck": Section("The bottleneck", bottleneck),
-    "scaling": Section("Scaling", plain),
+    "scaling": Section("Scaling", scaling),
     "recipe": Section("The recipe", recipe),
     "interchange": Section("Import, export and packing", interchange),
     "gpu": Section("With a GPU", bottleneck),

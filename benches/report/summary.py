@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from benches.report.cases import Case, Experiment
-from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept
+from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept, scaled
 from benches.report.tables import table
 from benches.report.words import spread
 from fastrecord.plan.published import check
@@ -35,6 +36,11 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
             row = case.rows[0]
             what = f"{name}: {case.name.removesuffix(KEPT)}: speed on the file, of the speed on constant data"
             rows.append([what, f"{row.median:.1f} % ({spread(row)}), by {row.contender}"])
+    for case in scaled(experiments.get("scaling")):
+        largest = max(case.rows, key=lambda row: int(row.settings["ranks"]))
+        if isinstance(share := largest.settings.get("efficiency"), float | int):
+            what = f"scaling: {case.name}, {largest.contender}: of the ideal images/s"
+            rows.append([what, f"{100 * share:.0f} %"])
     for case in accuracies(experiments.get("recipe")):
         furthest = max(case.rows, key=lambda row: abs(row.settings["difference"]))
         values = furthest.settings
@@ -53,16 +59,15 @@ def _first(what: str, cases: Sequence[Case]) -> Iterator[list[str]]:
         yield [f"{what}: fastrecord is first", text]
 
 
-def _planned() -> Iterator[list[str]]:
-    """Yield the planner's errors on published runs."""
-    checks = check()
+@cache
+def _planned() -> list[list[str]]:
+    """Return the planner's errors on published runs."""
+    checks, rows = check(), []
     for machine in dict.fromkeys(one.machine for one in checks):
         errors = [one for one in checks if one.machine == machine and one.figure.name in PUBLISHED.get(machine, ())]
         if errors:
             text = "; ".join(f"{one.figure.name}: {one.figure.unit} {100 * one.error:+.1f} %" for one in errors)
-            yield [f"`fastrecord plan` against published figures, {machine}", text]
+            rows.append([f"`fastrecord plan` against published figures, {machine}", text])
     worst = max(checks, key=lambda one: abs(one.error))
-    yield [
-        "`fastrecord plan`, the worst of all published figures ([all of them](plan.md#published-runs))",
-        f"{worst.machine}, {worst.figure.name}, {worst.figure.unit}: {100 * worst.error:+.1f} %",
-    ]
+    what = "`fastrecord plan`, the worst of all published figures ([all of them](plan.md#published-runs))"
+    return [*rows, [what, f"{worst.machine}, {worst.figure.name}, {worst.figure.unit}: {100 * worst.error:+.1f} %"]]

@@ -128,3 +128,33 @@ def test_imports_and_exports_are_a_row_for_each_format(tmp_path: Path) -> None:
     lines = page_of(tmp_path, "interchange", rows)
     assert "| LMDB | 100 | 0.50 | 0.25 | 25 MB | 300 | 3.00 | - |" in lines
     assert "| export and packing: fastrecord is first | in 1 of 1 rows |" in lines
+
+
+def test_scaling_has_the_parts_of_a_step_and_a_curve_for_each_network(tmp_path: Path) -> None:
+    rows = [
+        Row(
+            "scaling",
+            case,
+            f"{nodes} x {ranks // nodes}",
+            "images/s",
+            (rate, rate + 2),
+            "more",
+            settings={
+                "nodes": nodes,
+                "ranks": ranks,
+                "ideal": 100.0 * ranks,
+                "efficiency": rate / 100 / ranks,
+                "data_ms": 1.5,
+            },
+        )
+        for case, nodes, ranks, rate in (
+            ("one node", 1, 1, 99.0),
+            ("one node", 1, 2, 180.0),
+            ("10 Gb/s", 2, 2, 170.0),
+            ("10 Gb/s", 4, 4, 320.0),
+        )
+    ]
+    lines = page_of(tmp_path, "scaling", rows)
+    assert "| 1 x 2 | 181 | 180 - 182 | 90 % | 1.50 |" in lines
+    assert "| scaling: 10 Gb/s, 4 x 1: of the ideal images/s | 80 % |" in lines
+    assert (tmp_path / "img" / "scaling.svg").exists()
