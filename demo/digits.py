@@ -18,17 +18,23 @@ SIZE = 64
 HELD_OUT_EVERY = 5
 
 
-def write_digits(out: Path) -> Counter[str]:
-    """Write all images below `out` and return how many each split got."""
+def write_digits(out: Path, *, size: int = SIZE, held_out_every: int = HELD_OUT_EVERY) -> Counter[str]:
+    """Write all images below `out` and return how many each split got.
+
+    Args:
+        out: A folder, which is created.
+        size: Height and width of the images, in pixels.
+        held_out_every: One of so many images of each digit goes to OUT/val.
+    """
     digits = load_digits()
     seen: Counter[int] = Counter()
     written: Counter[str] = Counter()
     for scan, digit in zip(digits.images, digits.target.tolist(), strict=True):
-        split = "val" if seen[digit] % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else "train"
+        split = "val" if seen[digit] % held_out_every == held_out_every - 1 else "train"
         folder = out / split / str(digit)
         folder.mkdir(parents=True, exist_ok=True)
         gray = np.rint(scan * (255 / 16)).astype(np.uint8)  # a pixel counts the ink of 4x4 pixels: 0 to 16
-        Image.fromarray(gray).resize((SIZE, SIZE), Image.Resampling.BICUBIC).save(
+        Image.fromarray(gray).resize((size, size), Image.Resampling.BICUBIC).save(
             folder / f"{seen[digit]:04d}.jpg", quality=92
         )
         seen[digit] += 1

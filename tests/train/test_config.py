@@ -176,3 +176,18 @@ def test_the_recipe_of_90_epochs_scales_warms_up_and_drops_as_published() -> Non
         assert [rate(step) / peak for step in (3000, 5999, 6000, 7999, 8000, 8999)] == pytest.approx(
             [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
         )
+
+
+def test_the_recipe_of_the_digits_keeps_its_rules_on_cpus() -> None:
+    assert TrainConfig.from_toml(RECIPES / "digits.toml") == TrainConfig(
+        train="demo/out/train.frec",
+        val="demo/out/val.frec",
+        model="resnet18",
+        zero_init_residual=True,
+        epochs=12,
+        image_size=32,
+        batch_size=16,
+        accumulate=2,
+        lr=0.4,
+        warmup_epochs=0.5,
+    )
