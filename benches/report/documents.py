@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benches.report.cases import OURS, Case, Experiment, is_ours, is_yardstick, ratios
-from benches.report.sections import loading_case, random_reads
+from benches.report.sections import KEPT, kept, loading_case, random_reads, smallest_batches
 from benches.report.tables import table
 from benches.report.words import as_good, machine, number, shown, times
 
@@ -71,17 +71,23 @@ def readme(results: Results) -> Iterator[str]:
 
     loading = loading_case(results.get("formats"))
     if loading is not None:
-        against(loading.name, loading)
+        against(f"JPEGs to batches: {loading.name}", loading)
         against("the same with a crop index", loading, f"{OURS}, crop index")
     for case in random_reads(results.get("formats")):
+        against(case.name, case, most=3)
+    for case in smallest_batches(results.get("small_batches")):
         against(case.name, case, most=3)
     if "interchange" in results:
         for case in results["interchange"].cases:
             if case.name.startswith("pack files"):
                 against(case.name, case)
+    for case in kept(results.get("bottleneck"))[:1]:
+        row = case.rows[0]
+        what = f"training: {case.name.removesuffix(KEPT)}"
+        rows.append([what, f"{row.median:.1f} %", "of the speed on constant data that is on the device", ""])
     yield from table(["what", "fastrecord", "the best others", "fastrecord is"], rows, words=4)
     if results:
-        facts = next(iter(results.values())).facts
+        facts = results.get("formats", next(iter(results.values()))).facts
         yield f"Medians of {'a full' if facts.full else 'a short'} run of the suite on: {machine(facts)}."
 
 

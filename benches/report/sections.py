@@ -158,6 +158,17 @@ def small_batches(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
     yield from details(left)
 
 
+def smallest_batches(experiment: Experiment | None) -> Iterator[Case]:
+    """Yield loading alone and training with the smallest batches: the first series of each unit of time."""
+    cases = [case for case in (experiment.cases if experiment else ()) if is_speed(case.unit)]
+    units: set[str] = set()
+    for by in series(cases, "batch").values():
+        case = next(iter(by.values()))
+        if case.unit not in units:
+            units.add(case.unit)
+            yield case
+
+
 def flatness(experiment: Experiment | None) -> list[Case]:
     """Return the cases that divide small batches by large ones."""
     cases = experiment.cases if experiment else ()
