@@ -6,32 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from benches.experiments.recipe import FORMS, PASSES, RECIPE, Job, reading
+from benches.experiments.recipe import BATCH, FORMS, RECIPE, Job, reading
 from fastrecord.train import TrainConfig
 
 
 def options(job: Job) -> dict[str, str]:
-    words = job.command(Path("data"), 5)
+    words = job.command(Path("data"))
     begin = words.index("--config")
     return dict(zip(words[begin::2], words[begin + 1 :: 2], strict=True))
 
 
 def test_all_runs_have_one_global_batch_of_passes_of_one_size() -> None:
-    batch = TrainConfig.from_toml(RECIPE).batch_size
     for ranks in (1, 2, 4):
-        job = Job(ranks, "original", 2)
-        given = options(job)
-        assert int(given["--accumulate"]) * ranks == PASSES
-        assert "--batch-size" not in given
-        assert given["--seed"] == "2"
-        assert job.command(Path("data"), 5).count(str(Path("data") / "train-original.frec")) == 1
-    assert batch * PASSES == 64
+        given = options(Job(ranks, "original", 2, passes=4, epochs=5))
+        assert int(given["--accumulate"]) * ranks == 4
+        assert (given["--batch-size"], given["--seed"], given["--epochs"]) == ("16", "2", "5")
+    assert TrainConfig.from_toml(RECIPE).batch_size == BATCH == 16
 
 
 def test_a_form_is_trained_on_and_evaluated() -> None:
     for form, name in zip(FORMS, ("original", "crop-ready", "short-side"), strict=True):
-        assert options(Job(1, form, 0))["--val"] == f"data/val-{name}.frec"
-        assert f"data/train-{name}.frec" in Job(1, form, 0).command(Path("data"), 5)
+        job = Job(1, form, 0, passes=2, epochs=5)
+        assert options(job)["--val"] == f"data/val-{name}.frec"
+        assert f"data/train-{name}.frec" in job.command(Path("data"))
 
 
 def test_a_difference_has_an_interval_that_follows_from_the_seeds_spread() -> None:
