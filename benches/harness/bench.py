@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from benches.harness.contest import Answer, Contender, Contest
@@ -59,6 +60,7 @@ class Bench:
         *,
         records: int | None = None,
         unit: str = "",
+        of: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         """Add what `Contest.rounds` returned, and the contenders that are missing.
@@ -70,11 +72,17 @@ class Bench:
             records: Records of a call: the values are then `unit` a second, by default
                 "records/s". None: they are seconds.
             unit: The unit, for example "images/s".
-            settings: What else explains the rows.
+            of: What else explains a contender's row: its name -> settings.
+            settings: What else explains all rows.
         """
         for name, found in answers.items():
             cpu = [answer.cpu_seconds for answer in found]
-            more: dict[str, Any] = {"version": contest.versions[name], "cpu_seconds": cpu, **settings}
+            more: dict[str, Any] = {
+                "version": contest.versions[name],
+                "cpu_seconds": cpu,
+                **settings,
+                **of.get(name, {}),
+            }
             if records is None:
                 self.row(case, name, unit or "s", [answer.seconds for answer in found], **more)
             else:

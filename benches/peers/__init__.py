@@ -1,4 +1,6 @@
-"""The loaders of benches/bench_loader.py: ours and its peers, each driven by one module here.
+"""Loaders of images: ours and its peers, each driven by one module here.
+
+`loader` makes a contender of a module.
 
 A module has `prepare(data, variant)`, which makes the loader's own files from the folder of images
 if they do not exist, and `epochs(data, options)`, which returns a function. It maps the number of
@@ -56,8 +58,11 @@ class Options:
         threads: Threads, or worker processes; the process may run on as many cores.
         batch: Images a batch.
         variant: The part of the contender's name after the colon, or an empty string.
+        rank, ranks: Of how many loaders that share an epoch it is which one.
     """
 
     threads: int
     batch: int
     variant: str
+    rank: int = 0
+    ranks: int = 1

@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import PIL
-import torch
 import torchvision
-from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms import v2
 
 from benches.peers import SIZE, Data, Epochs, Options
+from benches.peers.crops import by_torchcodec
+from benches.peers.workers import data_loader
 
 
 def version() -> str:
@@ -28,15 +28,6 @@ def version() -> str:
     with suppress(importlib.metadata.PackageNotFoundError):
         found.append(f"torchcodec {importlib.metadata.version('torchcodec')}")
     return ", ".join(found)
-
-
-def decode(encoded: bytes) -> torch.Tensor:
-    """Decode a JPEG to uint8 (3, H, W) with torchcodec, which is faster here than Pillow."""
-    # Imported here because the other variants run without it.
-    from torchcodec.decoders import decode_jpeg
-
-    pixels: torch.Tensor = decode_jpeg(bytes(encoded), mode="RGB")
-    return pixels
 
 
 def crop() -> v2.Compose:
@@ -50,17 +41,10 @@ def prepare(data: Data, _variant: str) -> None:
 
 def epochs(data: Data, options: Options) -> Epochs:
     """Return a DataLoader with as many workers as threads."""
-    by_torchcodec = options.variant == "torchcodec"
+    torchcodec = options.variant == "torchcodec"
     dataset = ImageFolder(
         str(data.images),
-        crop() if by_torchcodec else v2.Compose([crop(), v2.PILToTensor()]),
-        loader=(lambda path: decode(Path(path).read_bytes())) if by_torchcodec else default_loader,
+        crop() if torchcodec else v2.Compose([crop(), v2.PILToTensor()]),
+        loader=(lambda path: by_torchcodec(Path(path).read_bytes())) if torchcodec else default_loader,
     )
-    loader = DataLoader(
-        dataset,
-        options.batch,
-        shuffle=True,
-        num_workers=options.threads,
-        persistent_workers=options.variant != "fresh",
-    )
-    return lambda _: loader
+    return data_loader(dataset, options, persistent=options.variant != "fresh")

@@ -1,4 +1,4 @@
-"""litdata: its own chunks, read by its StreamingDataset; torchcodec decodes, torchvision crops in workers."""
+"""litdata: its own chunks, read by its StreamingDataset; workers decode and crop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import litdata
 import torch
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import crop, decode
+from benches.peers.crops import crop, decode
 
 
 def version() -> str:
@@ -48,12 +48,11 @@ class Images(litdata.StreamingDataset):  # type: ignore[misc]  # it comes withou
     def __init__(self, folder: Path) -> None:
         """Open it, shuffled."""
         super().__init__(str(folder), shuffle=True, drop_last=False)
-        self.crop = crop()
 
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         """Image and label."""
         record = super().__getitem__(index)
-        return self.crop(decode(record["image"])), record["label"]
+        return crop(decode(record["image"])), record["label"]
 
 
 def epochs(data: Data, options: Options) -> Epochs:

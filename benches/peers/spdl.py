@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,9 +12,9 @@ import spdl.io
 import torch
 from PIL import Image
 from spdl.pipeline import PipelineBuilder
-from torchvision.transforms import RandomResizedCrop
 
 from benches.peers import SIZE, Batch, Data, Epochs, Options
+from benches.peers.crops import part
 
 CHUNK = 16  # images per task: with one each, scheduling takes longer than reading
 
@@ -40,8 +41,8 @@ def epochs(data: Data, options: Options) -> Epochs:
         decoded = []
         for label, path in chunk:
             width, height = sizes[label]
-            y, x, h, w = RandomResizedCrop.get_params(torch.empty(1, height, width), [0.08, 1.0], [3 / 4, 4 / 3])
-            flip = "hflip," if torch.rand(()) < 0.5 else ""
+            x, y, w, h = part(width, height)
+            flip = "hflip," if random.random() < 0.5 else ""
             graph = f"crop={w}:{h}:{x}:{y},scale={SIZE}:{SIZE}:flags=bilinear,{flip}format=pix_fmts=rgb24"
             decoded.append((spdl.io.decode_packets(spdl.io.demux_image(str(path)), filter_desc=graph), label))
         return decoded

@@ -1,4 +1,4 @@
-"""mosaicml-streaming: its own shards, read by its data set; torchcodec decodes, torchvision crops in workers."""
+"""mosaicml-streaming: its own shards, read by its data set; workers decode and crop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import crop, decode
+from benches.peers.crops import crop, decode
 
 
 def version() -> str:
@@ -40,12 +40,11 @@ class Images(streaming.StreamingDataset):  # type: ignore[misc]  # it comes with
     def __init__(self, folder: Path, batch: int) -> None:
         """Open it, shuffled."""
         super().__init__(local=str(folder), shuffle=True, batch_size=batch)
-        self.crop = crop()
 
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         """Image and label."""
         record = super().__getitem__(index)
-        return self.crop(decode(record["image"])), record["label"]
+        return crop(decode(record["image"])), record["label"]
 
 
 def epochs(data: Data, options: Options) -> Epochs:

@@ -1,4 +1,4 @@
-"""webdataset: a tar file per worker; workers decode with torchcodec and crop with torchvision."""
+"""webdataset: a tar file per worker; they decode and crop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 from benches.peers import Data, Epochs, Options
-from benches.peers.folder import crop, decode
+from benches.peers.crops import crop, decode
 
 SHARDS = 16
 
@@ -42,11 +42,10 @@ def prepare(data: Data, _variant: str) -> None:
 
 def epochs(data: Data, options: Options) -> Epochs:
     """Shards in random order, a shuffle buffer for records, and batches made in the workers."""
-    crops = crop()
 
     def image_and_label(sample: tuple[bytes, bytes]) -> tuple[torch.Tensor, int]:
         image, label = sample
-        return crops(decode(image)), int(label)
+        return crop(decode(image)), int(label)
 
     urls = [str(path) for path in sorted((data.root / "webdataset").glob("*.tar"))]
     dataset = (

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,7 @@ def jpegs(count: int = DIFFERENT) -> Iterator[bytes]:
         yield file.getvalue()
 
 
+@cache
 def sources() -> list[bytes]:
     """The images in the folder FASTRECORD_BENCH_IMAGES, or generated ones: RGB or grey JPEGs.
 
@@ -73,8 +75,14 @@ def sources() -> list[bytes]:
     return found
 
 
-def make_images(folder: Path, records: int) -> Data:
-    """Fill a folder with `records` files, one class each: the label then identifies the image."""
+def make_images(folder: Path, records: int, *, links: bool = False) -> Data:
+    """Fill a folder with `records` files, one class each: the label then identifies the image.
+
+    Args:
+        folder: The parent of the folder.
+        records: The number of images; the sources repeat.
+        links: Whether equal images are one file with several names.
+    """
     given = os.environ.get("FASTRECORD_BENCH_IMAGES")
     name = Path(given).resolve().name if given else "synthetic"
     data = Data(folder / f"loader-{name}-{records}", records)
@@ -82,8 +90,12 @@ def make_images(folder: Path, records: int) -> Data:
         temporary = data.root / "images.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         encoded = sources()
-        for number in range(records):
-            (temporary / f"{number:06d}").mkdir(parents=True)
-            (temporary / f"{number:06d}" / f"{number:06d}.JPEG").write_bytes(encoded[number % len(encoded)])
+        paths = [temporary / f"{number:06d}" / f"{number:06d}.JPEG" for number in range(records)]
+        for number, path in enumerate(paths):
+            path.parent.mkdir(parents=True)
+            if links and number >= len(encoded):
+                path.hardlink_to(paths[number % len(encoded)])
+            else:
+                path.write_bytes(encoded[number % len(encoded)])
         temporary.rename(data.images)
     return data
