@@ -92,7 +92,7 @@ class BatchMaker:
         """
         request, names = group.request, tuple(self.outputs.kinds)
         skips.seen += len(request.rows)
-        batches = [dict(zip(names, tensors, strict=False)) for tensors in zip(*group.columns(), strict=False)]
+        batches = map(dict, map(zip, repeat(names), zip(*group.columns(), strict=True)))
         ends = list(accumulate(request.sizes))
         return zip(repeat(request), map(slice, [0, *ends], ends), batches, strict=False)
 
