@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 import fastrecord as fr
 from benches.conftest import note
-from benches.peers import Data
 from benches.peers.arrays import ours
 from benches.support.native import Gather
-from benches.support.pairs import Pairs, make_pairs
+from benches.support.pairs import Pairs
 
 THREADS = min(2, len(os.sched_getaffinity(0)))
 FIELDS = {"lr": 32 * 32 * 3, "hr": 128 * 128 * 3}
@@ -50,11 +49,10 @@ class Files:
 
 @pytest.fixture(scope="session")
 def files(folder: Path) -> Files:
-    """Made once, and shared with the benchmarks of the peers."""
-    data = Data(folder / "arrays", 20_000)
-    data.root.mkdir(exist_ok=True)
-    ours.prepare(data, "")
-    return Files(data.root / "pairs-20000.frec", make_pairs(data.root))
+    """Made once: patches of 32 and 128 pixels."""
+    pairs = Pairs(folder / "pairs", 20_000, 32, 128, scale=4).make()
+    ours.prepare(pairs)
+    return Files(ours.path_of(pairs), pairs)
 
 
 def epochs(

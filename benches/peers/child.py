@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import torch
 
-from benches.peers import Data, Epochs, Options, arrays
+from benches.peers import Data, Epochs, Options
 from fastrecord.transforms import IMAGENET_MEAN, IMAGENET_STD
 
 MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
@@ -110,8 +110,6 @@ def main() -> int:
         print(json.dumps({"missing": str(error)}), file=answers, flush=True)
         return 0
     print(json.dumps({"version": contender.version()}), file=answers, flush=True)
-    # Arrays and images have different units and checks.
-    runs, checks = (arrays.run, arrays.check) if module.startswith("arrays.") else (run, check)
     epochs: Any = None
     without = 0
     for line in sys.stdin:
@@ -123,13 +121,13 @@ def main() -> int:
         if command == "files":
             contender.prepare(data, variant)
         elif command == "check":
-            answer = checks(epochs, int(number), data, options.batch)
+            answer = check(epochs, int(number), data, options.batch)
         elif command == "memory":
             most = most_memory(epochs, int(number), -(-data.records // options.batch))
             answer = {"most_bytes": most, "without_bytes": without}
         else:
             before = cpu()
-            answer = {"records": runs(epochs, int(number)), "cpu_seconds": cpu() - before}
+            answer = {"records": run(epochs, int(number)), "cpu_seconds": cpu() - before}
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

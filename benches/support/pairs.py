@@ -1,68 +1,89 @@
-"""Pairs of small patches in low and high resolution for the array benchmarks."""
+"""Pairs of patches in low and high resolution, cut from the photographs that scikit-learn ships."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from benches.support.pictures import photo
-
-SIDE = 128
-SCALE = 4
-PICTURES = 16
+from PIL import Image
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The files of the patches; record i is row i of both.
+    """Pairs of uint8 RGB patches, the same for the same arguments; record i is row i of both files.
 
-    Attributes:
-        lr: A .npy file, uint8 (N, 32, 32, 3).
-        hr: A .npy file, uint8 (N, 128, 128, 3).
-        count: N.
-    """
-
-    lr: Path
-    hr: Path
-    count: int
-
-    def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Map both files, read-only."""
-        return {"lr": np.load(self.lr, mmap_mode="r"), "hr": np.load(self.hr, mmap_mode="r")}
-
-
-def make_pairs(folder: Path, count: int = 20_000, seed: int = 0) -> Pairs:
-    """Cut patches from photograph-like pictures; the low resolution is the mean of 4 x 4 pixels.
-
-    Made once: the files' names identify their content.
+    The large patch is the centre of a square of a photograph. The small one is the whole square,
+    reduced and, if it has its size, enlarged again by Pillow's bicubic filter.
 
     Args:
         folder: The folder of the files.
         count: Pairs.
-        seed: Determines pictures and places.
+        small, large: The sides of the two patches in pixels.
+        scale: How many times the square is reduced.
     """
-    stem = f"pairs-{count}-{seed}"
-    pairs = Pairs(folder / f"{stem}.lr.npy", folder / f"{stem}.hr.npy", count)
-    if pairs.lr.exists() and pairs.hr.exists():
-        return pairs
-    rng = np.random.default_rng(seed)
-    pictures = [photo(rng, 1024, 768) for _ in range(PICTURES)]
-    small = SIDE // SCALE
-    files = {pairs.lr: (small, small), pairs.hr: (SIDE, SIDE)}
-    lr, hr = (
-        np.lib.format.open_memmap(path.with_suffix(".tmp"), "w+", np.uint8, (count, *size, 3))
-        for path, size in files.items()
-    )
-    for number in range(count):
-        picture = pictures[rng.integers(PICTURES)]
-        y, x = (int(rng.integers(side - SIDE + 1)) for side in picture.shape[:2])
-        patch = picture[y : y + SIDE, x : x + SIDE]
-        hr[number] = patch
-        lr[number] = patch.reshape(small, SCALE, small, SCALE, 3).mean((1, 3)).round()
-    for array, path in zip((lr, hr), files, strict=True):
-        array.flush()
-        path.with_suffix(".tmp").rename(path)
-    return pairs
+
+    folder: Path
+    count: int
+    small: int
+    large: int
+    scale: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int, int]]:
+        """Shape of each patch."""
+        return {"lr": (self.small, self.small, 3), "hr": (self.large, self.large, 3)}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Bytes of each patch."""
+        return {name: int(np.prod(shape)) for name, shape in self.shapes.items()}
+
+    def path(self, ending: str) -> Path:
+        """A path for these pairs in another format."""
+        return self.folder / f"pairs-{self.small}-{self.large}-{self.count}{ending}"
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The .npy file of each patch, uint8 (N, H, W, 3)."""
+        return {name: self.path(f".{name}.npy") for name in self.shapes}
+
+    def arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """Map the files, read-only."""
+        return {name: np.load(path, mmap_mode="r") for name, path in self.files.items()}
+
+    def make(self) -> Self:
+        """Write the .npy files if they do not exist.
+
+        Raises:
+            ImportError: scikit-learn is not installed.
+        """
+        if all(path.exists() for path in self.files.values()):
+            return self
+        from sklearn.datasets import load_sample_images
+
+        pictures = [Image.fromarray(picture) for picture in load_sample_images().images]
+        rng = np.random.default_rng(self.count)
+        patches = {name: np.empty((self.count, *shape), np.uint8) for name, shape in self.shapes.items()}
+        for number in range(self.count):
+            picture = pictures[rng.integers(len(pictures))]
+            patches["lr"][number], patches["hr"][number] = self._cut(picture, rng)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, path in self.files.items():
+            temporary = path.with_suffix(".tmp")
+            with temporary.open("wb") as file:
+                np.save(file, patches[name])
+            temporary.rename(path)
+        return self
+
+    def _cut(self, picture: Image.Image, rng: np.random.Generator) -> Iterator[NDArray[np.uint8]]:
+        side = max(self.small, self.large)
+        left, top = (int(rng.integers(length - side + 1)) for length in picture.size)
+        square = picture.crop((left, top, left + side, top + side))
+        reduced = square.resize((side // self.scale, side // self.scale), Image.Resampling.BICUBIC)
+        border = (side - self.large) // 2
+        yield np.asarray(reduced.resize((self.small, self.small), Image.Resampling.BICUBIC))
+        yield np.asarray(square.crop((border, border, side - border, side - border)))

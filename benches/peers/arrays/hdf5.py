@@ -14,8 +14,8 @@ import h5py
 import torch
 from torch.utils.data import Dataset
 
-from benches.peers import Data, Options
-from benches.peers.arrays import FIELDS, Batch, Epochs, data_loader, pairs, words
+from benches.peers.arrays import Batch, Epochs, Options, data_loader
+from benches.support.pairs import Pairs
 
 
 def version() -> str:
@@ -23,24 +23,24 @@ def version() -> str:
     return f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}, torch {torch.__version__.partition('+')[0]}"
 
 
-def _layout(variant: str) -> str:
-    return next((word for word in ("chunked", "lzf") if word in words(variant)), "contiguous")
+def _layout(words: frozenset[str]) -> str:
+    return next((word for word in ("chunked", "lzf") if word in words), "contiguous")
 
 
-def _file(data: Data, variant: str) -> Path:
-    return data.root / f"pairs-{data.records}.{_layout(variant)}.h5"
+def _file(pairs: Pairs, words: frozenset[str]) -> Path:
+    return pairs.path(f".{_layout(words)}.h5")
 
 
-def prepare(data: Data, variant: str) -> None:
+def prepare(pairs: Pairs, words: frozenset[str]) -> None:
     """Write the pairs."""
-    path = _file(data, variant)
+    path = _file(pairs, words)
     if path.exists():
         return
     temporary = Path(f"{path}.tmp")
-    layout = _layout(variant)
+    layout = _layout(words)
     with h5py.File(temporary, "w", libver="latest") as file:
-        for name, array in pairs(data).arrays().items():
-            options: dict[str, Any] = {} if layout == "contiguous" else {"chunks": (1, *FIELDS[name])}
+        for name, array in pairs.arrays().items():
+            options: dict[str, Any] = {} if layout == "contiguous" else {"chunks": (1, *array.shape[1:])}
             if layout == "lzf":
                 options["compression"] = "lzf"
             file.create_dataset(name, data=array, **options)
@@ -50,24 +50,19 @@ def prepare(data: Data, variant: str) -> None:
 class Patches(Dataset[Batch]):
     """Rows of a file, which is opened at the first read."""
 
-    def __init__(self, path: Path, records: int) -> None:
+    def __init__(self, path: Path, names: list[str]) -> None:
         """Store the path."""
-        self.path = path
-        self.records = records
+        self.path, self.names = path, names
         self._datasets: dict[str, Any] | None = None
-
-    def __len__(self) -> int:
-        """Number of pairs."""
-        return self.records
 
     def __getitem__(self, index: int) -> Batch:
         """A pair."""
         if self._datasets is None:
             file = h5py.File(self.path, "r", rdcc_nbytes=0)
-            self._datasets = {name: file[name] for name in FIELDS}
+            self._datasets = {name: file[name] for name in self.names}
         return {name: torch.from_numpy(dataset[index]) for name, dataset in self._datasets.items()}
 
 
-def epochs(data: Data, options: Options) -> Epochs:
+def epochs(pairs: Pairs, options: Options) -> Epochs:
     """Return a DataLoader."""
-    return data_loader(Patches(_file(data, options.variant), data.records), options)
+    return data_loader(Patches(_file(pairs, options.words), list(pairs.shapes)), pairs.count, options)

@@ -15,8 +15,8 @@ import lz4.block
 import torch
 from torch.utils.data import Dataset
 
-from benches.peers import Data, Options
-from benches.peers.arrays import LENGTHS, Batch, Epochs, data_loader, pairs, split, words
+from benches.peers.arrays import Batch, Epochs, Options, data_loader, splitter
+from benches.support.pairs import Pairs
 
 AT_ONCE = 1000  # records per transaction
 
@@ -26,24 +26,24 @@ def version() -> str:
     return f"lmdb {lmdb.__version__}, lz4 {lz4.version.version}, torch {torch.__version__.partition('+')[0]}"
 
 
-def _file(data: Data, variant: str) -> Path:
-    return data.root / f"pairs-{data.records}{'.lz4' if 'lz4' in words(variant) else ''}.lmdb"
+def _file(pairs: Pairs, words: frozenset[str]) -> Path:
+    return pairs.path(".lz4.lmdb" if "lz4" in words else ".lmdb")
 
 
-def prepare(data: Data, variant: str) -> None:
+def prepare(pairs: Pairs, words: frozenset[str]) -> None:
     """Write the pairs; the size of the map must be estimated in advance."""
-    path = _file(data, variant)
+    path = _file(pairs, words)
     if path.exists():
         return
     temporary = Path(f"{path}.tmp")
     temporary.unlink(missing_ok=True)
-    arrays = pairs(data).arrays()
-    compress = lz4.block.compress if "lz4" in words(variant) else bytes
-    guess = 2 * data.records * (sum(LENGTHS.values()) + 4096) + (1 << 24)
+    arrays = pairs.arrays()
+    compress = lz4.block.compress if "lz4" in words else bytes
+    guess = 2 * pairs.count * (sum(pairs.lengths.values()) + 4096) + (1 << 24)
     with lmdb.open(str(temporary), map_size=guess, subdir=False, lock=False) as environment:
-        for start in range(0, data.records, AT_ONCE):
+        for start in range(0, pairs.count, AT_ONCE):
             with environment.begin(write=True) as transaction:
-                for number in range(start, min(start + AT_ONCE, data.records)):
+                for number in range(start, min(start + AT_ONCE, pairs.count)):
                     value = arrays["lr"][number].tobytes() + arrays["hr"][number].tobytes()
                     transaction.put(str(number).encode(), compress(value))
         environment.sync(True)
@@ -53,16 +53,10 @@ def prepare(data: Data, variant: str) -> None:
 class Patches(Dataset[Batch]):
     """Records of an environment, which is opened at the first read."""
 
-    def __init__(self, path: Path, records: int, *, lz4: bool) -> None:
+    def __init__(self, pairs: Pairs, words: frozenset[str]) -> None:
         """Store the path."""
-        self.path = str(path)
-        self.records = records
-        self.lz4 = lz4
+        self.split, self.path, self.lz4 = splitter(pairs), str(_file(pairs, words)), "lz4" in words
         self._transaction: lmdb.Transaction | None = None
-
-    def __len__(self) -> int:
-        """Number of pairs."""
-        return self.records
 
     def __getitem__(self, index: int) -> Batch:
         """A pair."""
@@ -72,10 +66,9 @@ class Patches(Dataset[Batch]):
             )
             self._transaction = environment.begin(buffers=True)
         value = self._transaction.get(str(index).encode())
-        return split(lz4.block.decompress(value, return_bytearray=True) if self.lz4 else value)
+        return self.split(lz4.block.decompress(value, return_bytearray=True) if self.lz4 else value)
 
 
-def epochs(data: Data, options: Options) -> Epochs:
+def epochs(pairs: Pairs, options: Options) -> Epochs:
     """Return a DataLoader."""
-    patches = Patches(_file(data, options.variant), data.records, lz4="lz4" in words(options.variant))
-    return data_loader(patches, options)
+    return data_loader(Patches(pairs, options.words), pairs.count, options)
