@@ -16,7 +16,21 @@ FORMATS = {
     "fastrecord, crop-ready": "frec:CropReady",
     "class folder": "folder:ClassFolder",
     "LMDB": "lmdb:Lmdb",
+    "TFRecord": "tfrecord:TfRecord",
+    "RecordIO": "recordio:RecordIo",
     "HDF5": "hdf5:Hdf5",
+    ".pth": "pth:Pth",
+    "N5": "chunked:N5",
+    "zarr": "chunked:Zarr",
+    "WebDataset": "webdataset:WebDataset",
+    "ArrayRecord": "arrayrecord:ArrayRecord",
+    "parquet": "arrow:Parquet",
+    "Arrow": "arrow:Arrow",
+    "Hugging Face datasets": "arrow:HuggingFace",
+    "FFCV": "ffcv:Ffcv",
+    "MosaicML MDS": "mds:Mds",
+    "LitData": "litdata:LitData",
+    "numpy memmap": "memmap:Memmap",
 }
 
 __all__ = ["FORMATS", "Source", "Store"]

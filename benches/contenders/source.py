@@ -28,7 +28,7 @@ class Source:
     root: Path
     records: int
 
-    @property
+    @cached_property
     def images(self) -> Path | None:
         """The folder of images; None for small records."""
         folder = self.root / "images"
@@ -67,20 +67,23 @@ class Source:
         found: NDArray[np.uint32] = np.load(path)
         return found
 
+    def part(self, start: int, size: int = BATCH) -> tuple[list[bytes], list[int], list[str]]:
+        """Return payloads, labels and keys of at most `size` records from `start` on."""
+        part = slice(start, min(start + size, self.records))
+        keys = self.keys[part]
+        if self.images:
+            payloads = [(self.images / key).read_bytes() for key in keys]
+        else:
+            first = int(self._ends[start - 1]) if start else 0
+            ends = (self._ends[part] - first).tolist()
+            whole = self._small[first : first + ends[-1]].tobytes()
+            payloads = [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        return payloads, self.labels[part].tolist(), keys
+
     def batches(self, size: int = BATCH) -> Iterator[tuple[list[bytes], list[int], list[str]]]:
         """Yield payloads, labels and keys of `size` records at a time, in order."""
-        images, labels = self.images, self.labels.tolist()
         for start in range(0, self.records, size):
-            part = slice(start, min(start + size, self.records))
-            keys = self.keys[part]
-            if images:
-                payloads = [(images / key).read_bytes() for key in keys]
-            else:
-                first = int(self._ends[start - 1]) if start else 0
-                ends = (self._ends[part] - first).tolist()
-                whole = self._small[first : first + ends[-1]].tobytes()
-                payloads = [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-            yield payloads, labels[part], keys
+            yield self.part(start, size)
 
     def each(self) -> Iterator[tuple[bytes, int, str]]:
         """Yield payload, label and key of each record, in order."""

@@ -29,6 +29,7 @@ class Store(ABC):
         random: Whether records can be read by number.
         images_only: Whether the format needs images.
         same_bytes: Whether the payloads come back as they were given.
+        least_batches: How many random batches are read at once, at least.
         most_records: Above this number the format is left out; the experiment says so.
     """
 
@@ -36,6 +37,7 @@ class Store(ABC):
     random = True
     images_only = False
     same_bytes = True
+    least_batches = 1
     most_records = 1 << 62
 
     def __init__(self, path: Path, source: Source) -> None:
@@ -65,6 +67,11 @@ class Store(ABC):
     def read_into(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> Copied:
         """Copy the payloads of these records into a buffer, one after the other."""
         return copy(self.read(rows), out)
+
+    def hand(self, batches: Iterable[NDArray[np.int64]]) -> Generator[Records]:
+        """Yield batch after batch."""
+        for rows in batches:
+            yield self.read(rows)
 
     def stream(self, batches: Iterable[NDArray[np.int64]], out: NDArray[np.uint8]) -> Generator[Copied]:
         """Copy batch after batch into a buffer."""

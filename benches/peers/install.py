@@ -30,9 +30,12 @@ PEERS: dict[str, list[list[str]]] = {
     "nvidia-dali": [["nvidia-dali-cuda130==2.4.0"]],
     # BSD-2-Clause; needs FFmpeg's libraries from the system (Debian: ffmpeg).
     "spdl": [["spdl==0.8.0"]],
-    # Apache-2.0. It requires numpy < 2.2 and the clients of all clouds; local files need neither.
+    # Apache-2.0; its reader of RecordIO works without the rest, which needs numpy < 1.24.
+    "mxnet": [["--no-deps", "mxnet==1.9.1"]],
+    # Apache-2.0. It requires numpy < 2.2, transformers < 5 (which `datasets` cannot be beside) and the clients of all
+    # clouds; local files need none of these.
     "mosaicml-streaming": [
-        ["transformers<5", "xxhash", "zstd", "brotli", "python-snappy", "cramjam", "catalogue"],
+        ["transformers>=5", "huggingface-hub>=2", "xxhash", "zstd", "brotli", "python-snappy", "cramjam", "catalogue"],
         ["--no-deps", "mosaicml-streaming==0.13.0"],
     ],
     # Apache-2.0; built here: needs pkg-config and the headers of OpenCV and TurboJPEG (Debian: libopencv-dev,

@@ -10,7 +10,7 @@ import resource
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,15 @@ class Contestant:
             file.unlink()
         os.sync()
 
-    def pack(self, data: str) -> int:
-        """Write the data set and wait until the disk has it; return the bytes on the disk."""
+    def pack(self, data: str, *, sync: bool = True) -> int:
+        """Write the data set, and wait until the disk has it; return the bytes on the disk."""
         store = self._made(data)
         store.write()
-        descriptor = os.open(store.path.parent, os.O_RDONLY)
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-            raise OSError(ctypes.get_errno(), "syncfs")
-        os.close(descriptor)
+        if sync:
+            descriptor = os.open(store.path.parent, os.O_RDONLY)
+            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+                raise OSError(ctypes.get_errno(), "syncfs")
+            os.close(descriptor)
         return sum(file.stat().st_size for file in self._files(data))
 
     def close(self) -> None:
@@ -131,19 +132,13 @@ class Contestant:
         store, out = self._opened(data), self._out(data)
         end, done = time.perf_counter() + seconds, 0
         batches = self._batches(data, seed * 2 + self._rank)
-        if copied:
-            # The stream may have read ahead when it is closed.
-            with closing(store.stream(batches, out)) as stream:
-                for lengths, _ in stream:
-                    done += len(lengths)
-                    if time.perf_counter() > end:
-                        break
-            return done
-        for rows in batches:
-            payloads, _ = store.read(rows)
-            done += sum(1 for payload in payloads if len(payload))
-            if time.perf_counter() > end:
-                break
+        reads: Generator[tuple[Any, Any]] = store.stream(batches, out) if copied else store.hand(batches)
+        with closing(reads) as stream:  # it may have read ahead
+            for number, (found, _) in enumerate(stream, 1):
+                # Lengths of what was copied, or the payloads, each of which is looked at.
+                done += len(found) if copied else len([payload for payload in found if len(payload)])
+                if number >= store.least_batches and time.perf_counter() > end:
+                    break
         return done
 
     def sequential(self, data: str, *, seconds: float) -> int:
