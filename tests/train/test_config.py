@@ -60,7 +60,7 @@ def test_the_keys_are_the_options_and_settings_from_the_caller_replace_them(tmp_
         ("lr-step-epochs = '30'", "lr-step-epochs is '30': it must be a whole number or a list, each a whole number"),
         ("amp = 'fp8'", 'amp is \'fp8\': it must be one of "off", "bf16", "fp16"'),
         ("epochs = 0", "epochs is 0: it must be at least 1"),
-        ("lr-step-epochs = [60, 30]", "lr_step_epochs is [60, 30]: it must be at least 1, or a list of epochs"),
+        ("lr-step-epochs = [60, 30]", "lr-step-epochs is [60, 30]: it must be at least 1, or a list of epochs"),
         ("epochs = 9\nepochs = 9", " is not a TOML file: Cannot overwrite a value "),
         ("epochs: 9", " is not a TOML file: Expected '=' after a key"),
         ("", ' has no files to train on: add train = "FILE.frec" to it, or give them'),

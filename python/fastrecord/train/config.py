@@ -239,10 +239,10 @@ class TrainConfig:
         try:
             return cls(**{**read, **settings})
         except ValueError as error:
-            name = str(error).partition(" ")[0]
+            name, _, rest = str(error).partition(" ")
             if name in settings or name not in read:
                 raise
-            raise ValueError(f"{path}: {error}") from error
+            raise ValueError(f"{path}: {name.replace('_', '-')} {rest}") from error
 
     def on_processes(self, count: int) -> TrainConfig:
         """Return the settings for a number of processes, with `global_batch` divided among them.
