@@ -22,6 +22,8 @@ from benches.support.ladder import climb, rung_of, write
 from benches.support.pictures import make_images
 
 NAME = "fastrecord"
+# Enough that no epoch ends while something is measured that depends on it.
+RECORDS = 1024
 # Rungs of the ladder, and the steps that it does not count in each round.
 _RUNGS, _WARM_UP = 7, 4
 _MOST_ROUNDS, _MOST_STEPS = 5, 150
@@ -72,7 +74,7 @@ SETTINGS = (
 
 def run(bench: Bench, settings: Sequence[Setting] = SETTINGS, records: int | None = None) -> None:
     """Climb the ladder in each setting; see the module."""
-    data = make_images(bench.folder, records or (512 if bench.full else 256))
+    data = make_images(bench.folder, records or RECORDS)
     contest = bench.contest([Contender(NAME, "benches.experiments.bottleneck:Ladders", {"root": str(data.root)})])
     speeds: dict[Setting, list[float]] = {}
     with contest:

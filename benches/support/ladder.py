@@ -4,37 +4,76 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from benches.harness import Bench
+from typing import Any, Protocol
 
 # The rungs of the file.
 _REAL = ("native", "torch", "real")
 
 
-def climb(options: Sequence[object], out: Path, *, ranks: int = 1) -> dict[str, Any]:
+class Rows(Protocol):
+    """What takes rows, such as `Bench`."""
+
+    def row(self, case: str, contender: str, unit: str, values: Sequence[float], **settings: Any) -> None:
+        """Add a measurement."""
+        ...
+
+    def not_measured(self, case: str, contender: str, why: str, *, unit: str = "") -> None:
+        """Add the reason why something was not measured."""
+        ...
+
+
+def climb(
+    options: Sequence[object], out: Path, *, ranks: int = 1, launched: bool = False, seconds: float | None = None
+) -> dict[str, Any]:
     """Run `python -m fastrecord.train` with some options and return the ladder that it writes to `out`.
 
+    Args:
+        options: The options, with --ladder and --out.
+        out: The folder that --out names.
+        ranks: Processes.
+        launched: Whether torchrun starts also a single process.
+        seconds: How long it may take.
+
     Raises:
-        RuntimeError: it fails; the message is the end of its output.
+        RuntimeError: it fails or takes longer; the message is the end of its output.
     """
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks > 1 else []
+    launch: list[str] = []
+    if launched or ranks > 1:
+        launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     command = [sys.executable, "-m", *launch, "fastrecord.train", *map(str, options)]
     threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
-    done = subprocess.run(command, env=os.environ | threads, capture_output=True, text=True, check=False)
-    print(done.stdout, done.stderr, sep="\n", flush=True)
-    if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise RuntimeError(f"the trainer ended with {done.returncode}: {lines[-1] if lines else 'no output'}")
+    with subprocess.Popen(
+        command,
+        env=os.environ | threads,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=None if seconds is None else 0,  # without a limit it ends with the caller's group
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except BaseException as error:
+            if seconds is None:
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)  # with its workers and ranks
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise RuntimeError(f"the ladder takes more than {seconds:g} s") from None
+            raise
+    print(output, file=sys.stderr, flush=True)
+    if process.returncode:
+        lines = [line for line in output.splitlines() if line.strip()]
+        raise RuntimeError(f"the trainer ended with {process.returncode}: {lines[-1] if lines else 'no output'}")
     ladder: dict[str, Any] = json.loads((out / "ladder.json").read_text())
     return ladder
 
 
-def write(bench: Bench, case: str, ladder: Mapping[str, Any]) -> None:
+def write(bench: Rows, case: str, ladder: Mapping[str, Any]) -> None:
     """Add the rows of a ladder: a row for each rung, what could not be measured, and what limits."""
     shared = {
         "model": ladder["model"],

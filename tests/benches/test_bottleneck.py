@@ -21,6 +21,7 @@ def rows_of(folder: Path, *settings: Setting) -> list[Row]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_each_rung_is_a_row_and_a_ladder_that_fails_does_not_stop_the_others(
     tmp_path: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
