@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from benches.experiments.small_batches import OURS, SOURCES, VARIANTS
+from benches.experiments.small_batches import ALONE, SOURCES, VARIANTS
 from benches.peers.arrays.contender import Source, srcnn_pairs
 
 PAIRS = 40
-ALL = {OURS: "ours", **SOURCES, **VARIANTS}
+ALL = SOURCES | VARIANTS
+del ALL[ALONE]
 
 
 @pytest.fixture(scope="module")
