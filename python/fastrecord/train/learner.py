@@ -105,7 +105,7 @@ class Learner:
         meter.add_step()
 
     def _backward(self, images: torch.Tensor, labels: torch.Tensor, meter: TrainMeter, *, share: float) -> None:
-        labels = labels.to(self._device, non_blocking=True)
+        labels = self._move(labels)
         with self._autocast():
             logits = self._model(self._prepare(images))
             loss = self._loss(logits, labels)
@@ -121,9 +121,13 @@ class Learner:
         return logits.float()
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
-        moved = images.to(self._device, non_blocking=True).contiguous(memory_format=self._memory_format)
+        moved = self._move(images).contiguous(memory_format=self._memory_format)
         prepared: torch.Tensor = self._normalize(moved)
         return prepared
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        # torch keeps pinned memory until the copy is done; other memory may be reused before.
+        return tensor.to(self._device, non_blocking=tensor.is_pinned())
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self._amp, enabled=self._amp is not None)

@@ -59,6 +59,7 @@ class ZmqBatches(SampledBatches):
         self._address, self._limit = config.zmq_address, config.zmq_timeout
         self._signals = signals
         self._tells = ranks.is_first
+        self._pin = ranks.device.type == "cuda"
         self._pending: deque[Request] = deque()
         self._about: dict[str, Any] = {
             "batches": self._steps,
@@ -161,10 +162,11 @@ class ZmqBatches(SampledBatches):
             raise producer_error(
                 self._address, f"the answer for batch {request.batch} of epoch {request.epoch} does not fit: {error}"
             ) from error
-        # Not copied: the tensor keeps the message. The memory format is channels_last.
+        # Not copied, except for a GPU: the tensor keeps the message. The memory format is channels_last.
         images = torch.frombuffer(parts[1].buffer, dtype=torch.uint8)
         shape = (request.size, request.image_size, request.image_size, 3)
-        return images.view(shape).permute(0, 3, 1, 2), torch.from_numpy(labels)
+        made = images.view(shape).permute(0, 3, 1, 2), torch.from_numpy(labels)
+        return (made[0].pin_memory(), made[1].pin_memory()) if self._pin else made
 
     def _say(self, line: str) -> None:
         if self._tells:
