@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from fastrecord.train.batches.base import Batch, Batches
 from fastrecord.train.batches.messages import Request
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.ladder import endless
 from fastrecord.train.produce import FileAnswers, NoiseAnswers, Server
 from fastrecord.train.produce import main as produce
 from tests.support.commands import flip
@@ -41,6 +44,7 @@ from tests.support.training import (
 
 zmq = pytest.importorskip("zmq")
 pytestmark = pytest.mark.usefixtures("one_thread")
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
 PAGE = Path(__file__).parents[2] / "docs/zmq.md"
 REQUEST = Request(
     epoch=0,
@@ -201,6 +205,15 @@ def test_an_interrupt_ends_the_wait_for_a_producer(
         result = train(small_config(colours, tmp_path, data="zmq", zmq_address=address))
     assert (result.signal, result.step) == (signal.SIGINT, 0)
     assert f"waiting up to 60 s for a batch from {address}" in log.text
+
+
+def test_a_signal_ends_the_wait_in_a_ladder(colours: Path, tmp_path: Path, address: str) -> None:
+    config = small_config(colours, tmp_path, data="zmq", zmq_address=address)
+    with StopSignal() as stop:
+        batches = open_batches(open_datasets(config)[0], config, ALONE, training=True, signals=stop)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert list(endless(batches, stop)) == []
+        batches.close()
 
 
 @contextmanager

@@ -285,7 +285,7 @@ class _Measurement:
                 lambda: open_batches(dataset, config, self.ranks, training=True, signals=self.signals)
             )
             stack.callback(batches.close)
-            drawn = stack.enter_context(closing(_endless(batches)))
+            drawn = stack.enter_context(closing(endless(batches, self.signals)))
             for _ in range(max(_WARM_UP, self._workers(kind))):
                 self._step(drawn)
             self._wait_for_device()
@@ -378,9 +378,12 @@ class _Measurement:
             _log.info(line)
 
 
-def _endless(batches: Batches) -> Generator[Batch]:
+def endless(batches: Batches, signals: StopSignal) -> Generator[Batch]:
+    """Yield the batches of epoch after epoch, until a signal has ended the wait for one."""
     for epoch in itertools.count():
         yield from batches.epoch(epoch)
+        if signals.number:
+            return
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
