@@ -27,7 +27,8 @@ class Delivery:
         device: Copies to CUDA run on their own stream during the previous step. None: batches stay
             in host memory.
         pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
-            "auto": True if `device` is CUDA, or if it is not given and CUDA is available.
+            "auto": True if `device` is CUDA; or if it is not given and CUDA is available, except in
+            a process that was forked after CUDA was used.
         dtype: For images, a float type: the device normalises them by ImageNet's statistics. For
             other statistics leave them uint8 and apply `transforms.Normalize`. None: uint8.
         prefetch: Batches (for arrays, groups of batches) in progress besides the one that the

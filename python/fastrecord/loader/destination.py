@@ -61,6 +61,8 @@ class Destination:
         """
         if not self.pinned:
             return None
+        # torch then notices a later fork, which pinning alone does not make it do.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         # With the stream, CUDA has begun on the device. Otherwise pinning would begin it on the current
         # one, and every process would take memory of the first GPU.
         _ = self.stream

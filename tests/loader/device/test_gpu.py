@@ -161,7 +161,8 @@ def test_an_iteration_may_be_left_with_copies_under_way(kind: Kind, stop: int) -
         loader.set_epoch(0)
 
 
-def test_a_process_forked_after_cuda_was_used_takes_plain_memory(photos: Path) -> None:
+@pytest.mark.parametrize("use", ["", "torch.zeros(1, device='cuda')"])
+def test_a_process_forked_after_cuda_was_used_takes_plain_memory(photos: Path, use: str) -> None:
     script = f"""
     import os, sys, warnings
     sys.path.insert(0, {str(ROOT)!r})
@@ -172,7 +173,7 @@ def test_a_process_forked_after_cuda_was_used_takes_plain_memory(photos: Path) -
     loader = make(Path({photos.name!r}), 4)
     expected = epoch(loader)
     assert expected.numel() and next(iter(loader))[0].is_pinned()
-    torch.zeros(1, device="cuda")
+    {use}
     loader.set_epoch(0)
     child = os.fork()
     if child == 0:
@@ -187,7 +188,7 @@ def test_a_process_forked_after_cuda_was_used_takes_plain_memory(photos: Path) -
     assert run_child(script, photos.parent) == "0\n"
 
 
-@pytest.mark.skipif("torch.cuda.device_count() < 2")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_a_loader_of_the_second_gpu_leaves_the_first_one_alone(photos: Path) -> None:
     script = f"""
     import sys
