@@ -30,7 +30,7 @@ class Store(ABC):
         images_only: Whether the format needs images.
         same_bytes: Whether the payloads come back as they were given.
         least_batches: How many random batches are read at once, at least.
-        most_records: Above this number the format is left out; the experiment says so.
+        most_records: Above this number the format is left out, because it makes a file of each record.
     """
 
     suffix = ""

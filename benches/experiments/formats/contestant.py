@@ -54,7 +54,7 @@ class Contestant:
         if self._kind.images_only and not source.images:
             return "only for images"
         if source.records > self._kind.most_records:
-            return f"{source.records:,} files would take minutes"
+            return f"a file for each of {source.records:,} records takes minutes to write"
         return "reads in order only" if random and not self._kind.random else ""
 
     def clear(self, data: str) -> None:
