@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.experiments.recipe import BATCH, FORMS, RECIPE, Job, reading
+from benches.experiments.recipe import FORMS, GLOBAL_BATCH, RECIPE, Job, reading
 from fastrecord.train import TrainConfig
 
 
@@ -21,7 +21,8 @@ def test_all_runs_have_one_global_batch_of_passes_of_one_size() -> None:
         given = options(Job(ranks, "original", 2, passes=4, epochs=5))
         assert int(given["--accumulate"]) * ranks == 4
         assert (given["--batch-size"], given["--seed"], given["--epochs"]) == ("16", "2", "5")
-    assert TrainConfig.from_toml(RECIPE).batch_size == BATCH == 16
+    recipe = TrainConfig.from_toml(RECIPE)
+    assert recipe.batch_size * recipe.accumulate * 2 == GLOBAL_BATCH == 64
 
 
 def test_a_form_is_trained_on_and_evaluated() -> None:
