@@ -66,8 +66,16 @@ def test_several_nodes_use_the_slower_of_link_and_network() -> None:
 def test_each_doubling_keeps_the_efficiency() -> None:
     plan = planned(gpus=8, efficiency=0.9, link="1000TB/s", latency=1e-12)
     assert plan.images_per_second == pytest.approx(8000 * 0.9**3)
+    # The storage's rate is for all nodes together.
     read = planned(gpus=8, nodes=4, efficiency=0.9, net="1000TB/s", latency=1e-12, storage=116e3 * 1000)
-    assert read.images_per_second == pytest.approx(1000 * 0.9**2)
+    assert read.images_per_second == pytest.approx(1000)
+
+
+def test_a_pause_lengthens_every_epoch_and_lowers_the_mean_rate_of_reading() -> None:
+    plan, paused = planned(gpus=1), planned(gpus=1, pause=250)
+    assert paused.images_per_second == plan.images_per_second
+    assert [paused.epoch_seconds, paused.run_seconds] == pytest.approx([1250, 2500])
+    assert paused.storage_read == pytest.approx(0.8 * plan.storage_read)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,16 @@ _NAMES = {
 }
 
 
+def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, str] | str | None:
+    """Parse GPUS=RATE,..., or return the path of a file of results."""
+    if value is None or "=" not in value:
+        return value
+    try:
+        return {int(gpus): rate for gpus, rate in parse_pairs(ctx, param, value).items()}
+    except ValueError as err:
+        raise click.UsageError("--observed is GPUS=IMAGES/S, such as 1=856,8=6636, or a file of results") from err
+
+
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs in all.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes. Default: 1.")
@@ -51,6 +61,9 @@ _NAMES = {
 @click.option("--parameters", metavar="N", help="Trained parameters. Default: ResNet-50's 25557032.")
 @click.option("--gradient-bits", type=click.Choice(["16", "32"]), help="Size of an exchanged gradient. Default: 32.")
 @click.option(
+    "--pause", type=NumberRange(min=0), metavar="S", help="Seconds of an epoch in which nothing is trained. Default: 0."
+)
+@click.option(
     "--efficiency",
     type=NumberRange(min=0.5, max=1),
     metavar="SHARE",
@@ -58,9 +71,10 @@ _NAMES = {
 )
 @click.option(
     "--observed",
-    callback=parse_pairs,
-    metavar="GPUS=RATE,...",
-    help="Images/s on fewer GPUs of the machine, to fit the efficiency to: 1=856,8=6636.",
+    callback=_observed,
+    metavar="GPUS=RATE,...|FILE",
+    help="Images/s on fewer GPUs of the machine, to fit the efficiency to: 1=856,8=6636. Or results of the experiment "
+    "scaling, benches/results/full/scaling.jsonl.",
 )
 @click.option("--measure", type=path_type, metavar="FILE", help="Measure this machine on FILE, as bench does.")
 @click.option(
@@ -100,11 +114,6 @@ def plan(
         raise click.UsageError("Missing option '--gpus'.")
     if cold and measure is None:
         raise click.UsageError("--cold is for --measure")
-    if "observed" in given:
-        try:
-            given["observed"] = {int(gpus): rate for gpus, rate in given["observed"].items()}
-        except ValueError as err:
-            raise click.UsageError("--observed is GPUS=IMAGES/S, such as 1=856,8=6636") from err
     if latency is not None:
         given["latency"] = latency / 1e6
     if gradient_bits is not None:

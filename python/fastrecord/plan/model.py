@@ -31,6 +31,7 @@ class Setup:
         cache: Bytes of page cache of each node.
         cores: Cores of each node; None if they never limit.
         decode: Seconds of one core for an image.
+        pause: Seconds of an epoch in which nothing is trained or evaluated.
         efficiency: What is left of the rate of each GPU when their number doubles.
     """
 
@@ -52,6 +53,7 @@ class Setup:
     cache: float
     cores: float | None
     decode: float
+    pause: float
     efficiency: float
 
 
@@ -107,9 +109,9 @@ class Run:
     cached: float
 
 
-def kept(setup: Setup, clients: int) -> float:
-    """Return what is left of each client's rate when `clients` work at the same time."""
-    return float(setup.efficiency ** math.log2(clients))
+def kept(setup: Setup) -> float:
+    """Return what is left of each GPU's rate when all of them work."""
+    return float(setup.efficiency ** math.log2(setup.gpus))
 
 
 def ring(setup: Setup) -> float:
@@ -142,7 +144,7 @@ def cached_share(setup: Setup, epoch: int) -> float:
 
 def step(setup: Setup, cached: float = 0.0) -> Step:
     """Return the parts of a training step, with a share of the reads answered by page caches."""
-    compute = (setup.fixed + setup.batch * setup.per_image) / kept(setup, setup.gpus)
+    compute = (setup.fixed + setup.batch * setup.per_image) / kept(setup)
     allreduce = ring(setup)
     # The last bucket's gradients exist only when the backward pass is over.
     exposed = max(allreduce / _buckets(setup), allreduce - BACKWARD * compute)
@@ -151,7 +153,7 @@ def step(setup: Setup, cached: float = 0.0) -> Step:
         compute=compute,
         allreduce=allreduce,
         exposed=exposed,
-        storage=read * setup.image_bytes / (setup.storage * kept(setup, setup.nodes)) if setup.storage else 0.0,
+        storage=read * setup.image_bytes / setup.storage if setup.storage else 0.0,
         operations=read * operations_of(setup.image_bytes) / setup.operations if setup.operations else 0.0,
         decode=setup.gpus / setup.nodes * setup.batch * setup.decode / setup.cores if setup.cores else 0.0,
     )
@@ -167,6 +169,7 @@ def run(setup: Setup) -> Run:
         # An evaluation has no backward pass and no all-reduce.
         evaluate = max((1 - BACKWARD) * now.compute, now.storage, now.operations, now.decode)
         time = (setup.images * now.total + setup.val_images * evaluate) / (setup.gpus * setup.batch)
+        time += setup.pause
         seconds += time
         read += (setup.images + setup.val_images) * (1 - cached) * setup.image_bytes
         steps.append(now)

@@ -5,6 +5,7 @@ Turns arguments and tables into a `Setup`, and the model's answer into a `Plan`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from fastrecord.checks import choice, integer
 from fastrecord.plan import tables, units
 from fastrecord.plan.fit import LEAST, fit_observed, observed_rate
 from fastrecord.plan.model import Run, Setup, Step, operations_of, run, step
+from fastrecord.plan.observed import read_observed
 from fastrecord.plan.tables import GPUS, WAYS
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def plan_training(
     gpu: str | None = None,
     precision: str | None = None,
     gpu_rate: float | str | None = None,
-    batch: int = 256,
+    batch: int | None = None,
     images: float | str | None = None,
     image_bytes: float | str | None = None,
     val_images: float | str = 0,
@@ -127,10 +129,11 @@ def plan_training(
     link: float | str | None = None,
     latency: float = tables.LATENCY,
     cores: float | None = None,
-    parameters: float | str = tables.PARAMETERS,
+    parameters: float | str | None = None,
     gradient_bits: int = 32,
+    pause: float = 0.0,
     efficiency: float | None = None,
-    observed: Mapping[int, float | str] | None = None,
+    observed: Mapping[int, float | str] | str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> Plan:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
@@ -145,7 +148,7 @@ def plan_training(
             "amp" where a rate is published, otherwise "fp32".
         gpu_rate: Images per second that one GPU alone trains at this batch, for another GPU or
             model. Replaces the published rate.
-        batch: Images of a step on one GPU.
+        batch: Images of a step on one GPU. Default: 256, or as in the file `observed`.
         images: Images of an epoch. Default: the report's, otherwise ImageNet's 1,281,167.
         image_bytes: Mean bytes of an original image, such as "116kB". Default: the report's,
             otherwise 116,000.
@@ -161,21 +164,31 @@ def plan_training(
         link: Link between the GPUs of a node. Default: the GPU's.
         latency: Seconds of one step of the ring all-reduce.
         cores: Cores of a node that may decode. Default: the report's, otherwise unlimited.
-        parameters: Trained parameters of the model. Default: ResNet-50's 25,557,032.
+        parameters: Trained parameters of the model. Default: ResNet-50's 25,557,032, or as in the
+            file `observed`.
         gradient_bits: 16 or 32, the size of an exchanged gradient.
-        efficiency: What is left of the rate of each GPU when their number doubles, and of the
-            storage's when the number of nodes does: the one number fitted to a machine. Default:
-            fitted to `observed`, otherwise 0.97.
+        pause: Seconds of an epoch in which nothing is trained: starting workers, checkpoints.
+        efficiency: What is left of the rate of each GPU when their number doubles: the one number
+            fitted to a machine. Default: fitted to `observed`, otherwise 0.97.
         observed: Images per second while training, by number of GPUs: the same run on fewer GPUs of
-            this machine, such as {1: 856, 8: 6636}.
+            this machine, such as {1: 856, 8: 6636}. Or a file of results of the suite's experiment
+            "scaling", whose ranks then stand for GPUs. It also gives the rate of one GPU, if neither
+            `gpu` nor `gpu_rate` does.
         report: A return value of `bench_file`, for this machine's rates instead of the tables'.
 
     Raises:
         ValueError: an argument is out of range or unknown, or two of them contradict each other.
         TypeError: an argument is of another type.
+        OSError: the file `observed` cannot be read.
     """
     integer("gpus", gpus, 1, _MOST)
     integer("nodes", nodes, 1, _MOST)
+    found = None if observed is None or isinstance(observed, Mapping) else read_observed(observed)
+    if found is not None:
+        batch = found.batch if batch is None else batch
+        parameters = found.parameters if parameters is None else parameters
+        gpu_rate = found.one_rank if gpu is None and gpu_rate is None else gpu_rate
+    batch = 256 if batch is None else batch
     integer("batch", batch, 1, _MOST)
     integer("epochs", epochs, 1, _MOST)
     notes: list[str] = []
@@ -227,7 +240,7 @@ def plan_training(
         val_images=units.count("val_images", val_images, zero=True),
         image_bytes=ways[stored][0],
         epochs=epochs,
-        gradient_bytes=units.count("parameters", parameters) * gradient_bits / 8,
+        gradient_bytes=units.count("parameters", _first(parameters, tables.PARAMETERS)) * gradient_bits / 8,
         link=found_link if link is None else units.bytes_per_second("link", link),
         net=0.0 if net is None else units.bytes_per_second("net", net),
         latency=units.positive("latency", latency),
@@ -236,9 +249,12 @@ def plan_training(
         cache=room,
         cores=cores,
         decode=ways[stored][1],
+        pause=units.positive("pause", pause, zero=True),
         efficiency=efficiency,
     )
-    if observed:
+    if found is not None:
+        observed = found.rates(each=gpus // nodes, net=setup.net if nodes > 1 else 0.0)
+    if isinstance(observed, Mapping) and observed:
         setup = _fitted(setup, observed, notes)
     return _plan(setup, gpu, precision, stored, ways, notes)
 

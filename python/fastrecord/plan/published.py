@@ -114,6 +114,7 @@ MACHINES = (
             "net": "100Gb/s",
             "cores": 40,
             "gradient_bits": 16,
+            "pause": 7,
         },
         (
             *(
