@@ -68,17 +68,18 @@ class Node:
     Attributes:
         name: Its host name, which all nodes know.
         address: Its address.
+        enter: The command that runs another one in it.
     """
 
-    def __init__(self, number: int, space: _Space, enter: Sequence[str], unplug: Sequence[str]) -> None:
+    def __init__(self, number: int, space: _Space, enter: Sequence[str], switch: Sequence[str]) -> None:
         self.name, self.address = f"node{number}", f"10.77.0.{number + 1}"
-        self._space, self._enter, self._unplug = space, enter, unplug
+        self.enter, self._space, self._switch = enter, space, switch
         self._net = os.readlink(f"/proc/{space.pid}/ns/net")
         self._started: list[subprocess.Popen[str]] = []
 
     def popen(self, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start a program in this node, in the project's folder; options are those of Popen."""
-        words = [*self._enter, "env", f"--chdir={ROOT}", *map(str, command)]
+        words = [*self.enter, "env", f"--chdir={ROOT}", *map(str, command)]
         self._started.append(subprocess.Popen(words, text=True, **options))
         return self._started[-1]
 
@@ -88,7 +89,7 @@ class Node:
         Raises:
             NoNodesError: it failed.
         """
-        return _run(self._enter, script)
+        return _run(self.enter, script)
 
     def processes(self) -> dict[int, dict[str, str]]:
         """Return the environments of this node's processes, by their numbers outside of it."""
@@ -104,7 +105,7 @@ class Node:
 
     def unplug(self) -> None:
         """Cut the cable: nothing arrives, and nobody is told."""
-        _run(self._unplug, f"ip link set port-{self.name} down")
+        _run(self._switch, f"ip link set port-{self.name} down")
 
     def kill(self) -> None:
         """Kill all its processes at once, and wait until they are gone."""
@@ -125,8 +126,22 @@ class Network:
         delay: The delay that each link adds to what a node sends, in words, or why there is none.
     """
 
-    def __init__(self, nodes: Sequence[Node], rate: str, delay: str) -> None:
-        self.nodes, self.rate, self.delay = tuple(nodes), rate, delay
+    def __init__(self, nodes: Sequence[Node], switch: Sequence[str]) -> None:
+        self.nodes, self._switch = tuple(nodes), switch
+        self.limit()
+
+    def limit(self, rate: str | None = None, delay: str | None = None) -> None:
+        """Set the rate and the delay of all links; the arguments are those of `network`.
+
+        Raises:
+            ValueError: the rate has another unit.
+            NoNodesError: tc cannot set the rate.
+        """
+        for node in self.nodes:
+            for enter, device in ((node.enter, "eth0"), (self._switch, f"port-{node.name}")):
+                _run(enter, f"tc qdisc del dev {device} root 2> /dev/null || true\n{_limit(device, rate)}")
+        self.rate = rate or "not limited"
+        self.delay = _delay(self.nodes, delay, limited=rate is not None)
 
 
 @contextmanager
@@ -166,15 +181,16 @@ def network(count: int, *, rate: str | None = None, delay: str | None = None) ->
             _run(
                 inside,
                 f"ip link add {port} type veth peer name eth0 netns {node._space.pid}\n"
-                f"ip link set {port} master bridge up\n" + _limit(port, rate),
+                f"ip link set {port} master bridge up",
             )
             node.run(
                 f"hostname {node.name}\n"
                 f"mount -t tmpfs nodes /run\nprintf '{hosts}\\n' > /run/hosts\nmount --bind /run/hosts /etc/hosts\n"
-                f"ip link set lo up\nip address add {node.address}/24 dev eth0\nip link set eth0 up\n"
-                + _limit("eth0", rate)
+                f"ip link set lo up\nip address add {node.address}/24 dev eth0\nip link set eth0 up"
             )
-        yield Network(nodes, rate or "not limited", _delay(nodes, delay, limited=rate is not None))
+        made = Network(nodes, inside)
+        made.limit(rate, delay)
+        yield made
 
 
 @functools.cache
