@@ -206,9 +206,8 @@ def row(bench: Bench, case: str, name: str, answers: Sequence[Answer], *, ideal:
         read_mb_s=round(median("bytes") / 1e6, 2),
         reads_s=round(median("reads"), 1),
         disk_mb_s=round(median("disk") / 1e6, 2),
-        model=MODEL,
+        model=f"{MODEL}, batch {BATCH}, {PIXELS} pixels",
         batch=BATCH,
-        pixels=PIXELS,
         parameters=answers[0].value["parameters"],
         **({"delay": answers[0].value["delay"]} if answers[0].value["delay"] else {}),
     )

@@ -10,6 +10,8 @@ import pytest
 
 import fastrecord as fr
 from benches.harness.results import Results, Row, gather_facts
+from benches.report.cases import load
+from benches.report.planned import planned as planned_table
 from fastrecord.plan.observed import read_observed
 from tests.support.commands import failed, good
 
@@ -57,6 +59,13 @@ def test_the_command_takes_rate_batch_and_parameters_from_results(results: Path)
     assert setup["per_image"] == pytest.approx(1 / 100)
     assert setup["efficiency"] == pytest.approx(EFFICIENCY)
     assert json.loads(good("plan", *options, "--batch", 8))["setup"]["batch"] == 8
+
+
+def test_the_report_predicts_networks_from_the_fit_on_one_node(results: Path) -> None:
+    lines = list(planned_table(load(results.parent)["scaling"]))
+    assert "its one free number fitted on one node (0.900)" in lines[0]
+    assert "| 1 x 2 | 179 | 179 | +0.0 % | fitted |" in lines
+    assert len([line for line in lines if line.endswith("| +0.0 % | predicted |")]) == 3
 
 
 def test_runs_on_more_ranks_than_cpus_and_missing_ones_are_left_out(results: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ class Observed:
     batch: int
     parameters: int
     runs: tuple[ObservedRun, ...]
+
+    @property
+    def most(self) -> int:
+        """The most ranks of a run on one node."""
+        return max((run.ranks for run in self.runs if run.nodes == 1), default=1)
 
     @property
     def one_rank(self) -> float:
@@ -95,16 +100,38 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
         ValueError: the file is none of it.
         OSError: it cannot be read.
     """
+    name = os.fspath(path)
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     try:
         facts, *rows = (json.loads(line) for line in lines)
+        cores = facts["cores"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_scaling(name, error) from error
+    return observed_in(name, cores, rows)
+
+
+def observed_in(name: str, cores: int, rows: Iterable[Mapping[str, Any]]) -> Observed:
+    """Return the runs among the rows of a file of results.
+
+    Args:
+        name: The file's name, for errors.
+        cores: CPUs of the machine.
+        rows: The rows.
+
+    Raises:
+        ValueError: none is of the experiment.
+    """
+    try:
         measured = [row for row in rows if row["experiment"] == "scaling" and row["values"]]
-        runs = [_run(row) for row in measured if row["settings"]["ranks"] <= facts["cores"]]
+        runs = [_run(row) for row in measured if row["settings"]["ranks"] <= cores]
         about = measured[0]["settings"]
-        return Observed(os.fspath(path), int(about["batch"]), int(about["parameters"]), tuple(runs))
+        return Observed(name, int(about["batch"]), int(about["parameters"]), tuple(runs))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        name = os.fspath(path)
-        raise ValueError(f"{name} has no results of the experiment scaling: {type(error).__name__}: {error}") from error
+        raise _not_scaling(name, error) from error
+
+
+def _not_scaling(name: str, error: Exception) -> ValueError:
+    return ValueError(f"{name} has no results of the experiment scaling: {type(error).__name__}: {error}")
 
 
 def _run(row: Mapping[str, Any]) -> ObservedRun:
