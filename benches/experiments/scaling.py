@@ -117,7 +117,7 @@ class Job:
             rate = ""
         else:
             self._network.limit(rate, DELAY)
-            delay = self._network.delay
+            delay = f"delay {self._network.delay}"
         count = max(2, round(seconds / self._took[rate])) if rate in self._took else 2
         told = self._told(str(count))
         whole, plain = (max(one[name]["seconds"] for one in told) / count for name in ("exchange", "plain"))
