@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.harness import Facts, Row, read
+from benches.report.words import shown
 
 OURS = "fastrecord"
 # Settings that explain a row but do not tell it from another one.
@@ -187,7 +188,9 @@ def _told_apart(rows: Sequence[Row]) -> list[Row]:
 
 
 def setting_words(name: str, value: object) -> str:
-    """Return a setting in words: "2 threads", "batch 8"."""
+    """Return a setting in words: "2 threads", "batch 8", "limit 1.07 GB"."""
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes')} {shown(value, 'bytes')}"
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith("s"):
         return f"{value:,} {name[:-1] if value == 1 else name}"
     return f"{name} {value}"

@@ -98,9 +98,15 @@ def formats(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
             yield from pictures.bars("loading", f"images/s of each loader: {main.name}", {main.name: main})
         wide = [case for case in left if len(case.rows) > 3]
         if wide:
-            yield from matrix(wide, [case.name for case in wide], "loader")
+            yield from matrix(wide, [_loading_head(case) for case in wide], "loader")
         yield from details([case for case in left if case not in wide])
         yield from folded("Versions and the spread of each case", [*details(wide)])
+
+
+def _loading_head(case: Case) -> str:
+    """Return the name of a case, shorter, as the text above its matrix says what crops and threads are."""
+    head = re.sub(f"{LOADING} \\d+", "crops", case.name)
+    return re.sub(r"(thread|threads) or workers each", r"\1", head)
 
 
 def _head(case: Case, records: str) -> str:
