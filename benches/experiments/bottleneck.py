@@ -64,11 +64,12 @@ class Setting:
 
 
 SMALLER = ("--short-side", "160")
+# Decoding takes about 0.7 ms of a core for an image, a step of ResNet-50 on it 90 ms, of SqueezeNet 1 ms.
 SETTINGS = (
-    Setting("ResNet-50", "resnet50", 96, 4, SMALLER, (18, 60)),
-    Setting("ResNet-50", "resnet50", 96, 4, (), (18, 60), full=True),
+    Setting("ResNet-50", "resnet50", 96, 4, (), (24, 60)),
     Setting("SqueezeNet", "squeezenet1_1", 32, 32, (), (5, 20)),
-    Setting("ResNet-50", "resnet50", 96, 4, SMALLER, (10, 40), ranks=2),
+    Setting("ResNet-50", "resnet50", 96, 4, SMALLER, (24, 50), full=True),
+    Setting("ResNet-50", "resnet50", 96, 4, (), (10, 40), ranks=2, full=True),
 )
 
 
