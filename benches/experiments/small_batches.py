@@ -54,7 +54,7 @@ def run(bench: Bench) -> None:
     if bench.full:
         with bench.contest(_contenders(bench, SOURCES | VARIANTS)) as contest:
             for side in SIDES:
-                _load(bench, contest, side, 2, SIZES)
+                _load(bench, contest, side, 2, SIZES if side == 16 else SIZES[::2])
             _memory(bench, contest)
     with bench.contest(_contenders(bench, SOURCES)) as contest:
         for side in SIDES:
@@ -103,8 +103,9 @@ def _load(bench: Bench, contest: Contest, side: int, workers: int, sizes: Sequen
         _missing(bench, contest, case)
     case = f"{about}, {_with(workers)}: a pair at batch {ENDS[0]} against batch {ENDS[1]}"
     for name, found in answers.items():
-        values = [answer.value[str(ENDS[0])] / answer.value[str(ENDS[1])] for answer in found]
-        bench.row(case, name, "times", values, **_about(contest, name), **shared)
+        if name != ALONE:
+            values = [answer.value[str(ENDS[0])] / answer.value[str(ENDS[1])] for answer in found]
+            bench.row(case, name, "times", values, version=contest.versions[name], **shared)
 
 
 def _memory(bench: Bench, contest: Contest) -> None:
@@ -132,7 +133,8 @@ def _train(
     pairs = PAIRS[GPU, side]
     _open(bench, contest, sizes[:1], side=side, pairs=pairs, workers=workers, pinned=bool(pinned))
     contest.each("warm", batches=sizes)
-    answers = contest.rounds("train", rounds=bench.rounds, warm_up=0, arguments=lambda _: {"batches": sizes})
+    rounds = bench.rounds if side == 16 or GPU else 3
+    answers = contest.rounds("train", rounds=rounds, warm_up=0, arguments=lambda _: {"batches": sizes})
     about = f"SRCNN, {side}-pixel patches"
     ways = _with(workers) + ("" if pinned is None else ", pinned memory" if pinned else ", pageable memory")
     shared: dict[str, Any] = {"workers": workers, "pairs": pairs, "side": side, "model_threads": MODEL_THREADS}
