@@ -281,7 +281,10 @@ def scaling(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
         ]
         yield from table(["", case.unit, "least - most", *PARTS.values()], table_rows)
         same = dict.fromkeys(
-            str(row.settings[name]) for row in case.rows for name in ("model", "delay") if row.settings.get(name)
+            f"{'delay ' if name == 'delay' else ''}{row.settings[name]}"
+            for row in case.rows
+            for name in ("model", "delay")
+            if row.settings.get(name)
         )
         if same:
             yield f"All of them: {'; '.join(same)}."
