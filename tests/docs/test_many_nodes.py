@@ -37,7 +37,8 @@ def test_the_manifest_fits_the_schema_of_a_pytorchjob(tmp_path: Path) -> None:
         assert text.count(good) == 1
         (tmp_path / f"{name}.yaml").write_text(text.replace(good, bad), encoding="utf-8")
     files = [FOLDER / "pytorchjob.yaml", *(tmp_path / f"{name}.yaml" for name in wrong)]
-    command = [sys.executable, "-m", "check_jsonschema", "--output-format", "json", "--schemafile", SCHEMA, *files]
+    command = [sys.executable, "-m", "check_jsonschema", "--output-format", "json", "--schemafile", str(SCHEMA)]
+    command += map(str, files)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     found = {Path(error["filename"]).stem for error in json.loads(done.stdout)["errors"]}
     assert found == set(wrong), done.stdout
@@ -76,7 +77,7 @@ def test_the_slurm_script_starts_torchrun_and_queues_the_job_again_when_it_is_st
     known = {"JOB_ID": "30123", "JOB_NODELIST": "[first-second]", "NNODES": "2", "CPUS_PER_TASK": "8"}
     environment = os.environ | {f"SLURM_{name}": value for name, value in known.items()}
     environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HERE": str(tmp_path), "QUICK": "yes" if quick else ""}
-    words = ["bash", FOLDER / "train.sbatch", "train.frec", "--val", "val.frec"]
+    words = ["bash", str(FOLDER / "train.sbatch"), "train.frec", "--val", "val.frec"]
     with subprocess.Popen(words, env=environment) as job:
         assert (tmp_path / "ready").read_text() == "started\n"
         if not quick:

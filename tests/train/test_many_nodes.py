@@ -164,6 +164,28 @@ def test_nodes_have_names_and_a_rate_and_end_with_all_their_processes() -> None:
         pass
 
 
+KILLED = """
+import os, signal
+from tests.support.nodes import network
+
+with network(2) as net:
+    for node in net.nodes:
+        node.popen("sh", "-c", "echo here; sleep 1000 & wait")
+    print("made", flush=True)
+    signal.pause()
+"""
+
+
+def test_a_killed_maker_leaves_no_node() -> None:
+    with running("-c", KILLED) as maker:
+        assert maker.stdout is not None
+        told = [maker.stdout.readline() for _ in range(3)]
+        maker.kill()
+        # All processes of the nodes have this pipe: it ends with the last of them.
+        assert maker.stdout.read() == ""
+    assert told.count("here\n") == 2
+
+
 SILENT = """
 import os, signal, sys
 import torch.distributed as dist
