@@ -280,12 +280,8 @@ def scaling(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
             [row.contender, number(row.median), spread(row), *(_part(row, name) for name in PARTS)] for row in case.rows
         ]
         yield from table(["", case.unit, "least - most", *PARTS.values()], table_rows)
-        same = dict.fromkeys(
-            f"{'delay ' if name == 'delay' else ''}{row.settings[name]}"
-            for row in case.rows
-            for name in ("model", "delay")
-            if row.settings.get(name)
-        )
+        named = [(row, name) for row in case.rows for name in ("model", "delay")]
+        same = dict.fromkeys(str(row.settings[name]) for row, name in named if row.settings.get(name))
         if same:
             yield f"All of them: {'; '.join(same)}."
             yield ""
