@@ -29,12 +29,12 @@ SLOW = 5.0  # a call that takes so many times longer than it should is repeated 
 OURS = "fastrecord"
 # Why another format can be first in a row.
 REASONS = {
-    ".pth": "opening it has read all records into memory, as Python objects, so that reading is copying",
-    "numpy memmap": "it slices one array, and checks neither checksums nor whether the file has changed",
-    "Arrow": "it slices arrays, and checks neither checksums nor whether the file has changed",
-    "LMDB": "it checks neither checksums nor whether the file has changed",
+    ".pth": "Opening it has read all records into memory, as Python objects, so that reading is copying",
+    "numpy memmap": "It slices one array, and checks neither checksums nor whether the file has changed",
+    "Arrow": "It slices arrays, and checks neither checksums nor whether the file has changed",
+    "LMDB": "It checks neither checksums nor whether the file has changed",
 }
-OPENING = "ours checks the newest commit and the checksums of the file's footer, and parses the schema, once for a file"
+OPENING = "Ours checks the newest commit and the checksums of the file's footer, and parses the schema, once for a file"
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def _why(best: str, *, opening: bool = False) -> dict[str, str]:
     """Return the reason, as a setting, why ours is not the first."""
     if best.startswith(OURS):
         return {}
-    told = OPENING if opening else REASONS.get(best, "not explained")
-    return {"why": f"{best} is first: {told}"}
+    why = OPENING if opening else REASONS.get(best, "")
+    return {"why": why} if why else {}
 
 
 class _Reading:
