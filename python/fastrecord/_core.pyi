@@ -435,6 +435,7 @@ class ImagePlan:
         exif_orientation: bool = False,
         max_pixels: int | None = None,
         main: int | None = None,
+        values: bytes | None = None,
         spares: int = 4,
     ) -> Self: ...
     def start(self, threads: int) -> Loading: ...

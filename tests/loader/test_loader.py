@@ -259,6 +259,27 @@ def test_a_float_type_gives_normalised_images(photos: Path, dtype: torch.dtype) 
         assert torch.equal(labels, same)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_each_byte_becomes_what_normalize_makes_of_it(tmp_path: Path, dtype: torch.dtype) -> None:
+    every = np.stack([np.roll(np.arange(256, dtype=np.uint8), turn) for turn in (0, 100, 200)], axis=1)
+    image = Image.fromarray(every.reshape(16, 16, 3))
+    # The core decodes the first, Pillow the second.
+    payloads = [save(image, "PNG"), save(image, "QOI"), b"no image"]
+    path = write_payloads(tmp_path / "a.frec", payloads, images=False)
+    settings = {"image": Resize(16), "flip": False, "shuffle": False, "on_error": "skip"}
+    with pytest.warns(UserWarning, match="1 of kind QOI"):
+        ((images, labels),) = list(make(path, 3, dtype=dtype, **settings))
+    with pytest.warns(UserWarning, match="1 of kind QOI"):
+        ((plain, _),) = list(make(path, 3, **settings))
+    assert images.dtype == dtype
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert len(images) == len(labels) == 2
+    assert torch.equal(plain[0], torch.from_numpy(every.reshape(16, 16, 3)).permute(2, 0, 1))
+    # The same bits; and torch compares few of these types.
+    found, wanted = (each.contiguous().view(torch.uint8) for each in (images, Normalize(dtype=dtype)(plain)))
+    assert torch.equal(found, wanted)
+
+
 def test_a_device_may_be_named(photos: Path) -> None:
     for images, labels in make(photos, device="cpu", dtype=torch.float32):
         assert images.device.type == labels.device.type == "cpu"

@@ -107,6 +107,8 @@ def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
 
     if tensor.device.type != "cpu":
         return tensor[torch.from_numpy(places).to(tensor.device)]
-    if tensor.dtype == torch.bfloat16:
-        return pick(tensor.view(torch.int16), places).view(torch.bfloat16)
+    if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        # numpy has neither bfloat16 nor floats of 8 bits.
+        bits = torch.int16 if tensor.dtype.itemsize == 2 else torch.uint8
+        return pick(tensor.view(bits), places).view(tensor.dtype)
     return torch.from_numpy(tensor.numpy()[places])

@@ -29,8 +29,9 @@ class Delivery:
         pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
             "auto": True if `device` is CUDA; or if it is not given and CUDA is available, except in
             a process that was forked after CUDA was used.
-        dtype: For images, a float type: the device normalises them by ImageNet's statistics. For
-            other statistics leave them uint8 and apply `transforms.Normalize`. None: uint8.
+        dtype: For images, a float type: the device, or on a CPU the loader's threads, normalise
+            them by ImageNet's statistics. For other statistics leave them uint8 and apply
+            `transforms.Normalize`. None: uint8.
         prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
             consumer has or waits for. 0: each batch is made when it is requested.
         ragged: Field of arrays of varying shape -> form. "list" (the

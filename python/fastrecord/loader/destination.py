@@ -13,13 +13,13 @@ import torch
 from fastrecord.loader.delivery import Delivery
 from fastrecord.transforms import Normalize
 
-# Values that one call of torch normalises, which cannot be interrupted: about 10 ms of work, in the
-# CPU cache.
-_VALUES_AT_ONCE = 1 << 21
-
 
 class Destination:
     """Where batches go: memory of the core, pinned memory, or a device.
+
+    Attributes:
+        in_threads: What the core's threads apply to images. None: images stay bytes, or the device
+            normalises them, after a copy of a quarter of the size.
 
     Raises:
         ValueError: pinned memory or CUDA is requested, but CUDA is not available.
@@ -36,6 +36,7 @@ class Destination:
         # A process that is forked after CUDA was used cannot pin memory.
         self._pin_in_fork = delivery.pin_memory is True or self._on_cuda
         self._dtype = delivery.dtype
+        self.in_threads = Normalize(dtype=delivery.dtype) if delivery.dtype is not None and not self.copies else None
         self._stream: Any = None
         self._normalize: Normalize | None = None
 
@@ -127,22 +128,9 @@ class Destination:
     def show(self, images: torch.Tensor) -> torch.Tensor:
         """Return images (B, H, W, 3) as channels_last (B, 3, H, W), normalised if requested."""
         shown = images.permute(0, 3, 1, 2)
-        if self._dtype is None:
-            return shown
+        if self._dtype is None or not self.copies:
+            return shown  # the threads have normalised them
         if self._normalize is None:
             self._normalize = Normalize(dtype=self._dtype).to(images.device)
-        at_once = self.copies or shown.numel() <= _VALUES_AT_ONCE
-        made: torch.Tensor = self._normalize(shown) if at_once else _in_parts(self._normalize, shown)
+        made: torch.Tensor = self._normalize(shown)
         return made
-
-
-def _in_parts(normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
-    """Return images (B, 3, H, W) normalised on the CPU, in parts that Ctrl-C can interrupt."""
-    images_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1].numel()))
-    rows_at_once = max(1, _VALUES_AT_ONCE // max(1, images[:1, :, :1].numel()))
-    made = torch.empty_like(images, dtype=normalize.dtype)
-    for first in range(0, len(images), images_at_once):
-        for top in range(0, images.shape[2], rows_at_once):
-            part = (slice(first, first + images_at_once), slice(None), slice(top, top + rows_at_once))
-            made[part] = normalize(images[part])
-    return made

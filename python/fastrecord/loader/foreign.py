@@ -46,10 +46,13 @@ class Foreign:
         dataset: The records.
         fields: Image field of each output.
         decoding: As for the loader.
+        values: What each byte becomes in each channel, (256, 3); None: it stays.
     """
 
-    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding) -> None:
-        self._dataset, self._fields, self._decoding = dataset, tuple(fields), decoding
+    def __init__(
+        self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding, values: torch.Tensor | None
+    ) -> None:
+        self._dataset, self._fields, self._decoding, self._values = dataset, tuple(fields), decoding, values
         self._max_pixels = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
 
     def fill(
@@ -60,7 +63,7 @@ class Foreign:
         Args:
             loading: Its threads made the batch.
             request: The request.
-            images: For each output, uint8 (B, height, width, 3) in host memory.
+            images: For each output, (B, height, width, 3) in host memory: bytes, or their values.
             failures: Slots of the batch, with the core's errors.
             clock: Counts the decoded images.
         """
@@ -79,11 +82,15 @@ class Foreign:
                 left.append((slot, error))
                 continue
             for image, pixels in zip(images, made, strict=True):
-                image[slot] = torch.from_numpy(pixels)
+                image[slot] = self._valued(torch.from_numpy(pixels))
             kinds[kind] += 1
         if kinds:
             self._report(kinds, len(request.rows), clock)
         return left
+
+    def _valued(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return what pixels (height, width, 3) become."""
+        return pixels if self._values is None else self._values[pixels.long(), torch.arange(3)]
 
     def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
         """Return a record's images, and the kind of the first image that the core cannot decode.

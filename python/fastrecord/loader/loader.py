@@ -172,7 +172,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         geometries = _geometries(dataset, self._image, self._images)
         outputs: Outputs
         if geometries:
-            outputs = ImageOutputs(dataset, geometries, self._flip, self._decoding or Decoding())
+            decoding, normalize = self._decoding or Decoding(), self._destination.in_threads
+            outputs = ImageOutputs(dataset, geometries, self._flip, decoding, normalize)
         else:
             given = {"flip": self._flip or None, "decoding": self._decoding, "dtype": delivery.dtype}
             _refuse_decoding(dataset, [name for name, value in given.items() if value is not None])

@@ -18,7 +18,7 @@ from fastrecord.errors import Code
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.foreign import Foreign
 from fastrecord.loader.stats import Clock
-from fastrecord.transforms import Geometry
+from fastrecord.transforms import Geometry, Normalize
 
 # Steps that cost some microseconds at any size are done once for this many bytes of batches ...
 _GROUP_BYTES = 4 << 20
@@ -64,17 +64,27 @@ class ImageOutputs:
         geometries: Field -> geometry of its images.
         flip: Whether images are mirrored at random.
         decoding: What decodes images, and which are refused.
+        normalize: What the threads make of images; None: bytes.
     """
 
     are_images = True
     group = (1, 1)
 
     def __init__(
-        self, dataset: FastRecordDataset, geometries: Mapping[str, Geometry], flip: bool, decoding: Decoding
+        self,
+        dataset: FastRecordDataset,
+        geometries: Mapping[str, Geometry],
+        flip: bool,
+        decoding: Decoding,
+        normalize: Normalize | None,
     ) -> None:
         self._dataset, self._geometries, self._flip, self._decoding = dataset, geometries, flip, decoding
-        self.kinds = {name: (torch.uint8, (*geometry.output, 3)) for name, geometry in geometries.items()}
-        self._foreign = Foreign(dataset, list(geometries), decoding) if decoding.decoder == "auto" else None
+        # What each byte becomes in each channel: (256, 3).
+        values = None if normalize is None else _each_byte(normalize)
+        self._values = None if values is None else values.view(torch.uint8).numpy().tobytes()
+        dtype = torch.uint8 if values is None else values.dtype
+        self.kinds = {name: (dtype, (*geometry.output, 3)) for name, geometry in geometries.items()}
+        self._foreign = Foreign(dataset, list(geometries), decoding, values) if decoding.decoder == "auto" else None
 
     def plan(self, spares: int) -> ImagePlan:
         """See `Outputs`."""
@@ -88,6 +98,7 @@ class ImageOutputs:
             flip=self._flip,
             verify=self._dataset.verify,
             main=main,
+            values=self._values,
             spares=spares,
             **self._decoding.options(),
         )
@@ -95,6 +106,12 @@ class ImageOutputs:
     def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:
         """See `Outputs`; Pillow decodes images that the core cannot decode."""
         return None if self._foreign is None else partial(self._foreign.fill, loading, request, clock=clock)
+
+
+def _each_byte(normalize: Normalize) -> torch.Tensor:
+    """Return what each byte becomes in each channel: (256, 3)."""
+    values: torch.Tensor = normalize(torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256))
+    return values[0, :, 0].T.contiguous()
 
 
 class ArrayOutputs:

@@ -113,10 +113,12 @@ impl PlanShared {
 ///     max_pixels: Larger images are refused. None means Pillow's limit.
 ///     main: The output that accepts any image. The other outputs refuse images that may be masks.
 ///         None: no output refuses them.
+///     values: What pixels become in batches: for each byte its values as red, green and blue, of 1, 2,
+///         4 or 8 bytes each. None: pixels stay bytes.
 ///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
-///     KeyError, TypeError: a field does not exist, or does not hold bytes. ValueError: a geometry
-///     is invalid.
+///     KeyError, TypeError: a field does not exist, or does not hold bytes. ValueError: a geometry is
+///     invalid, or the values are.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct ImagePlan {
     plan: Arc<CoreImagePlan>,
@@ -128,7 +130,7 @@ impl ImagePlan {
     #[new]
     #[pyo3(signature = (
         files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
-        exif_orientation = false, max_pixels = None, main = None, spares = 4
+        exif_orientation = false, max_pixels = None, main = None, values = None, spares = 4
     ))]
     #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
     fn new(
@@ -141,12 +143,14 @@ impl ImagePlan {
         exif_orientation: bool,
         max_pixels: Option<u64>,
         main: Option<usize>,
+        values: Option<Vec<u8>>,
         spares: usize,
     ) -> PyResult<Self> {
         let decode = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
         let plan = CoreImagePlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
         let plan = main.into_iter().fold(plan, CoreImagePlan::refusing_masks);
+        let plan = values.into_iter().try_fold(plan, CoreImagePlan::with_values).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
     }
 

@@ -17,6 +17,7 @@ use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
 use crate::load::loader::Loader;
 use crate::load::paired::{Lead, follow};
 use crate::load::sources::{LoadSource, Located, Sources};
+use crate::load::values::Values;
 use crate::read::payload::resized;
 use crate::read::seen::Verify;
 use crate::read::source::Source;
@@ -38,6 +39,8 @@ pub struct ImagePlan {
     flip: bool,
     decode: DecodeOptions,
     verify: Verify,
+    /// What the batch holds instead of bytes.
+    values: Option<Values>,
     /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
     raw: AtomicBool,
 }
@@ -77,7 +80,7 @@ impl ImagePlan {
         let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
         let (sources, raw) = (Sources::new(sources), AtomicBool::new(false));
-        Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, raw })
+        Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, values: None, raw })
     }
 
     /// Makes all outputs except `main` refuse images that may be masks and would change. These are
@@ -85,6 +88,15 @@ impl ImagePlan {
     #[must_use]
     pub fn refusing_masks(self, main: usize) -> Self {
         Self { main: Some(main), ..self }
+    }
+
+    /// Makes batches of values instead of bytes, by a table: the values of byte 0 for red, green and
+    /// blue, then of byte 1, and so on. Only [`Self::make_of`] still returns bytes.
+    ///
+    /// # Errors
+    /// The values are not of 1, 2, 4 or 8 bytes each.
+    pub fn with_values(self, table: Vec<u8>) -> Result<Self> {
+        Ok(Self { values: Some(Values::new(table)?), ..self })
     }
 
     /// Returns the outputs in processing order: first the one whose crop is drawn.
@@ -98,7 +110,7 @@ impl ImagePlan {
         Crops { plan: self, random: Random::new(seed, epoch, position), lead: None }
     }
 
-    /// Processes a record as the threads do, from images that the caller supplies: one for each
+    /// Makes the pixels of a record as the threads do, from images that the caller supplies: one for each
     /// output. Each has the channels of its source, if its headers no longer show them.
     ///
     /// # Errors
@@ -131,7 +143,7 @@ impl ImagePlan {
         self.outputs.iter().map(Geometry::size).collect()
     }
 
-    /// Returns the bytes of one image of each output.
+    /// Returns the number of bytes of one image of each output, before they become values.
     pub fn image_bytes(&self) -> Vec<usize> {
         let bytes = |geometry: &Geometry| 3 * geometry.size().0 as usize * geometry.size().1 as usize;
         self.outputs.iter().map(bytes).collect()
@@ -159,7 +171,14 @@ impl ImagePlan {
         let mut crops = self.crops(batch.seed, batch.epoch, batch.positions[row]);
         for output in self.order() {
             let extent = &located.extents[output][row];
-            let (decoder, out) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
+            let (decoder, part) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
+            let out = match &self.values {
+                None => &mut *part,
+                Some(values) => {
+                    scratch.pixels.resize(part.len() / values.size(), 0);
+                    &mut scratch.pixels
+                }
+            };
             let (field, side) = (source.fields[output], &located.sides[output][row]);
             let elsewhere = if side.stored == 0 {
                 None
@@ -183,6 +202,11 @@ impl ImagePlan {
             let timings = made.map_err(|error| source.reader.damaged(field, record, Damage::Image(error)))?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
+            if let Some(values) = &self.values {
+                let start = Instant::now();
+                values.write(&scratch.pixels, part);
+                add(&counters.resize_nanos, nanos(start.elapsed()));
+            }
         }
         add(&counters.records, 1);
         Ok(())
@@ -290,7 +314,8 @@ impl Plan for ImagePlan {
     }
 
     fn row_bytes(&self) -> Vec<usize> {
-        self.image_bytes()
+        let size = self.values.as_ref().map_or(1, Values::size);
+        self.image_bytes().into_iter().map(|bytes| bytes * size).collect()
     }
 
     fn granularity(&self) -> usize {
@@ -307,7 +332,8 @@ impl Plan for ImagePlan {
 
     fn fill(&self) -> Fill<'_> {
         let decoder = Decoder::new(self.decode);
-        let mut scratch = Scratch { decoder, payload: Vec::new(), value: Vec::new(), side: Vec::new() };
+        let (payload, value, side, pixels) = Default::default();
+        let mut scratch = Scratch { decoder, payload, value, side, pixels };
         Box::new(move |located, task| {
             for row in task.part.rows.clone() {
                 match located.rows[row] {
@@ -331,6 +357,8 @@ struct Scratch {
     value: Vec<u8>,
     /// Side bytes that lie elsewhere than after the value.
     side: Vec<u8>,
+    /// The pixels of an image before they become values.
+    pixels: Vec<u8>,
 }
 
 /// The crops of one record's images. The leading crop is drawn, and the others follow it.

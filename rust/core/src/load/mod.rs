@@ -8,4 +8,5 @@ pub(crate) mod images;
 pub(crate) mod loader;
 mod paired;
 pub(crate) mod sources;
+pub(crate) mod values;
 mod worker;
