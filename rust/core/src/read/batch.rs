@@ -15,10 +15,6 @@ use crate::read::seen::{Verify, is_set};
 
 /// Below this many bytes, waking another thread costs more than it saves.
 const ALONE: u64 = 512 << 10;
-/// Payloads of at least this size are always prefetched. Smaller ones are prefetched only after a
-/// batch that had to read from the disk. (A system call per record is 1 % of copying 110 KB, and 20
-/// times the cost of copying 100 bytes.)
-const ALWAYS_AHEAD: u64 = 16 << 10;
 /// Payloads up to this size are touched before they are copied. For larger ones the processor's own
 /// prefetching is enough.
 const TOUCHED: u64 = 512;
@@ -226,7 +222,7 @@ impl Reader {
         control: &dyn Control,
     ) -> Result<()> {
         let total = total_of(starts);
-        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || self.disk_was_read();
+        let ahead = self.must_ask(&extents, total, self.disk_was_read());
         if total < ALONE || self.threads() == 1 {
             self.copy_alone(field, records, &extents, starts, out, (verify, ahead), control)
         } else {
@@ -288,7 +284,7 @@ impl Reader {
     ) -> Result<()> {
         let Some(starts) = Self::starts(&extents) else { return Ok(()) };
         let total = total_of(&starts);
-        let ahead = total >= ALWAYS_AHEAD * extents.len() as u64 || cold;
+        let ahead = self.must_ask(&extents, total, cold);
         let threads = if total < ALONE { 1 } else { self.threads() };
         let groups = groups_of(&starts);
         if ahead {

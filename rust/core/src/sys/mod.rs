@@ -105,6 +105,23 @@ pub(crate) fn will_need(file: &File, offset: u64, length: u64, step: u64) {
     let _ = (file, offset, length, step);
 }
 
+/// Whether the page cache holds the byte at an offset; false where the file system cannot tell.
+pub(crate) fn is_cached(file: &File, offset: u64) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let mut byte = 0_u8;
+        let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: preadv2 writes at most the one byte of `part`, which outlives the call. With
+        // RWF_NOWAIT it fails instead of waiting for the disk.
+        unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset.cast_signed(), libc::RWF_NOWAIT) == 1 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (file, offset);
+        false
+    }
+}
+
 /// Declares that reads from this open file will be random, so that the kernel does not read ahead.
 pub(crate) fn advise_random(file: &File) {
     #[cfg(target_os = "linux")]
