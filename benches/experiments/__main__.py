@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import importlib
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -28,6 +29,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: .cache/bench/results/short or full")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the data, kept between runs; FASTRECORD_BENCH_DIR")
     options = parser.parse_args()
+    # Ended in any way, it ends the contenders: they run in sessions of their own.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"no such experiment: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -49,6 +53,9 @@ def main() -> int:
                 with Results(out / f"{name}.jsonl", facts) as results:
                     module = importlib.import_module(f"benches.experiments.{name}")
                     module.run(Bench(name, data, results, full=options.full))
+            except KeyboardInterrupt:
+                print(f"{name}: stopped; {out} has the experiments that were finished", file=sys.stderr)
+                return 128 + signal.SIGINT
             except Exception:  # noqa: BLE001 - told below; the others go on
                 traceback.print_exc()
                 failed.append(name)

@@ -98,6 +98,10 @@ class Contest:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:  # a call may be under way, which nobody waits for any more
+            for processes in self._processes.values():
+                for process in processes:
+                    process.kill()
         self._stack.close()
 
     @property

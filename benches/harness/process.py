@@ -18,6 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 # Time limit of an answer in seconds: an epoch, or making the files.
 LIMIT = float(os.environ.get("FASTRECORD_BENCH_LIMIT", "600"))
 
+# Time limit in seconds for its end after the last request.
+ENDS = 20.0
+
 
 def python() -> str:
     """The peers' Python: FASTRECORD_BENCH_PYTHON, the installed environment, or this one."""
@@ -72,7 +75,7 @@ class Process:
         while stream is not None and b"\n" not in self._heard:
             left = end - time.monotonic()
             if left <= 0 or not select.select([stream], [], [], left)[0]:
-                self._kill()
+                self.kill()
                 raise RuntimeError(f"{self._told()}\nno answer in {LIMIT:g} s (FASTRECORD_BENCH_LIMIT)")
             heard = os.read(stream.fileno(), 1 << 16)
             if not heard:
@@ -84,6 +87,12 @@ class Process:
             raise RuntimeError(f"{self._told()}\n{answer['error']}")
         return answer
 
+    def kill(self) -> None:
+        """Kill the process and its workers."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
     def end(self) -> None:
         """Ask it to end; `close` waits for that."""
         if self._process.stdin is not None:
@@ -94,17 +103,11 @@ class Process:
         """End the process and wait."""
         self.end()
         try:
-            self._process.wait(20)
+            self._process.wait(ENDS)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self.kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-    def _kill(self) -> None:
-        """Kill the process and its workers."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
     def _told(self) -> str:
         end = self.log.read_text(errors="replace")[-2000:]
@@ -113,7 +116,7 @@ class Process:
     def _ended(self) -> int:
         """Return the exit status of a process whose output has ended."""
         try:
-            return self._process.wait(20)
+            return self._process.wait(ENDS)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self.kill()
             return self._process.wait()

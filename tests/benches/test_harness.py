@@ -27,12 +27,17 @@ def no_process_is_left(tmp_path: Path) -> Iterator[None]:
             os.close(ends)
 
 
-def start(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Process:
-    """Start a contender with a shell script as its Python."""
+def write(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a shell script be the contenders' Python."""
     path = folder / "python"
     path.write_text(f"#!/bin/sh\ncd {folder}\necho $$ >>pids\n{script}\n")
     path.chmod(0o755)
     monkeypatch.setenv("FASTRECORD_BENCH_PYTHON", str(path))
+
+
+def start(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Process:
+    """Start a contender with a shell script as its Python."""
+    write(folder, monkeypatch, script)
     return Process("it", "module:name", {}, sorted(os.sched_getaffinity(0)), folder / "log")
 
 
@@ -62,6 +67,13 @@ def test_a_contender_that_hangs_is_killed_with_its_workers(
             ask(hanging, 2)
     finally:
         hanging.close()
+
+
+def test_an_error_ends_contenders_in_the_middle_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "ENDS", 600)  # an end that is waited for would exceed the test's time
+    write(tmp_path, monkeypatch, f'echo \'{{"version": "1"}}\'; {HANGS}')
+    with pytest.raises(KeyboardInterrupt), Contest([counts("a", -1)], tmp_path):
+        raise KeyboardInterrupt
 
 
 def test_a_contender_that_ends_is_reported_with_its_status_and_log(
