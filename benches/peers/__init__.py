@@ -2,8 +2,8 @@
 
 `loader` makes a contender of a module.
 
-A module has `prepare(data, variant)`, which makes the loader's own files from the folder of images
-if they do not exist, and `epochs(data, options)`, which returns a function. It maps the number of
+A module has `version(variant)`; `prepare(data, variant)`, which makes the loader's own files from the
+folder of images if they do not exist; and `epochs(data, options)`, which returns a function. It maps the number of
 an epoch to an iterable of (images, labels). Images are uint8 (B, 3, 224, 224) or (B, 224, 224, 3),
 or normalised float32 (B, 3, 224, 224), in random order, after RandomResizedCrop(224) and a random
 horizontal flip.

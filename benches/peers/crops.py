@@ -10,7 +10,6 @@ import importlib.metadata
 import io
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,29 +22,24 @@ from benches.peers import SIZE
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def by_torchcodec(encoded: Any) -> torch.Tensor:
-    """Decode a JPEG to uint8 (3, H, W)."""
-    from torchcodec.decoders import decode_jpeg
-
-    pixels: torch.Tensor = decode_jpeg(bytes(encoded), mode="RGB")
-    return pixels
-
-
 def by_pillow(encoded: Any) -> torch.Tensor:
     """Decode a JPEG to uint8 (3, H, W)."""
     with Image.open(io.BytesIO(encoded)) as image:
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 
-def fastest() -> tuple[Callable[[Any], torch.Tensor], str]:
-    """Return the fastest decoder that is installed, and its name and version."""
-    try:
-        return by_torchcodec, f"torchcodec {importlib.metadata.version('torchcodec')}"
-    except importlib.metadata.PackageNotFoundError:
-        return by_pillow, f"Pillow {importlib.metadata.version('pillow')}"
+try:
+    from torchcodec.decoders import decode_jpeg
+except ImportError:
+    decode, DECODER = by_pillow, f"Pillow {importlib.metadata.version('pillow')}"
+else:
 
+    def decode(encoded: Any) -> torch.Tensor:
+        """Decode a JPEG to uint8 (3, H, W)."""
+        pixels: torch.Tensor = decode_jpeg(bytes(encoded), mode="RGB")
+        return pixels
 
-decode, DECODER = fastest()
+    DECODER = f"torchcodec {importlib.metadata.version('torchcodec')}"
 
 
 def part(width: int, height: int) -> tuple[int, int, int, int]:

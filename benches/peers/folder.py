@@ -7,8 +7,6 @@ has replaced torchvision.io.
 
 from __future__ import annotations
 
-import importlib.metadata
-from contextlib import suppress
 from pathlib import Path
 
 import PIL
@@ -17,17 +15,18 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms import v2
 
+from benches.harness import Missing
 from benches.peers import SIZE, Data, Epochs, Options
-from benches.peers.crops import by_torchcodec
+from benches.peers.crops import DECODER, decode
 from benches.peers.workers import data_loader
 
 
-def version() -> str:
+def version(variant: str) -> str:
     """What is measured."""
-    found = [f"torchvision {torchvision.__version__.partition('+')[0]}", f"Pillow {PIL.__version__}"]
-    with suppress(importlib.metadata.PackageNotFoundError):
-        found.append(f"torchcodec {importlib.metadata.version('torchcodec')}")
-    return ", ".join(found)
+    if variant == "torchcodec" and not DECODER.startswith("torchcodec"):
+        raise Missing("torchcodec is not installed")
+    decoder = DECODER if variant == "torchcodec" else f"Pillow {PIL.__version__}"
+    return f"torchvision {torchvision.__version__.partition('+')[0]}, {decoder}"
 
 
 def crop() -> v2.Compose:
@@ -45,6 +44,6 @@ def epochs(data: Data, options: Options) -> Epochs:
     dataset = ImageFolder(
         str(data.images),
         crop() if torchcodec else v2.Compose([crop(), v2.PILToTensor()]),
-        loader=(lambda path: by_torchcodec(Path(path).read_bytes())) if torchcodec else default_loader,
+        loader=(lambda path: decode(Path(path).read_bytes())) if torchcodec else default_loader,
     )
     return data_loader(dataset, options, persistent=options.variant != "fresh")

@@ -14,7 +14,7 @@ from benches.peers import Data, Epochs, Options
 from benches.peers.crops import crop, decode
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"litdata {litdata.__version__}"
 

@@ -43,7 +43,7 @@ class Loader:
     ) -> None:
         name, _, variant = module.partition(":")
         self._module = importlib.import_module(f"benches.peers.{name}")
-        self.version: str = self._module.version()
+        self.version: str = self._module.version(variant)
         self._data = Data(Path(root), records)
         self._options = Options(threads, batch, variant, rank, ranks)
         self._epochs: Epochs | None = None

@@ -12,7 +12,7 @@ from benches.peers import SIZE, Batch, Data, Epochs, Options, ours
 from benches.support.native import Gather
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return "memcpy"
 

@@ -34,7 +34,7 @@ OPTIONS: dict[str, list[str]] = {
 }
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"fastrecord {fr.__version__}"
 

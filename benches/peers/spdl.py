@@ -19,7 +19,7 @@ from benches.peers.crops import part
 CHUNK = 16  # images per task: with one each, scheduling takes longer than reading
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"spdl {importlib.metadata.version('spdl-io')}"
 

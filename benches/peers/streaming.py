@@ -15,7 +15,7 @@ from benches.peers import Data, Epochs, Options
 from benches.peers.crops import crop, decode
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"mosaicml-streaming {streaming.__version__}"
 

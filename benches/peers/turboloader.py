@@ -17,7 +17,7 @@ from benches.peers import SIZE, Batch, Data, Epochs, Options
 RAW_SIDE = 256
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"turboloader {turboloader.__version__}"
 

@@ -16,7 +16,7 @@ from benches.peers.crops import crop, decode
 SHARDS = 16
 
 
-def version() -> str:
+def version(_variant: str) -> str:
     """What is measured."""
     return f"webdataset {wds.__version__}"
 

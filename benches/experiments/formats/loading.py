@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benches.contenders import FORMATS
 from benches.harness import Bench, Contender, Contest
 from benches.peers import Data
 from benches.support.pictures import make_images
@@ -38,9 +39,12 @@ OTHERS = {
     "NVIDIA DALI, CPU": "dali",
     "SPDL": "spdl",
 }
+# What of benches/contenders needs no loader of its own: the others have one above.
+OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV")
+STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
 # What a short run has with one thread, and of two ranks.
 FEW = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "NVIDIA DALI, CPU")
-SHARED = ("fastrecord", "fastrecord, crop-ready", PERSISTENT, TORCHCODEC)
+SHARED = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
 FLOATS = {
     "fastrecord": "ours:original+float",
@@ -147,7 +151,7 @@ def run(bench: Bench) -> None:
     counts = [threads for threads in (1, 2) if threads <= cores]
     some = counts if bench.full else counts[-1:]
     data, many = make_images(bench.folder, 512 if bench.full else 256), make_images(bench.folder, 1024)
-    everyone = OURS | OTHERS
+    everyone = OURS | OTHERS | STORES
     for threads in counts:
         Course(bench, data, threads).usage(
             everyone if threads in some else {name: everyone[name] for name in FEW if name in everyone}
@@ -159,7 +163,8 @@ def run(bench: Bench) -> None:
         course.rates(f"normalised float32 from raw pixels of 256 x 256, batches of {BATCH}", RAW_FLOATS)
         course.rates(f"random crops of raw pixels of 256 x 256, batches of {BATCH}", RAW, rounds=4)
     if cores > 1:
-        shared = {name: everyone[name] for name in SHARED}
+        shared = OURS | {TORCHCODEC: everyone[TORCHCODEC]} | STORES
+        shared = shared if bench.full else {name: shared[name] for name in SHARED}
         Course(bench, data, 1).rates("two ranks over one file, images of both", shared, copies=2)
     small_batches(Course(bench, many if bench.full else data, counts[-1]))
     limited(bench, counts[-1])
