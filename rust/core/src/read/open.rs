@@ -8,7 +8,6 @@ use crate::format::dictionary::Dictionary;
 use crate::format::layout::Footer;
 use crate::format::layout::hex;
 use crate::format::schema::Field;
-use crate::parallel::pool;
 use crate::read::index::Index;
 use crate::read::mapping::Guarded;
 use crate::read::mapping::Mapping;
@@ -27,6 +26,7 @@ use std::fs::File;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 impl Reader {
@@ -115,14 +115,14 @@ impl Reader {
             field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()
         };
         let dictionaries = document.schema.fields().iter().map(of).collect();
-        let advice = sys::largest_advice(&file);
         let (commit, records, bytes) = (footer.commit, footer.records, footer.end());
         log::debug!(target: "fastrecord_core::snapshot", "{}: opened at commit {commit}: {records} records, {bytes} bytes", path.display());
         let seen = Seen::new(&document.schema, records);
         let inner = Snapshot {
             path: path.to_owned(),
             access,
-            threads: threads.unwrap_or(usize::MAX).clamp(1, pool::default_threads()),
+            wanted_threads: threads,
+            threads: OnceLock::new(),
             id,
             footer,
             document,
@@ -134,7 +134,7 @@ impl Reader {
             random,
             seal,
             disk: DiskWatch::default(),
-            advice,
+            advice: OnceLock::new(),
             seen,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -146,7 +146,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`], and [`Error::Replaced`] if the path now holds another file.
     pub fn refresh(&self) -> Result<Option<Self>> {
-        let new = Self::open(self.path(), self.inner.access, Some(self.inner.threads))?;
+        let new = Self::open(self.path(), self.inner.access, self.inner.wanted_threads)?;
         if new.inner.id != self.inner.id {
             let expected = format!("file {}", hex(&self.inner.id));
             let found = format!("file {}", hex(&new.inner.id));

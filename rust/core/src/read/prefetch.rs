@@ -71,7 +71,8 @@ impl Reader {
 
     /// Asks the kernel to read a part of the file.
     pub(crate) fn ask_range(&self, offset: u64, length: u64) {
-        sys::will_need(&self.inner.file, offset, length, self.inner.advice);
+        let advice = *self.inner.advice.get_or_init(|| sys::largest_advice(&self.inner.file));
+        sys::will_need(&self.inner.file, offset, length, advice);
     }
 
     pub(crate) fn ask_all(&self, extents: &[Extent]) {

@@ -13,6 +13,7 @@ use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::layout::FORMAT_VERSION;
 use crate::format::schema::{FieldIndex, Schema};
+use crate::parallel::pool;
 use crate::read::index::{Column, Index};
 use crate::read::mapping::Mapping;
 use crate::read::snapshot::{Access, Snapshot, SnapshotId};
@@ -38,7 +39,8 @@ impl Reader {
 
     /// The most threads that work on one call.
     pub fn threads(&self) -> usize {
-        self.inner.threads
+        let wanted = self.inner.wanted_threads.unwrap_or(usize::MAX);
+        *self.inner.threads.get_or_init(|| wanted.clamp(1, pool::default_threads()))
     }
 
     /// Records in the snapshot.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use crate::format::dictionary::Dictionary;
 use crate::format::layout::{FileId, Footer};
@@ -40,7 +41,10 @@ pub struct SnapshotId {
 pub(super) struct Snapshot {
     pub(super) path: PathBuf,
     pub(super) access: Access,
-    pub(super) threads: usize,
+    /// The threads asked for; None: all CPUs.
+    pub(super) wanted_threads: Option<usize>,
+    /// Set at first use, as the next one: finding it takes longer than the rest of opening.
+    pub(super) threads: OnceLock<usize>,
     pub(super) id: FileId,
     pub(super) footer: Footer,
     pub(super) document: Document,
@@ -59,7 +63,7 @@ pub(super) struct Snapshot {
     /// Tells whether a batch had to read from the disk.
     pub(super) disk: DiskWatch,
     /// The most bytes that one call for advice covers.
-    pub(super) advice: u64,
+    pub(super) advice: OnceLock<u64>,
     /// The payloads that need no further check.
     pub(super) seen: Seen,
 }
