@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +27,7 @@ class Bench:
         self.name, self.folder, self.full = name, folder, full
         self.rounds = 5 if full else 3
         self._results = results
+        self._start = time.monotonic()
 
     def contest(self, contenders: Sequence[Contender]) -> Contest:
         """Return a contest of these contenders."""
@@ -93,4 +95,4 @@ class Bench:
 
     def say(self, line: str) -> None:
         """Tell the person who waits."""
-        print(f"[{self.name}] {line}", file=sys.stderr, flush=True)
+        print(f"[{self.name}, {time.monotonic() - self._start:.0f} s] {line}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -142,7 +143,8 @@ class Contest:
     ) -> dict[str, list[Answer]]:
         """Call a method of all contenders in turn, repeatedly.
 
-        Each round begins with another contender, so that none always runs after the same other one.
+        The order of a round is drawn from its number, so that none always runs after the same other one,
+        whose workers may still be busy.
 
         Args:
             method: The method.
@@ -158,8 +160,7 @@ class Contest:
         found: dict[str, list[Answer]] = {name: [] for name in self.names if only is None or name in only}
         for number in range(warm_up + rounds):
             names = [name for name in self.names if name in found]
-            turn = number % max(1, len(names))
-            for name in names[turn:] + names[:turn]:
+            for name in random.Random(number).sample(names, len(names)):
                 before(name)
                 answer = self.call(name, method, **arguments(number))
                 if answer is not None and number >= warm_up:

@@ -135,7 +135,9 @@ def test_contenders_take_turns_and_one_that_fails_is_left_out_with_its_reason(
             "two": [[[1, 0, 2], [1, 1, 2]], [[2, 0, 2], [2, 1, 2]]],
         }
         own = contest.each("cpus", memory=True)
-    assert order == ["a", "b", "two", "b", "two", "a", "two", "a", "b"]
+    turns = [tuple(order[at : at + 3]) for at in range(0, 9, 3)]
+    assert [sorted(turn) for turn in turns] == 3 * [["a", "b", "two"]]
+    assert len(set(turns)) > 1
     assert len(own["a"].value) == 1
     assert own["a"].most_bytes >= own["a"].before_bytes > 0
     cpus = os.sched_getaffinity(0)
