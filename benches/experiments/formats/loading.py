@@ -42,7 +42,8 @@ OTHERS = {
 # What of benches/contenders needs no loader of its own: the others have one above.
 OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV")
 STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
-# What a short run has with one thread, and of two ranks.
+# What a short run has of the formats, with one thread, and of two ranks.
+SHORT_STORES = ("LMDB", "TFRecord", "HDF5", "numpy memmap")
 FEW = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "NVIDIA DALI, CPU")
 SHARED = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
@@ -151,7 +152,8 @@ def run(bench: Bench) -> None:
     counts = [threads for threads in (1, 2) if threads <= cores]
     some = counts if bench.full else counts[-1:]
     data, many = make_images(bench.folder, 512 if bench.full else 256), make_images(bench.folder, 1024)
-    everyone = OURS | OTHERS | STORES
+    stores = STORES if bench.full else {name: STORES[name] for name in SHORT_STORES}
+    everyone = OURS | OTHERS | stores
     for threads in counts:
         Course(bench, data, threads).usage(
             everyone if threads in some else {name: everyone[name] for name in FEW if name in everyone}
@@ -163,7 +165,7 @@ def run(bench: Bench) -> None:
         course.rates(f"normalised float32 from raw pixels of 256 x 256, batches of {BATCH}", RAW_FLOATS)
         course.rates(f"random crops of raw pixels of 256 x 256, batches of {BATCH}", RAW, rounds=4)
     if cores > 1:
-        shared = OURS | {TORCHCODEC: everyone[TORCHCODEC]} | STORES
+        shared = OURS | {TORCHCODEC: everyone[TORCHCODEC]} | stores
         shared = shared if bench.full else {name: shared[name] for name in SHARED}
         Course(bench, data, 1).rates("two ranks over one file, images of both", shared, copies=2)
     small_batches(Course(bench, many if bench.full else data, counts[-1]))
