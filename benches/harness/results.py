@@ -131,7 +131,7 @@ class Results:
     ) -> None:
         self._file.close()
         if kind is None:
-            facts = asdict(self._facts) | {"seconds": round(time.perf_counter() - self._start, 1)}
+            facts = asdict(self._facts) | {"seconds": round(time.perf_counter() - self._start, 3)}
             self._partial.write_text(json.dumps(facts) + "\n" + self._partial.read_text())
             self._partial.replace(self.path)
 
