@@ -1,4 +1,4 @@
-"""Failing system calls, one at a time, in a real process: see tests/support/faults.c."""
+"""Failing system calls, one at a time, in a real process: see tests/support/disks/faults.c."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def labels(path="a.frec"):
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library with the failing calls."""
     out = tmp_path_factory.mktemp("faults") / "faults.so"
-    source = ROOT / "tests" / "support" / "faults.c"
+    source = ROOT / "tests" / "support" / "disks" / "faults.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, source, "-ldl"], check=True)
     return out
 

@@ -17,7 +17,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import write_images
 from tests.support.child import PRELUDE, run_child
-from tests.support.faulty_mount import Mount, mounted, why_not
+from tests.support.disks.faulty_mount import Mount, mounted, why_not
 
 pytestmark = pytest.mark.timeout(300)
 FAULTHANDLER = "import faulthandler; faulthandler.enable()"

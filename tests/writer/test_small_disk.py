@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_disk import SCENARIOS
+from tests.support.disks.small_disk import SCENARIOS
 from tests.torture.experiment import ROOT
 
 # A private mount namespace ends with its process, also after a failed test.
@@ -52,7 +52,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_a_full_disk_is_told_leaves_what_was_committed_and_with_room_it_goes_on(
     scenario: str, kind: str, tmp_path: Path
 ) -> None:
-    module = "tests.support.small_disk"
+    module = "tests.support.disks.small_disk"
     command = [sys.executable, "-W", "error", "-m", module, scenario, str(tmp_path / "disk"), str(tmp_path)]
     done = on_small_disk(kind, tmp_path, *command)
     assert (done.returncode, done.stderr) == (0, "")

@@ -80,12 +80,12 @@ def mounted(source: Path, folder: Path) -> Iterator[Mount]:
         "-W",
         "error",
         "-m",
-        "tests.support.faulty_mount",
+        "tests.support.disks.faulty_mount",
         os.fspath(target),
         os.fspath(source),
         os.fspath(bad),
     ]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
             if server.stdout.readline() != b"mounted\n":

@@ -1,4 +1,4 @@
-"""Scenarios on a full disk: `python -m tests.support.small_disk SCENARIO DISK WORK`, on a few MiB.
+"""Scenarios on a full disk: `python -m tests.support.disks.small_disk SCENARIO DISK WORK`, on a few MiB.
 
 `tests/writer/test_small_disk.py` mounts one in its own namespace and runs them there.
 """
