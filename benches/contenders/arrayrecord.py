@@ -9,9 +9,8 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from numpy.typing import NDArray
 
-from benches.contenders.framing import frame, unframe
 from benches.contenders.source import BATCH
-from benches.contenders.store import Copied, Records, Store, copy
+from benches.contenders.store import Copied, Records, Store, copy, frame, unframe
 
 
 class ArrayRecord(Store):

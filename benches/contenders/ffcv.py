@@ -1,4 +1,4 @@
-"""FFCV: fields of bytes in its own file; its loader gives batches in the order that it is told."""
+"""FFCV: fields of bytes in its own file; its loader takes the order of the records."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from benches.contenders.framing import frame, unframe
-from benches.contenders.store import Records, Store
+from benches.contenders.store import Records, Store, frame, unframe
 
 
 class Lmdb(Store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
@@ -44,9 +45,9 @@ class Store(ABC):
         self.path, self.source = path, source
 
     @classmethod
+    @abstractmethod
     def version(cls) -> str:
         """What reads and writes it, as shown beside the numbers."""
-        raise NotImplementedError
 
     @abstractmethod
     def write(self) -> None:
@@ -95,3 +96,18 @@ def copy(records: Records, out: NDArray[np.uint8]) -> Copied:
         at += length
         lengths.append(length)
     return lengths, labels
+
+
+_HEAD = struct.Struct("<qH")
+
+
+def frame(payload: bytes, label: int, key: str) -> bytes:
+    """Return label, length of the key, key and payload as one value, for formats that store only bytes."""
+    name = key.encode()
+    return b"".join((_HEAD.pack(label, len(name)), name, payload))
+
+
+def unframe(value: Any) -> tuple[Any, int]:
+    """Return the payload, as a part of a memoryview or of bytes, and the label."""
+    label, length = _HEAD.unpack_from(value)
+    return value[_HEAD.size + length :], label

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,19 +170,19 @@ def sources(*names: str) -> dict[str, str]:
     return CONSTANT | {name: name for name in names}
 
 
-class Part:
+class Part(ABC):
     """A part of the experiment: the rows that it adds, and what measures them."""
 
     def __init__(self, size: Size) -> None:
         self.size = size
 
+    @abstractmethod
     def expected(self) -> list[Expected]:
         """Return the rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self, course: Course) -> None:
         """Measure, and add them."""
-        raise NotImplementedError
 
 
 class Files(Part):
