@@ -116,7 +116,7 @@ def words(ranks: int) -> str:
 
 
 def reading(first: Sequence[float], values: Sequence[float]) -> dict[str, float]:
-    """Return mean and spread of values, and how far their mean is from that of the first contender.
+    """Return the mean and spread of values, and the difference from the first contender's mean.
 
     Returns:
         `mean` and `deviation` (standard deviation) of the values; `difference`: mean less the

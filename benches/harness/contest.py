@@ -99,7 +99,7 @@ class Contest:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:  # a call may be under way, which nobody waits for any more
+        if kind is not None:  # do not wait for a call that is still running
             for processes in self._processes.values():
                 for process in processes:
                     process.kill()

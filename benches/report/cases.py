@@ -134,7 +134,7 @@ def group(rows: Iterable[Row]) -> list[Case]:
     """Group rows by case and unit, in the order in which they first come.
 
     If fastrecord itself was measured several times, say with one and two threads, each setting makes a
-    case of its own. Otherwise rows of one contender are told apart by their settings.
+    case of its own. Otherwise the settings of a contender's rows distinguish them.
     """
     measured: dict[tuple[str, str], list[Row]] = {}
     missing: dict[str, list[Row]] = {}

@@ -103,7 +103,7 @@ class Counts:
         self.fails_at, self.rank, self.ranks = fails_at, rank, ranks
 
     def count(self, number: int) -> list[int]:
-        os.write(1, b"what a library prints is no answer")
+        os.write(1, b"output of a library")
         if number == self.fails_at:
             raise ValueError("too far")
         return [number, self.rank, self.ranks]

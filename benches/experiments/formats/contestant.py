@@ -135,7 +135,7 @@ class Contestant:
         reads: Generator[tuple[Any, Any]] = store.stream(batches, out) if copied else store.hand(batches)
         with closing(reads) as stream:  # it may have read ahead
             for number, (found, _) in enumerate(stream, 1):
-                # Lengths of what was copied, or the payloads, each of which is looked at.
+                # The lengths of copied payloads, or the payloads themselves: every length is read.
                 done += len(found) if copied else len([payload for payload in found if len(payload)])
                 if number >= store.least_batches and time.perf_counter() > end:
                     break

@@ -3,8 +3,8 @@
 Every contender reads on one core, and hands over payload and label of each record. "Copied into one
 buffer" ends at the same place for all: the bytes of a batch, one after the other, in a buffer that
 exists already. "As handed over" ends with what the library returns for each record, which may be a
-view that nobody has looked at. A call lasts a fixed time, at least one batch: slow contenders read
-less in it, and the rate is that of what they read.
+view of unread bytes. A call lasts a fixed time, at least one batch, so slow contenders read less;
+the rate counts the records read.
 """
 
 from __future__ import annotations

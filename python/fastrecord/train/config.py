@@ -229,8 +229,8 @@ class TrainConfig:
             settings: Further settings, by their names here; they replace the file's.
 
         Raises:
-            ValueError: the file is not TOML, or a key is unknown, or a value has the wrong type or
-                is out of range, or there are no files to train on; the message names the file.
+            ValueError: the file is not TOML, a key is unknown, a value has the wrong type or is out
+                of range, or `train` is missing; the message names the file.
             OSError: the file cannot be read.
         """
         read = read_settings(path, cls)
