@@ -192,7 +192,8 @@ def setting_words(name: str, value: object) -> str:
     if isinstance(value, int) and name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes')} {shown(value, 'bytes')}"
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith("s"):
-        return f"{value:,} {name[:-1] if value == 1 else name}"
+        one = name.removesuffix("es" if name.endswith("sses") else "s")
+        return f"{value:,} {one if value == 1 else name}"
     return f"{name} {value}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from benches.harness import Row, read
 from benches.harness.process import ROOT
 from benches.report.__main__ import PAGE, RESULTS, main
-from benches.report.cases import group, load
+from benches.report.cases import group, load, setting_words
 from benches.report.documents import BEGIN, END, documents, put
 from benches.report.page import page
 from benches.report.plots import Pictures, Point
@@ -61,6 +61,19 @@ def test_rates_are_sorted_downwards_and_settings_become_columns() -> None:
 def test_rows_of_one_name_are_told_apart_by_their_settings() -> None:
     rows = [Row("formats", "images", "peer", "s", (workers,), settings={"workers": workers}) for workers in (2, 1)]
     assert [row.contender for row in group(rows)[0].rows] == ["peer, 1 worker", "peer, 2 workers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("threads", 2, "2 threads"),
+        ("processes", 1, "1 process"),
+        ("batch", 8, "batch 8"),
+        ("file_bytes", 2_000, "file 2.00 KB"),
+    ],
+)
+def test_a_setting_in_words(name: str, value: int, words: str) -> None:
+    assert setting_words(name, value) == words
 
 
 def test_settings_that_fastrecord_was_measured_with_make_cases() -> None:
