@@ -19,6 +19,12 @@ EFFICIENCY = 0.9
 RUN: dict[str, Any] = {"gpu_rate": 100, "batch": 32, "parameters": 11_000_000}
 
 
+def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"\x89FREC\xff")
+    with pytest.raises(ValueError, match=r"other has no results of the experiment scaling: UnicodeDecodeError"):
+        read_observed(tmp_path / "other")
+
+
 def planned(nodes: int, ranks: int, **options: Any) -> fr.Plan:
     return fr.plan_training(gpus=ranks, nodes=nodes, net="1Gb/s" if nodes > 1 else None, **{**RUN, **options})
 

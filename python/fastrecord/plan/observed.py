@@ -101,8 +101,8 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
         OSError: it cannot be read.
     """
     name = os.fspath(path)
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
     try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
         facts, *rows = (json.loads(line) for line in lines)
         cores = facts["cores"]
     except (KeyError, TypeError, ValueError) as error:
