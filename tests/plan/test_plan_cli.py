@@ -80,6 +80,7 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
         ("--gpus 8 --gpu V100 --cold", "--cold is for --measure"),
         ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
         ("--gpus 8 --gpu V100 --observed one=800", "--observed is GPUS=IMAGES/S, such as 1=856,8=6636"),
+        ("--gpus 8 --gpu V100 --observed =", "'=' is not NAME=VALUE"),
         ("--gpus 8 --published", "--published takes no other option"),
     ],
 )
@@ -89,6 +90,11 @@ def test_wrong_usage_is_explained(arguments: str, message: str) -> None:
 
 def test_a_wrong_option_is_an_error_before_the_measurement(tmp_path: Path) -> None:
     absent = tmp_path / "absent.frec"
+    known = ("--gpus", 1, "--gpu", "V100", "--measure", absent)
+    assert "not 'gif'" in failed("plan", *known, "--stored", "gif", status=2)
+    assert "a picture's name ends with" in failed("plan", *known, "--plot", tmp_path / "plan.txt", status=2)
+    picture = tmp_path / "nowhere" / "plan.png"
+    assert f"error: {picture}: No such file or directory" in failed("plan", *known, "--plot", picture)
     assert "no published rate" in failed("plan", "--gpus", 1, "--gpu", "H900", "--measure", absent, status=2)
     assert "absent.frec" in failed("plan", "--gpus", 1, "--gpu", "V100", "--measure", absent)
 
@@ -102,7 +108,10 @@ def test_plot_draws_a_picture(tmp_path: Path, kind: str, magic: bytes) -> None:
 
 
 def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "absent" in failed("plan", *HAL, "--plot", tmp_path / "absent" / "plan.png")
+    for picture, reason in ((tmp_path / "absent" / "plan.png", "No such file"), (tmp_path / "folder.png", "Is a dir")):
+        (tmp_path / "folder.png").mkdir(exist_ok=True)
+        assert f"error: {picture}: {reason}" in failed("plan", *HAL, "--plot", picture)
+    (tmp_path / "folder.png").rmdir()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pip install 'fastrecord[plot]'" in failed("plan", *HAL, "--plot", tmp_path / "plan.png")
     assert not list(tmp_path.iterdir())

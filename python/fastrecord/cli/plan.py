@@ -25,7 +25,7 @@ _NAMES = {
 
 def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, str] | str | None:
     """Parse GPUS=RATE,..., or return the path of a file of results."""
-    if value is None or "=" not in value:
+    if value is None or (value and "=" not in value):
         return value
     try:
         return {int(gpus): rate for gpus, rate in parse_pairs(ctx, param, value).items()}
@@ -119,17 +119,19 @@ def plan(
     if gradient_bits is not None:
         given["gradient_bits"] = int(gradient_bits)
     from fastrecord.plan.plan import plan_training
+    from fastrecord.plan.plot import check_picture, plot_plan
 
     report = None
     try:
         if measure is not None:
             # A wrong option is an error before the measurement, not after it.
-            plan_training(**{**given, "stored": None})
+            stored = given.get("stored")
+            plan_training(**{**given, "stored": None if stored == "measured" else stored})
+            if plot is not None:
+                check_picture(plot)
             report = _measured(measure, seconds=seconds, cold=cold)
         found = plan_training(**given, report=report)
         if plot is not None:
-            from fastrecord.plan.plot import plot_plan
-
             plot_plan(found, plot)
     except ValueError as err:
         raise click.UsageError(str(err)) from err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,7 @@ def plot_plan(plan: Plan, picture: str | os.PathLike[str]) -> None:
         FastRecordError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    path = Path(picture)
-    kind = path.suffix[1:].lower()
-    if kind not in _KINDS:
-        raise ValueError(f"{path}: a picture's name ends with .{', .'.join(_KINDS)}")
+    path = check_picture(picture)
     figure = library("matplotlib.figure", "plot", "a plot").Figure(figsize=(8, 5), layout="constrained")
     sizes = _sizes(plan.setup)
     steps = [run(setup).last for setup in sizes]
@@ -61,11 +59,35 @@ def plot_plan(plan: Plan, picture: str | os.PathLike[str]) -> None:
     axes.legend()
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        figure.savefig(temporary, format=kind, dpi=110)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=110)
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        # It no longer exists if all went well.
         temporary.unlink(missing_ok=True)
-        raise
+
+
+def check_picture(picture: str | os.PathLike[str]) -> Path:
+    """Return the path of a picture that `plot_plan` may write, as far as that can be known before.
+
+    Raises:
+        ValueError: its name does not end with .png, .svg or .pdf.
+        FastRecordError: matplotlib is not installed.
+        OSError: the path is a folder's, or its folder is absent or not writable.
+    """
+    path = Path(picture)
+    if path.suffix[1:].lower() not in _KINDS:
+        raise ValueError(f"{path}: a picture's name ends with .{', .'.join(_KINDS)}")
+    library("matplotlib.figure", "plot", "a plot")
+    for number, wrong in (
+        (errno.EISDIR, path.is_dir()),
+        (errno.ENOENT, not path.parent.is_dir()),
+        (errno.EACCES, not os.access(path.parent, os.W_OK | os.X_OK)),
+    ):
+        if wrong:
+            raise OSError(number, os.strerror(number), str(path))
+    return path
 
 
 def _sizes(setup: Setup) -> list[Setup]:
