@@ -49,6 +49,12 @@ def test_a_rate_is_above_zero(value: str | float) -> None:
         units.bytes_per_second("storage", value)
 
 
+@pytest.mark.parametrize(("value", "size"), [("1e-300B/s", "small"), ("1e300B/s", "large"), (10**400, "large")])
+def test_a_rate_whose_plan_would_not_be_finite_is_refused(value: str | float, size: str) -> None:
+    with pytest.raises(ValueError, match=f"storage is too {size}: it is from 1e-12 to 1e\\+18"):
+        units.bytes_per_second("storage", value)
+
+
 def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError, match="ram is a number or text with a unit, not list"):
         units.size("ram", [1])
@@ -56,7 +62,21 @@ def test_other_types_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0181, "18.1 ms"), (42.34, "42.3 s"), (125, "2 min 05 s"), (74211.11, "20 h 36 min 51 s")],
+    [
+        (0.0181, "18.1 ms"),
+        (42.34, "42.3 s"),
+        (125, "2 min 05 s"),
+        (74211.11, "20 h 36 min 51 s"),
+        (1e9, "11,574 days 1 h"),
+    ],
 )
 def test_times_are_for_people(seconds: float, text: str) -> None:
     assert units.time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(116_000, "116 kB"), (999.6, "1 kB"), (1.16e17, "116 PB"), (4e18, "4 EB"), (1e36, f"{10**18:,} EB")],
+)
+def test_sizes_are_for_people(nbytes: float, text: str) -> None:
+    assert units.size_text(nbytes) == text

@@ -11,6 +11,8 @@ _PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _RATE = re.compile(_NUMBER + r"([kKMGT]?)(i?)(B|bit|b)(?:/s|ps)", re.ASCII)
 _SIZE = re.compile(_NUMBER + r"(?:([kKMGT]?)(i?)B)?", re.ASCII)
 _COUNT = re.compile(_NUMBER + r"([kKMGT]?)\s*(?:images|reads|parameters)?(?:/s)?", re.ASCII)
+# Beyond these an amount is a mistake. Within them all products and quotients of a plan are finite.
+_LEAST, _MOST = 1e-12, 1e18
 
 
 def bytes_per_second(name: str, value: Any) -> float:
@@ -49,11 +51,14 @@ def count(name: str, value: Any, *, zero: bool = False) -> float:
 
 
 def positive(name: str, value: Any, *, zero: bool = False) -> float:
-    """Check a finite number above zero, or at least zero."""
+    """Check a finite number above zero, or at least zero, of a size that occurs."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is a number or text with a unit, not {type(value).__name__}: {value!r}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    # Compared, not converted: an integer may be too large for a float.
+    if not 0 <= value < math.inf or (value == 0 and not zero):
         raise ValueError(f"{name} is a finite number {'of at least' if zero else 'above'} zero, not {value}")
+    if value and not _LEAST <= value <= _MOST:
+        raise ValueError(f"{name} is too {'large' if value > 1 else 'small'}: it is from {_LEAST:g} to {_MOST:g}")
     return float(value)
 
 
@@ -64,21 +69,24 @@ def rate_text(value: float) -> str:
 
 def size_text(value: float) -> str:
     """Return bytes in the largest fitting unit: `148.6 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if value < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:.3g} TB"
+    return f"{value:.3g} EB" if value < 999.5 else f"{value:,.0f} EB"
 
 
 def time_text(seconds: float) -> str:
-    """Return a duration: `1 h 07 min 51 s`, `42.3 s`, `18.1 ms`."""
+    """Return a duration: `1 h 07 min 51 s`, `42.3 s`, `18.1 ms`; from 100 hours on in days, `13,513 days 5 h`."""
     if seconds < 1:
         return f"{1000 * seconds:.1f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 100:
+        days, hours = divmod(hours, 24)
+        return f"{days:,} days {hours} h"
     return f"{hours} h {minutes:02} min {rest:02} s" if hours else f"{minutes} min {rest:02} s"
 
 
