@@ -12,6 +12,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.diagnose.bench import Report, Row
+from fastrecord.plan import units
 from fastrecord.plan.model import cached_share
 
 # One GPU trains 1,000 images/s, each doubling keeps everything.
@@ -192,7 +193,13 @@ def test_a_report_gives_images_bytes_decoding_cores_and_the_disk() -> None:
 def test_a_file_in_memory_says_nothing_about_its_disk_and_arguments_come_first() -> None:
     plan = fr.plan_training(gpus=1, gpu="A100", images=10_000, cores=1, report=report(cached=1.0))
     assert (plan.setup.storage, plan.setup.images, plan.setup.cores) == (None, 10_000, 1)
-    assert any("its disk was not measured" in note for note in plan.notes)
+    assert any("Even with --cold the file lay in memory: its disk was not measured" in note for note in plan.notes)
+    warm = report(cached=1.0)
+    warm.cold = False
+    assert (
+        "The file lay in memory: its disk was not measured (--cold does)."
+        in fr.plan_training(gpus=1, gpu="A100", report=warm).notes
+    )
     with pytest.raises(ValueError, match=r"x\.frec: the report has no row of the loader"):
         fr.plan_training(gpus=1, gpu="A100", report=report(rows=[]))
 
@@ -229,8 +236,9 @@ def test_observed_rates_give_back_the_efficiency_that_made_them() -> None:
         ({"gpus": 8, "nodes": 4, "gpu": "V100"}, r"4 nodes exchange gradients: .*--net 100Gb/s"),
         (
             {"gpus": 8, "gpu": "V100", "images": 1000},
-            r"2,048 images \(8 GPUs x batch 256\), but an epoch has only 1,000",
+            r"2,048 images \(8 GPUs x batch 256\), but an epoch has only 1,000: .*--images",
         ),
+        ({"gpus": 1, "gpu": "V100", "images": 3}, r"\(1 GPU x batch 256\)"),
         ({"gpus": 8, "gpu": "V100", "images": 0}, "images is a finite number above zero"),
         ({"gpus": 0, "gpu": "V100"}, "gpus is from 1"),
         ({"gpus": 1, "gpu": "V100", "stored": "gif"}, 'stored is "original", "crop-index"'),
@@ -246,6 +254,15 @@ def test_observed_rates_give_back_the_efficiency_that_made_them() -> None:
 def test_arguments_that_make_no_plan_are_explained(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fr.plan_training(**options)
+
+
+@pytest.mark.parametrize("amount", [1e-12, 1e18])
+def test_the_plan_of_any_amount_is_finite(amount: float) -> None:
+    names = ("gpu_rate", "image_bytes", "storage", "iops", "ram", "net", "link", "latency", "cores", "parameters")
+    options: dict[str, Any] = dict.fromkeys(names, amount)
+    plan = fr.plan_training(gpus=16, nodes=2, images=1e18, **options)
+    json.dumps(plan.to_dict(), allow_nan=False)
+    assert units.time_text(plan.run_seconds)
 
 
 def test_a_plan_is_ready_for_json() -> None:

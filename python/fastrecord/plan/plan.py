@@ -198,7 +198,8 @@ def plan_training(
     number = units.count("images", _first(images, report.records if report else tables.IMAGES))
     if gpus * batch > number:
         raise ValueError(
-            f"a step takes {gpus * batch:,} images ({gpus} GPUs x batch {batch}), but an epoch has only {number:,.0f}"
+            f"a step takes {gpus * batch:,} images ({gpus} GPU{'s' if gpus > 1 else ''} x batch {batch}), but an epoch "
+            f"has only {number:,.0f}: give the number of images (images, --images), or a smaller batch"
         )
     if nodes > 1 and net is None:
         raise ValueError(f"{nodes} nodes exchange gradients: net says how fast (--net 100Gb/s)")
@@ -373,7 +374,11 @@ def _disk(report: Report, nodes: int, notes: list[str]) -> float | None:
     """Return the rate of cold reads, if the benchmark's first reading came from the disk."""
     row = report.row("read")
     if row is None or report.cached is None or report.cached > 0.5 or not row.bytes:
-        notes.append("The file lay in memory: its disk was not measured (--cold does).")
+        notes.append(
+            "Even with --cold the file lay in memory: its disk was not measured (a larger file's is)."
+            if report.cold
+            else "The file lay in memory: its disk was not measured (--cold does)."
+        )
         return None
     notes.append("Each node has a disk like this machine's.")
     return nodes * row.bytes / row.seconds
