@@ -54,12 +54,18 @@ def test_the_manifest_gives_the_trainer_options_that_it_has() -> None:
     assert [3072 % (8 * nodes) for nodes in (1, 2, 3, 4)] == [0] * 4
 
 
+# Like srun, it kills its tasks on SIGTERM; only scancel lets them end by themselves.
 SRUN = """#!/bin/bash
 printf '%s\\n' "$@" > "$HERE/words"
-trap 'echo stopped >> "$HERE/heard"; exit 143' TERM
+trap 'echo killed >> "$HERE/heard"; exit 137' TERM
 echo started > "$HERE/ready"
 [ -n "${QUICK-}" ] && exit 0
-while true; do sleep 0.05; done
+until [ -e "$HERE/signal" ]; do sleep 0.05; done
+echo stopped >> "$HERE/heard"
+exit 143
+"""
+SCANCEL = """#!/bin/bash
+echo "$*" > "$HERE/signal"
 """
 SCONTROL = """#!/bin/bash
 [ "$1" = show ] && printf 'first\\nsecond\\n' || echo "$*" >> "$HERE/heard"
@@ -70,7 +76,7 @@ SCONTROL = """#!/bin/bash
 def test_the_slurm_script_starts_torchrun_and_queues_the_job_again_when_it_is_stopped(
     tmp_path: Path, *, quick: bool
 ) -> None:
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+    for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", SCONTROL)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     os.mkfifo(tmp_path / "ready")
@@ -91,4 +97,5 @@ def test_the_slurm_script_starts_torchrun_and_queues_the_job_again_when_it_is_st
         assert (job.returncode, (tmp_path / "heard").exists()) == (0, False)
     else:
         assert job.returncode == 143
+        assert (tmp_path / "signal").read_text() == "--signal=TERM 30123\n"
         assert (tmp_path / "heard").read_text() == "stopped\nrequeue 30123\n"
