@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 
 from benches.harness import Bench, Results
@@ -38,13 +39,18 @@ def main() -> int:
     cache = ROOT / ".cache" / "bench"
     data = options.data or Path(os.environ.get("FASTRECORD_BENCH_DIR", cache))
     out = options.out or cache / "results" / ("full" if options.full else "short")
-    data.mkdir(parents=True, exist_ok=True)
     failed = []
-    with (data / ".lock").open("w") as lock:
+    with ExitStack() as locks:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in dict.fromkeys((data.resolve(), out.resolve())):
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = locks.enter_context((folder / ".lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{data}: another run measures there now; two at once would disturb each other", file=sys.stderr)
+            print(f"{folder}: another run measures there now; two at once would disturb each other", file=sys.stderr)
+            return 1
+        except OSError as error:
+            print(f"{error}; --data and --out name other folders", file=sys.stderr)
             return 1
         for name in options.names or NAMES:
             command = f"python -m benches.experiments {'--full ' if options.full else ''}{name}"

@@ -102,21 +102,22 @@ class Process:
     def close(self) -> None:
         """End the process and wait."""
         self.end()
-        try:
-            self._process.wait(ENDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self._finish()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
     def _told(self) -> str:
+        self._finish()  # its output has ended
         end = self.log.read_text(errors="replace")[-2000:]
-        return f"{self.name}: status {self._ended()}; its log ends with:\n{end}"
+        return f"{self.name}: status {self._process.returncode}; its log ends with:\n{end}"
 
-    def _ended(self) -> int:
-        """Return the exit status of a process whose output has ended."""
+    def _finish(self) -> None:
+        """Wait for its end, then kill what is left: itself, or workers that have outlived it."""
+        if self._process.returncode is not None:
+            return
+        ended = os.pidfd_open(self._process.pid)
         try:
-            return self._process.wait(ENDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self._process.wait()
+            select.select([ended], [], [], ENDS)
+        finally:
+            os.close(ended)
+            self.kill()  # its number belongs to no other process before `kill` has waited for it

@@ -104,7 +104,11 @@ def gather_facts(folder: Path, command: str, *, full: bool) -> Facts:
 
 
 def _told(*command: str) -> str:
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+    """Return what a command prints, or nothing if it is not installed."""
+    try:
+        return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 class Results:

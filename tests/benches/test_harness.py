@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from benches.experiments import __main__ as experiments
 from benches.harness import Contender, Contest, process
 from benches.harness.process import Process
+from benches.harness.results import gather_facts
 from benches.harness.usage import cpu_seconds, own_memory
 
 
@@ -83,6 +87,49 @@ def test_a_contender_that_ends_is_reported_with_its_status_and_log(
     with pytest.raises(RuntimeError, match=r"it: status 3; its log ends with:\nbroken"):
         ending.answer()
     ending.close()
+
+
+def test_workers_that_outlive_their_contender_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = start(tmp_path, monkeypatch, "sleep 1000 >&- & echo $! >>pids; exit 3")
+    with pytest.raises(RuntimeError, match="it: status 3"):
+        ending.answer()
+    ending.close()
+
+
+def test_an_interrupted_end_kills_the_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    hanging = start(tmp_path, monkeypatch, HANGS)
+    while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
+        time.sleep(0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "select", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hanging.close()
+    hanging.close()
+
+
+def test_two_runs_share_neither_data_nor_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for taken in ("data", "out"):
+        (tmp_path / taken).mkdir()
+        with (tmp_path / taken / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            folders = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+            monkeypatch.setattr("sys.argv", ["experiments", *folders, "gpu"])
+            assert experiments.main() == 1
+        assert f"{tmp_path / taken}: another run" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["experiments", "--data", str(tmp_path / "file" / "data"), "gpu"])
+    assert experiments.main() == 1
+    assert "--data and --out" in capsys.readouterr().err
+
+
+def test_facts_need_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gather_facts(tmp_path, "command", full=False).commit == ""
 
 
 def test_answers_that_come_together_are_returned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
