@@ -151,8 +151,13 @@ def read(path: Path) -> tuple[Facts, list[Row]]:
     Raises:
         ValueError: it is none.
     """
-    lines = path.read_text().splitlines()
+    number = 1
     try:
-        return Facts(**json.loads(lines[0])), [Row(**json.loads(line)) for line in lines[1:]]
-    except (IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: no results of benches.experiments: {error}") from error
+        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+        facts, rows = Facts(**json.loads(first)), []
+        for number, line in enumerate(lines, 2):  # noqa: B007 - the error names it
+            rows.append(Row(**json.loads(line)))
+    except (TypeError, ValueError) as error:
+        why = f"line {number} is damaged, or of another version of the suite: {error}"
+        raise ValueError(f"{path}: {why}; run the experiment again, or remove the file") from error
+    return facts, rows

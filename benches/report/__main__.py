@@ -46,12 +46,12 @@ def write(folder: Path, to: Path | None) -> None:
     committed = folder.resolve() == RESULTS
     to = to or (PAGE if committed else None)
     if to is not None:
-        pictures = to.parent / "img" / "benchmarks"
-        for old in pictures.glob("*.svg"):
-            old.unlink()
+        folder = to.parent / "img" / to.stem
+        pictures = Pictures(folder, f"img/{to.stem}")
         to.parent.mkdir(parents=True, exist_ok=True)
-        text = page(results, Pictures(pictures, "img/benchmarks"))
-        to.write_text(text, encoding="utf-8")
+        to.write_text(page(results, pictures), encoding="utf-8")
+        for old in set(folder.glob("*.svg")) - pictures.drawn:
+            old.unlink()
     if committed and to == PAGE:
         for path, text in documents(ROOT, results).items():
             path.write_text(text, encoding="utf-8")

@@ -35,7 +35,7 @@ def ratios(ours: Row, peer: Row) -> tuple[float, float, float]:
 
     def ratio(mine: float, other: float) -> float:
         above, below = (mine, other) if ours.better == "more" else (other, mine)
-        return above / below if below else float("inf")
+        return above / below if below else 1.0 if above == 0 else float("inf")
 
     if len(ours.values) == len(peer.values):
         pairs = [*zip(ours.values, peer.values, strict=True)]

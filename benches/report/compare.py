@@ -4,11 +4,13 @@ A row changed if the rounds of both results do not overlap: the new rounds are a
 worse, than the old ones. Machines differ, and so do their loads; the ratios of contenders that took
 turns are what compares. So the same is asked of the ratios, round by round, of fastrecord to each
 other contender of a case. Values of one round, such as bytes, changed if they differ by more than
-`ONE_ROUND`.
+`ONE_ROUND`. Few rounds can lie apart by chance, 3 and 3 in 10 % of cases, so the report says how many
+would if nothing had changed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ class Change:
         old, new: Median, least and most of the rounds.
         better: Whether the new one is better.
         beyond: Whether it changed by more than the spread of the rounds.
+        chance: How likely `beyond` is if nothing changed: that of all orders of the rounds.
     """
 
     where: str
@@ -39,6 +42,7 @@ class Change:
     new: tuple[float, float, float]
     better: bool
     beyond: bool
+    chance: float
 
     @property
     def ratio(self) -> tuple[float, float, float]:
@@ -69,12 +73,14 @@ def compare(old: Mapping[str, Experiment], new: Mapping[str, Experiment]) -> Com
             continue
         where = f"{experiment}: {name}"
         more = b.better == "more"
-        values.append(_change(where, contender, unit, _of(a.values, a.median), _of(b.values, b.median), more=more))
+        rounds = len(a.values), len(b.values)
+        spans = _of(a.values, a.median), _of(b.values, b.median)
+        values.append(_change(where, contender, unit, *spans, rounds=rounds, more=more))
         mine, theirs = earlier.ours, case.ours
         if mine is None or theirs is None or mine.contender != theirs.contender or contender == theirs.contender:
             continue
         what = f"{theirs.contender} beside {contender}"
-        relations.append(_change(where, what, "", ratios(mine, a), ratios(theirs, b), more=True))
+        relations.append(_change(where, what, "", ratios(mine, a), ratios(theirs, b), rounds=rounds, more=True))
     return Comparison(
         tuple(values),
         tuple(relations),
@@ -88,9 +94,12 @@ def report(a: Path, b: Path) -> Iterator[str]:
     old, new = load(a), load(b)
     found = compare(old, new)
     for path, results in ((a, old), (b, new)):
-        facts = next(iter(results.values())).facts
-        kind = "full" if facts.full else "short"
-        yield f"{path}: {kind} run of {facts.date}, commit {facts.commit}, {machine(facts)}"
+        runs: dict[str, list[str]] = {}
+        for name, experiment in results.items():
+            facts = experiment.facts
+            run = f"{'full' if facts.full else 'short'} run, commit {facts.commit or 'unknown'}, {machine(facts)}"
+            runs.setdefault(run, []).append(f"{name} ({facts.date})")
+        yield from (f"{path}: {run}: {', '.join(names)}" for run, names in runs.items())
     yield ""
     yield from _told("ratios to other contenders", found.ratios)
     yield from _told("values", found.values)
@@ -105,7 +114,8 @@ def _told(title: str, changes: Sequence[Change]) -> Iterator[str]:
     beyond = [change for change in changes if change.beyond]
     better = sum(change.better for change in beyond)
     counts = f"{better} better, {len(beyond) - better} worse"
-    yield f"{title}: {len(changes)} in both; beyond the spread of the rounds {counts}"
+    chance = sum(change.chance for change in changes)
+    yield f"{title}: {len(changes)} in both; beyond the spread of the rounds {counts}; by chance about {chance:.0f}"
     for change in sorted(beyond, key=lambda change: (change.better, change.where)):
         middle, least, most = change.ratio
         old, new = (
@@ -141,10 +151,19 @@ def _over(a: float, b: float) -> float:
 
 
 def _change(
-    where: str, what: str, unit: str, old: tuple[float, float, float], new: tuple[float, float, float], *, more: bool
+    where: str,
+    what: str,
+    unit: str,
+    old: tuple[float, float, float],
+    new: tuple[float, float, float],
+    *,
+    rounds: tuple[int, int],
+    more: bool,
 ) -> Change:
+    # Of all ways to divide as many rounds into the two results, two have no overlap.
+    chance = 0.0 if max(rounds) == 1 else 2 / math.comb(sum(rounds), rounds[0])
     if old[1] == old[2] and new[1] == new[2]:
         beyond = abs(_over(new[0], old[0]) - 1) > ONE_ROUND
     else:
         beyond = new[1] > old[2] or new[2] < old[1]
-    return Change(where, what, unit, old, new, (new[0] > old[0]) == more, beyond)
+    return Change(where, what, unit, old, new, (new[0] > old[0]) == more, beyond, chance)

@@ -42,10 +42,12 @@ class Pictures:
     Attributes:
         folder: Their folder; None draws nothing, and `lines` are the same.
         link: The folder as the page names it.
+        drawn: The files that were written.
     """
 
     def __init__(self, folder: Path | None, link: str) -> None:
         self._folder, self._link = folder, link
+        self.drawn: set[Path] = set()
 
     def lines(self, name: str, text: str) -> list[str]:
         """Return the lines of a page that show a plot."""
@@ -98,7 +100,7 @@ class Pictures:
             ticks = sorted({point.x for points in curves.values() for point in points})
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             panel.set_xticks([], minor=True)
-            top = 1.08 * max(point.high for points in [*curves.values(), ideal] for point in points)
+            top = 1.08 * max(point.high for points in [*curves.values(), ideal] for point in points) or 1.0
             panel.set_ylim(0, top)
             _name_ends(panel, ends, ticks[-1], top)
             panel.set_xlabel(x)
@@ -127,7 +129,9 @@ class Pictures:
     def _save(self, figure: Figure, name: str) -> None:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            figure.savefig(self._folder / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+            path = self._folder / f"{name}.svg"
+            figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+            self.drawn.add(path)
 
 
 def _bars(panel: Axes, title: str, case: Case) -> None:
@@ -143,7 +147,7 @@ def _bars(panel: Axes, title: str, case: Case) -> None:
             label += f"  ({times(ratios(case.ours, row)[0])})"
         panel.text(max(row.values) / scale, at, f" {label}", va="center", fontsize=9)
     panel.set_yticks(range(len(rows)), [row.contender for row in rows])
-    panel.set_xlim(0, 1.22 * most)
+    panel.set_xlim(0, 1.22 * most or 1)
     panel.set_title(f"{title}, {unit}".rstrip(", "), fontsize=10, loc="left")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from benches.harness import Row
 from benches.report.__main__ import main
 from benches.report.cases import load
 from benches.report.compare import Comparison, compare
+from tests.benches import made
 from tests.benches.made import reading, save
 
 
@@ -56,7 +58,26 @@ def test_the_command_prints_changes_and_what_only_one_result_has(
     assert main(["--compare", str(a), str(b)]) == 0
     out = capsys.readouterr().out
     assert "ratios to other contenders: 1 in both; beyond the spread of the rounds 0 better, 1 worse" in out
+    assert "0 better, 1 worse; by chance about 1\n" in out  # values: 2 x 1/3
     assert "worse: formats: warm: fastrecord beside peer: 1.95 x -> 0.98 x" in out
     assert "only in the second: 1\n  formats: warm: added (s)" in out
     assert "only in the first: 1\n  formats: warm: gone (s)" in out
     assert main(["--compare", str(a), str(tmp_path / "none")]) == 1
+
+
+def test_both_have_to_be_whole_and_each_machine_and_kind_of_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tmp_path / "a", "formats", reading("warm", fastrecord=(1.0, 1.1, 1.2), peer=(0.0, 0.0, 0.0)))
+    monkeypatch.setattr(made, "FACTS", replace(made.FACTS, cpu="Another", commit="", full=False))
+    path = save(folder, "gpu", []) / "gpu.jsonl"
+    assert main(["--compare", str(folder), str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert f"{folder}: full run, commit 0123456, A Processor" in out
+    assert f"{folder}: short run, commit unknown, Another" in out
+    assert "values: 2 in both; beyond the spread of the rounds 0 better, 0 worse; by chance about 0" in out
+    for damaged in (b"", b"\xff\xfe", b"[]", path.read_bytes().replace(b"cpu", b"new"), path.read_bytes() + b'{"exp'):
+        path.write_bytes(damaged)
+        assert main(["--compare", str(folder), str(folder)]) == 1
+        line = 2 if damaged.endswith(b"exp") else 1
+        assert f"{path}: line {line} is damaged" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from benches.report.cases import group, load, setting_words
 from benches.report.documents import BEGIN, END, documents, put
 from benches.report.page import page
 from benches.report.plots import Pictures, Point
+from benches.report.sections import STEPS
 from benches.report.tables import case_table, matrix, verdicts
 from tests.benches.made import FACTS, reading, save
 
@@ -189,6 +190,24 @@ def test_the_command_writes_a_page_and_leaves_others_alone(tmp_path: Path, capsy
     assert (ROOT / "README.md").read_bytes() == before
     assert main([str(tmp_path / "none")]) == 1
     assert "no results" in capsys.readouterr().err
+
+
+def test_a_page_keeps_the_plots_of_others_and_draws_zeros(tmp_path: Path) -> None:
+    others, own = tmp_path / "img" / "benchmarks" / "plot.svg", tmp_path / "img" / "page" / "old.svg"
+    for path in (others, own):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    rows = [
+        Row("small_batches", f"loading, batch {size}: a pair", name, "s", (0.0, 0.0), settings={"batch": size})
+        for size in (8, 16, 32)
+        for name in ("fastrecord", "peer")
+    ]
+    steps = Row("bottleneck", f"a{STEPS}", "constant", "ms/step", (0.0,))
+    folder = save(save(tmp_path / "results", "small_batches", rows), "bottleneck", [steps])
+    assert main([str(folder), "--page", str(tmp_path / "page.md")]) == 0
+    assert "inf" not in re.findall(r"\w+", (tmp_path / "page.md").read_text())
+    assert others.exists()
+    assert sorted(path.name for path in own.parent.iterdir()) == ["bottleneck.svg", "small-batches-1.svg"]
 
 
 COMMITTED = sorted(RESULTS.parent.glob("**/*.jsonl"))
