@@ -322,6 +322,16 @@ def test_resume_auto_goes_back_to_the_newest_sound_checkpoint(
         train(small_config(colours, out, **options, resume="auto"))
 
 
+def test_resume_auto_refuses_another_models_checkpoint_and_leaves_it(colours: Path, tmp_path: Path) -> None:
+    newest = train(small_config(colours, tmp_path, max_steps=1)).checkpoint
+    assert newest is not None
+    content = newest.read_bytes()
+    with pytest.raises(TrainError, match=r"with model '.*', not 'squeezenet1_1': .* \(--out\), .*\(--overwrite, "):
+        train(small_config(colours, tmp_path, model="squeezenet1_1", resume="auto"))
+    assert newest.read_bytes() == content
+    assert list(losses(tmp_path)) == [1]
+
+
 @pytest.mark.parametrize(
     ("processes", "size", "passes"), [(1, 32, 3), (2, 24, 2), (3, 32, 1), (4, 24, 1), (8, 12, 1), (96, 1, 1)]
 )

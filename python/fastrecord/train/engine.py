@@ -439,7 +439,8 @@ class _Run:
         for name, value in ours.items():
             if then[name] != value:
                 raise TrainError(
-                    f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it cannot be resumed so"
+                    f"{path} was made with {name} {then[name]!r:.200}, not {value!r:.200}: it cannot be resumed so; "
+                    "train into another folder (--out), or replace that run (--overwrite, without --resume)"
                 )
         self.ranks.each(lambda: self.batches.load_state_dict(state["batches"], steps_done=state["done"]))
         try:
