@@ -2,11 +2,13 @@
 
 They go into a separate environment, .cache/bench/peers, on top of the one that runs this. Some need
 old versions of packages that others need too. The shared torch, torchvision, numpy and Pillow must
-not change. A peer that does not install is left out, and the benchmark reports it.
+not change. A peer that does not install is left out, and the benchmark reports it. The environment
+has its name only when all of them were tried.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -49,12 +51,13 @@ PEERS: dict[str, list[list[str]]] = {
 
 def main() -> int:
     """Install all peers that can be installed."""
-    venv.create(FOLDER, with_pip=True, clear=True)
-    python = FOLDER / "bin" / "python"
+    partial = FOLDER.with_name(f"{FOLDER.name}.partial")
+    venv.create(partial, with_pip=True, clear=True)
+    python = partial / "bin" / "python"
     # Its own packages come first on the path, then the packages of the running environment.
-    below = Path(sysconfig.get_path("purelib", vars={"base": str(FOLDER), "platbase": str(FOLDER)}))
+    below = Path(sysconfig.get_path("purelib", vars={"base": str(partial), "platbase": str(partial)}))
     (below / "below.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    constraints = FOLDER / "constraints.txt"
+    constraints = partial / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version(name)}\n" for name in SHARED))
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints)]
     failed = [
@@ -62,6 +65,9 @@ def main() -> int:
         for name, calls in PEERS.items()
         if any(subprocess.run(pip + call, check=False).returncode for call in calls)
     ]
+    if FOLDER.exists():
+        shutil.rmtree(FOLDER)
+    partial.rename(FOLDER)
     print(f"installed into {FOLDER}: {', '.join(name for name in PEERS if name not in failed)}")
     if failed:
         print(f"could not be installed: {', '.join(failed)}")
