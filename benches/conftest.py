@@ -18,7 +18,6 @@ import fastrecord as fr
 from benches.support.native import Gather
 
 _ROWS: list[tuple[str, str, float, float, float, str]] = []
-_LEFT_OUT: dict[str, str] = {}
 
 
 @pytest.fixture(scope="session")
@@ -144,11 +143,6 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     machine_info["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def leave_out(name: str, why: str) -> None:
-    """Report below the table that a peer was not measured."""
-    _LEFT_OUT[name] = why
-
-
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the ratios."""
     if _ROWS:
@@ -156,5 +150,3 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{'what':58} {'against':26} {'ours':>11} {'theirs':>11} {'ratio':>7}  target")
         for name, peer, mine, theirs, ratio, verdict in _ROWS:
             terminalreporter.write_line(f"{name:58} {peer:26} {mine:11.6g} {theirs:11.6g} {ratio:7.2f}  {verdict}")
-    for name, why in _LEFT_OUT.items():
-        terminalreporter.write_line(f"not measured: {name}: {why}")
