@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,13 +89,16 @@ class Speaker(Witness):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pipe: str) -> None:
         super().__init__(monkeypatch)
         monkeypatch.setattr("fastrecord.train.engine.plot_metrics", lambda *_: False)
-        self.pipe = os.open(pipe, os.O_WRONLY)
+        self.pipe, self.lost = os.open(pipe, os.O_WRONLY), Path(pipe).with_name("lost")
 
     def note(self, numbers: list[int]) -> None:
         # Shorter than PIPE_BUF: the lines of several processes do not mix.
         known = {name: int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
         row = {"step": self.step, "numbers": numbers, **known}
         os.write(self.pipe, json.dumps(row).encode() + b"\n")
+        # Alone before a node is lost: the other one is late. It must find a job that it can join.
+        while row["WORLD_SIZE"] == 1 and not self.lost.exists():
+            time.sleep(0.1)
 
 
 class Job:
@@ -243,6 +247,7 @@ def test_a_process_and_a_node_are_killed_and_the_job_trains_on_the_same_records(
                 first = attempt
             elif row["WORLD_SIZE"] == 2 and killed == ["process"] and attempt != first and row["step"] >= 10:
                 net.nodes[1].kill()
+                (tmp_path / "lost").touch()
                 killed.append("node")
         assert job.agents[0].wait() == 0, job.told()
     assert killed == ["process", "node"], job.told()
