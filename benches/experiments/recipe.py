@@ -97,17 +97,26 @@ def run(bench: Bench) -> None:
         return
     jobs = [Job(number, "original", seed, **size) for number in ranks for seed in SEEDS]
     jobs += [Job(1, form, seed, **size) for form in FORMS if form != "original" for seed in SEEDS]
-    reached: dict[tuple[int, str, int], float] = {}
-    for job in run_all(jobs, data):
-        reached[job.ranks, job.form, job.seed] = found = accuracy(job.out(data))
+    reached: dict[tuple[int, str], dict[int, float]] = {}
+    failed: dict[tuple[int, str], str] = {}
+    for job, why in run_all(jobs, data):
+        if why:
+            failed[job.ranks, job.form] = why
+            continue
+        found = accuracy(job.out(data))
+        reached.setdefault((job.ranks, job.form), {})[job.seed] = found
         bench.say(f"{words(job.ranks)}, {job.form}, seed {job.seed}: {found:.2f} %")
     settings = {"epochs": size["epochs"], "global_batch": GLOBAL_BATCH, "seeds": list(SEEDS)}
-    by_ranks = {words(n): [reached[n, "original", seed] for seed in SEEDS] for n in ranks}
-    by_form = {form: [reached[1, form, seed] for seed in SEEDS] for form in FORMS}
-    for case, accuracies in ((RANKS_CASE, by_ranks), (FORMS_CASE, by_form)):
-        first = next(iter(accuracies.values()))
-        for name, values in accuracies.items():
-            bench.row(case, name, UNIT, values, better="more", **settings, **reading(first, values))
+    by_ranks = {words(n): (n, "original") for n in ranks}
+    by_form = {form: (1, form) for form in FORMS}
+    for case, runs in ((RANKS_CASE, by_ranks), (FORMS_CASE, by_form)):
+        values = {name: [reached[run][seed] for seed in SEEDS] for name, run in runs.items() if run not in failed}
+        for name, run in runs.items():
+            if run in failed:
+                bench.not_measured(case, name, failed[run], unit=UNIT)
+                continue
+            about = reading(next(iter(values.values())), values[name])
+            bench.row(case, name, UNIT, values[name], better="more", **settings, **about)
 
 
 def words(ranks: int) -> str:
@@ -161,11 +170,11 @@ def make_files(data: Path) -> None:
     (data / "made").touch()
 
 
-def run_all(jobs: Sequence[Job], data: Path) -> Iterator[Job]:
-    """Run all jobs, as many at a time as the CPUs have ranks for, and yield each when it has ended.
+def run_all(jobs: Sequence[Job], data: Path) -> Iterator[tuple[Job, str]]:
+    """Run all jobs, as many at a time as the CPUs have ranks for.
 
-    Raises:
-        RuntimeError: a run failed or took too long; the message has the end of its log.
+    Yields:
+        Each when it has ended, and why it failed: empty, or the end of its log.
     """
     cores = len(os.sched_getaffinity(0))
     # The large ones first, so that small ones fill up what is left.
@@ -179,13 +188,14 @@ def run_all(jobs: Sequence[Job], data: Path) -> Iterator[Job]:
                     running[job] = start(job, data)
             time.sleep(0.2)
             for job, process in list(running.items()):
+                silent = time.time() - job.out(data).with_suffix(".log").stat().st_mtime
                 if process.poll() is not None:
                     del running[job]
-                    if process.returncode:
-                        raise RuntimeError(f"{job} ended with {process.returncode}: {told(job, data)}")
-                    yield job
-                elif time.time() - job.out(data).with_suffix(".log").stat().st_ctime > LIMIT:
-                    raise RuntimeError(f"{job} did not log for {LIMIT:g} s (FASTRECORD_BENCH_LIMIT): {told(job, data)}")
+                    status = process.returncode
+                    yield job, f"{job} ended with {status}: {told(job, data)}" if status else ""
+                elif silent > LIMIT:
+                    end(running.pop(job))
+                    yield job, f"{job} wrote nothing for {LIMIT:g} s (FASTRECORD_BENCH_LIMIT): {told(job, data)}"
     finally:
         for process in running.values():
             end(process)

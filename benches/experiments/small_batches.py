@@ -151,13 +151,15 @@ def _train(
             split: dict[str, Any] = {f"{phase}_seconds": [phases[phase] for phases in spent[name]] for phase in PHASES}
             bench.row(case, name, "s", values, batch=size, **_about(contest, name), **shared, **split)
         _missing(bench, contest, case)
-        alone = epochs.pop(ALONE)
+        alone = epochs.pop(ALONE, None)
+        if alone is None:
+            continue  # its absence is reported; the epochs stay
         over[size] = {name: [a / b for a, b in zip(values, alone, strict=True)] for name, values in epochs.items()}
         case = f"{about}, batch {size}, {ways}: an epoch over one of {ALONE}"
         for name, values in over[size].items():
             bench.row(case, name, "times", values, batch=size, version=contest.versions[name], **shared)
     case = f"{about}, {ways}: an epoch over one of {ALONE}, batch {ENDS[0]} against batch {ENDS[1]}"
-    for name in over[ENDS[0]]:
+    for name in over.get(ENDS[0], ()):
         values = [small / large for small, large in zip(over[ENDS[0]][name], over[ENDS[1]][name], strict=True)]
         bench.row(case, name, "times", values, **_about(contest, name), **shared)
 

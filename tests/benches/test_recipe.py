@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.experiments.recipe import FORMS, GLOBAL_BATCH, RECIPE, Job, reading
+from benches.experiments.recipe import FORMS, GLOBAL_BATCH, RECIPE, Job, reading, run_all
 from fastrecord.train import TrainConfig
 
 
@@ -37,3 +37,11 @@ def test_a_difference_has_an_interval_that_follows_from_the_seeds_spread() -> No
     assert (same["mean"], same["deviation"], same["difference"]) == (91.0, 1.0, 0.0)
     assert same["interval"] == pytest.approx(2.776 * (2 / 3) ** 0.5)
     assert reading([90.0, 91.0, 92.0], [88.0, 88.0, 88.0])["difference"] == -3.0
+
+
+def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    """Both fail: there are no files."""
+    jobs = [Job(1, "original", seed, passes=1, epochs=1) for seed in (0, 1)]
+    found = dict(run_all(jobs, tmp_path))
+    assert set(found) == set(jobs)
+    assert all("train-original.frec" in why for why in found.values())
