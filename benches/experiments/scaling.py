@@ -149,7 +149,7 @@ def run(bench: Bench) -> None:
     """Measure all shapes at all rates, in turns."""
     file = make_file(bench.folder)
     contend(bench, file, ONE_NODE, ("",))
-    contend(bench, file, SEVERAL, RATES if bench.full else RATES[:2])
+    contend(bench, file, *((SEVERAL, RATES) if bench.full else (SEVERAL[:3], RATES[:2])))
 
 
 def contend(bench: Bench, file: Path, shapes: Sequence[tuple[int, int]], rates: Sequence[str]) -> None:

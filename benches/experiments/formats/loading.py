@@ -44,7 +44,6 @@ OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV"
 STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
 # What a short run has of the formats, with one thread, and of two ranks.
 SHORT_STORES = ("LMDB", "TFRecord", "HDF5", "numpy memmap")
-FEW = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "NVIDIA DALI, CPU")
 SHARED = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
 FLOATS = {
@@ -154,10 +153,8 @@ def run(bench: Bench) -> None:
     data, many = make_images(bench.folder, 512 if bench.full else 256), make_images(bench.folder, 1024)
     stores = STORES if bench.full else {name: STORES[name] for name in SHORT_STORES}
     everyone = OURS | OTHERS | stores
-    for threads in counts:
-        Course(bench, data, threads).usage(
-            everyone if threads in some else {name: everyone[name] for name in FEW if name in everyone}
-        )
+    for threads in some:
+        Course(bench, data, threads).usage(everyone)
     for threads in some:
         crops = f"random crops of 224 pixels as normalised float32, batches of {BATCH}"
         Course(bench, data, threads).rates(crops, FLOATS)

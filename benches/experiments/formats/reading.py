@@ -56,7 +56,7 @@ class Sizes:
     pack: float
 
 
-SHORT = Sizes(images=1000, small=30_000, seconds=0.05, cold=0.1, pack=0.5)
+SHORT = Sizes(images=1000, small=10_000, seconds=0.05, cold=0.1, pack=0.5)
 FULL = Sizes(images=10_000, small=1_000_000, seconds=0.3, cold=0.6, pack=6)
 
 
