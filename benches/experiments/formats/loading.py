@@ -42,7 +42,7 @@ OTHERS = {
 # What of benches/contenders needs no loader of its own: the others have one above.
 OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV")
 STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
-# What a short run has of the formats, with one thread, and of two ranks.
+# What a short run has of the formats, and of two ranks.
 SHORT_STORES = ("LMDB", "TFRecord", "HDF5", "numpy memmap")
 SHARED = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
