@@ -211,7 +211,8 @@ def test_a_producer_that_does_not_start_leaves_its_rung_out(monkeypatch: pytest.
 # It dies silently as soon as its producer, which inherits stderr, listens.
 ORPHANED = """
 import os, signal, subprocess, sys
-command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--with-parent", "--address", sys.argv[1]]
+command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--address", sys.argv[1]]
+command += ["--parent", str(os.getpid())]
 producer = subprocess.Popen(command, stdout=subprocess.PIPE)
 assert b"listening" in producer.stdout.readline()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -223,6 +224,16 @@ def test_the_producer_of_a_ladder_ends_after_its_trainer_was_killed(tmp_path: Pa
     command = [sys.executable, "-c", ORPHANED, f"ipc://{tmp_path}/b"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+
+
+def test_warnings_of_a_producer_do_not_cost_its_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zmq")
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho 'a warning' >&2\nexec {sys.executable} \"$@\"\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with noise_producer() as address:
+        assert address.startswith("ipc://")
 
 
 def rung(data: RungKind, above: RungKind | None, *milliseconds: float, over: float = 0.0) -> Rung:

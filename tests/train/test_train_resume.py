@@ -115,11 +115,12 @@ def test_interrupting_the_process_group_saves_a_checkpoint_and_exits_with_130(co
     assert state["step"] == max(losses(out)) >= 2
 
 
+@pytest.mark.parametrize("loader", ["native", "torch"])
 def test_a_run_stopped_during_evaluation_goes_on_with_that_evaluation(
-    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    colours: Path, held_out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, loader: str
 ) -> None:
     caplog.set_level(logging.INFO, "fastrecord.train")
-    options: dict[str, Any] = {"val": str(held_out), "batch_size": 16}
+    options: dict[str, Any] = {"val": str(held_out), "batch_size": 16, "augment": "imagenet", "loader": loader}
     train(small_config(colours, tmp_path / "whole", **options))
     with signalled("[5/5]", signal.SIGTERM):
         stopped = train(small_config(colours, tmp_path / "parts", **options))

@@ -8,11 +8,12 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,16 @@ def test_a_run_learns_what_it_would_from_the_file_stops_and_goes_on_in_mid_epoch
         train(small_config(path, tmp_path / "parts", resume="auto"))
 
 
+def test_a_run_stopped_during_evaluation_trains_its_next_epoch(served: tuple[Path, str], tmp_path: Path) -> None:
+    path, address = served
+    options: dict[str, Any] = {"val": str(path), "epochs": 2, "data": "zmq", "zmq_address": address}
+    train(small_config(path, tmp_path / "whole", **options))
+    with signalled("[6/6]", signal.SIGTERM):
+        assert train(small_config(path, tmp_path / "parts", **options)).step == 6
+    train(small_config(path, tmp_path / "parts", **options, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
 def test_the_producer_of_the_page_needs_nothing_of_fastrecord(colours: Path, tmp_path: Path, address: str) -> None:
     config = small_config(colours, tmp_path / "out", data="zmq", zmq_address=address, epochs=1)
     with own_producer(tmp_path, address):
@@ -216,18 +227,67 @@ def test_a_signal_ends_the_wait_in_a_ladder(colours: Path, tmp_path: Path, addre
         batches.close()
 
 
+def test_what_hangs_up_at_once_is_tried_again_without_haste(
+    colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.1)
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        config = small_config(colours, tmp_path, data="zmq", zmq_address=address, zmq_timeout=1)
+        ended = threading.Event()
+
+        def hang_up() -> None:
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    listening.accept()[0].close()
+                    accepted.append(1)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            with opened(config) as batches, pytest.raises(TrainError, match="no batch came within 1 s"):
+                next(iter(batches.epoch(0)))
+        finally:
+            ended.set()
+            thread.join()
+    assert 0 < len(accepted) < 100
+    assert log.text.count("is gone") == 1
+
+
+def test_a_producer_that_takes_no_request_cannot_stop_a_signal(colours: Path, tmp_path: Path, address: str) -> None:
+    config = small_config(colours, tmp_path, data="zmq", zmq_address=address, zmq_timeout=1)
+    with opened(config) as batches:
+        for epoch in range(4):  # each one asks anew, and nobody answers
+            with pytest.raises(TrainError, match="no batch came within 1 s"):
+                next(iter(batches.epoch(epoch)))
+
+
+def test_both_sides_take_addresses_of_ipv6(colours: Path, tmp_path: Path) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
+            address = f"tcp://[::1]:{free.getsockname()[1]}"
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    with (
+        producing("--noise", address=address),
+        opened(small_config(colours, tmp_path, data="zmq", zmq_address=address)) as batches,
+    ):
+        assert next(iter(batches.epoch(0)))[0].shape == (8, 3, 32, 32)
+
+
 @contextmanager
 def answering(address: str, answer: Callable[[bytes], list[Any]]) -> Iterator[None]:
     """Answer requests in a thread of this process."""
     stop = threading.Event()
 
     def serve() -> None:
-        with zmq.Context() as context, context.socket(zmq.REP) as socket:
-            socket.linger = 0
-            socket.bind(address)
+        with zmq.Context() as context, context.socket(zmq.REP) as server:
+            server.linger = 0
+            server.bind(address)
             while not stop.is_set():
-                if socket.poll(20):
-                    socket.send_multipart(answer(socket.recv()))
+                if server.poll(20):
+                    server.send_multipart(answer(server.recv()))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -377,9 +437,33 @@ def test_the_producer_ends_when_nothing_asks_it(address: str) -> None:
         assert read_rest(process) == (0, "no request for 0.1 s: the producer ends\n")
 
 
+def test_a_request_for_more_memory_than_there_is_is_answered() -> None:
+    asked = json.loads(REQUEST.encode())
+    huge = {"shape": [1 << 20, 1 << 20, 1 << 20, 3], "dtype": "uint8"}
+    labels = {"shape": [1 << 20], "dtype": "int64"}
+    assert refusal(Server("", NoiseAnswers()), json.dumps({**asked, "images": huge, "labels": labels}).encode())
+
+
+def test_the_producer_removes_no_file_and_takes_no_address_of_another(tmp_path: Path, address: str) -> None:
+    file = tmp_path / "train.frec"
+    file.write_bytes(b"records")
+    done = CliRunner().invoke(produce, ["--noise", "--address", f"ipc://{file}"])
+    assert done.exit_code == 1
+    assert "is a file or folder, not a socket" in done.stderr
+    assert file.read_bytes() == b"records"
+    with producing("--noise", address=address) as process:
+        done = CliRunner().invoke(produce, ["--noise", "--address", address])
+        assert (done.exit_code, "another process does" in done.stderr) == (1, True)
+        process.kill()
+        process.wait()
+    # The socket of a killed producer is taken over.
+    with producing("--noise", address=address):
+        pass
+
+
 def test_the_producer_reports_what_it_cannot_use(tmp_path: Path, address: str) -> None:
-    with zmq.Context() as context, context.socket(zmq.REP) as socket:
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
+    with zmq.Context() as context, context.socket(zmq.REP) as server:
+        port = server.bind_to_random_port("tcp://127.0.0.1")
         taken = f"tcp://127.0.0.1:{port}"
         done = CliRunner().invoke(produce, ["--noise", "--address", taken])
     assert done.exit_code == 1

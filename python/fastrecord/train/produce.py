@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from fastrecord import FastRecordError
 from fastrecord.dataset.decoding import Decoder, SixteenBit
 from fastrecord.interchange.libraries import library
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
-from fastrecord.train.batches.messages import Request, encode_error
+from fastrecord.train.batches.messages import Request, encode_error, is_ipv6
 from fastrecord.train.config import DEFAULT_ADDRESS, TrainConfig, TrainError, one_line
 from fastrecord.train.interrupt import StopSignal
 
@@ -164,18 +166,20 @@ class Server:
             TrainError: the address is taken, or not valid.
         """
         zmq = library("zmq", "zmq", "this producer")
-        with zmq.Context() as context, context.socket(zmq.REP) as socket:
-            socket.linger = 0
+        check_free(self.address)
+        with zmq.Context() as context, context.socket(zmq.REP) as server:
+            server.linger = 0
+            server.ipv6 = is_ipv6(self.address)
             try:
-                socket.bind(self.address)
+                server.bind(self.address)
             except zmq.ZMQError as error:
                 raise TrainError(f"{self.address}: the producer cannot listen there: {error}") from error
             _log.info(f"listening at {self.address}; Ctrl-C ends it")
             asked = time.monotonic()
             while not stop.number and (self.parent is None or os.getppid() == self.parent):
-                if socket.poll(_LOOK):
+                if server.poll(_LOOK):
                     # Not copied: the arrays stay alive until they are sent.
-                    socket.send_multipart(self.answer(socket.recv_multipart()), copy=False)
+                    server.send_multipart(self.answer(server.recv_multipart()), copy=False)
                     asked = time.monotonic()
                 elif self.idle is not None and time.monotonic() - asked > self.idle:
                     _log.info(f"no request for {self.idle:g} s: the producer ends")
@@ -188,10 +192,32 @@ class Server:
                 raise ValueError(f"a request of {len(parts)} parts, not 1")
             request = Request.decode(parts[0])
             images, labels = self.make(request)
-        except (TrainError, FastRecordError, OSError, ValueError) as error:
-            _log.error(f"request refused: {one_line(error)}")
-            return [encode_error(one_line(error))]
+        except (TrainError, FastRecordError, OSError, ValueError, MemoryError, OverflowError) as error:
+            why = one_line(error) or type(error).__name__
+            _log.error(f"request refused: {why}")
+            return [encode_error(why)]
         return [request.answer(), images, labels]
+
+
+def check_free(address: str) -> None:
+    """Refuse an ipc:// address that is taken: ZeroMQ removes whatever is at its path.
+
+    Raises:
+        TrainError: a file that is no socket is there, or something listens at it.
+    """
+    path = address.removeprefix("ipc://")
+    if path == address or path == "*" or path.startswith("@"):
+        return
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise TrainError(f"{address}: the producer cannot listen there: {path} is a file or folder, not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return  # nothing is there, or what a killed producer left
+    except OSError as error:
+        raise TrainError(f"{address}: the producer cannot listen there: {error}") from error
+    raise TrainError(f"{address}: the producer cannot listen there: another process does")
 
 
 @contextmanager
@@ -205,7 +231,8 @@ def noise_producer() -> Iterator[str]:
     library("zmq", "zmq", "the rung zmq")
     with tempfile.TemporaryDirectory(prefix="fastrecord-") as folder:
         address = f"ipc://{folder}/batches"
-        command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--with-parent", "--address", address]
+        command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--address", address]
+        command += ["--parent", str(os.getpid())]
         # In its own session: a terminal's Ctrl-C ends the trainer after its step, and then this process.
         process = subprocess.Popen(
             command,
@@ -217,9 +244,11 @@ def noise_producer() -> Iterator[str]:
         )
         with process:
             try:
-                output = process.stdout.readline() if process.stdout is not None else ""
-                if "listening" not in output:
-                    raise TrainError(f"its producer does not start: {output.strip() or 'it ends at once'}")
+                said = ""
+                while "listening" not in (line := process.stdout.readline() if process.stdout is not None else ""):
+                    if not line:
+                        raise TrainError(f"its producer does not start: {said.strip() or 'it ends at once'}")
+                    said += line
                 yield address
             finally:
                 process.kill()
@@ -248,7 +277,7 @@ def noise_producer() -> Iterator[str]:
 @click.option("--allow-incomplete", is_flag=True, help="Accept unfinished files and incomplete shard sets.")
 @click.option("--noise", is_flag=True, help="Send one batch of noise again and again, to measure; reads no file.")
 @click.option("--idle", type=click.FloatRange(0), metavar="SECONDS", help="End after this time without a request.")
-@click.option("--with-parent", is_flag=True, hidden=True)
+@click.option("--parent", type=int, hidden=True)
 @click.pass_context
 def main(
     context: click.Context,
@@ -262,7 +291,7 @@ def main(
     allow_incomplete: bool,
     noise: bool,
     idle: float | None,
-    with_parent: bool,
+    parent: int | None,
 ) -> None:
     """Send batches of packed files to trainers started with --data zmq, each record once an epoch.
 
@@ -273,7 +302,6 @@ def main(
     Sizes, order and augmentation follow from the trainer's options. One producer serves all ranks of a run, one run
     after the other, until Ctrl-C, SIGTERM or --idle ends it.
     """  # noqa: D301  # click reads the backspace
-    parent = os.getppid() if with_parent else None
     if noise == bool(train):
         raise click.UsageError("give either packed files or --noise")
     occupy_streams()

@@ -112,7 +112,8 @@ class SampledBatches:
             self._sampler.load_state_dict(state)
         except (FastRecordError, TypeError, ValueError) as error:
             raise TrainError(str(error)) from error
-        self._steps_done = steps_done
+        # After the last step the state is the next epoch's beginning.
+        self._steps_done = steps_done % self._steps
 
     def stats(self) -> LoaderStats | None:
         """See `Batches.stats`."""

@@ -165,3 +165,8 @@ def _member(header: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _expect(values: Mapping[str, Any], name: str, wanted: Any, *, of: str = "") -> None:
     if values.get(name) != wanted:
         raise ValueError(f"{of}{name} is {values.get(name)!r:.100}, not {wanted!r}")
+
+
+def is_ipv6(address: str) -> bool:
+    """Return whether an address of ZeroMQ has brackets, such as tcp://[::1]:5557; a name may be either."""
+    return "[" in address

@@ -17,7 +17,7 @@ import torch
 from fastrecord import FastRecordDataset
 from fastrecord.interchange.libraries import library
 from fastrecord.train.batches.base import Batch, SampledBatches
-from fastrecord.train.batches.messages import ProducerError, Request, producer_error
+from fastrecord.train.batches.messages import ProducerError, Request, is_ipv6, producer_error
 from fastrecord.train.config import TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import StopSignal
@@ -110,7 +110,9 @@ class ZmqBatches(SampledBatches):
         zmq = self._zmq
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.rcvhwm = self._socket.sndhwm = _AHEAD
+        # No limit for sending, where requests wait without one when nobody takes them.
+        self._socket.rcvhwm = _AHEAD
+        self._socket.ipv6 = is_ipv6(self._address)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(self._address)
         self._poller = zmq.Poller()
@@ -125,7 +127,7 @@ class ZmqBatches(SampledBatches):
 
     def _receive(self) -> list[Any] | None:
         """Return the parts of the next answer as zmq frames; None if a signal came."""
-        start, told = time.monotonic(), False
+        start, told, gone = time.monotonic(), False, False
         while self._signals is None or not self._signals.number:
             ready = dict(self._poller.poll(_LOOK))
             if self._socket in ready:
@@ -133,8 +135,12 @@ class ZmqBatches(SampledBatches):
                 # The answer of a REP socket begins with the envelope.
                 return parts[1:] if not len(parts[0]) else parts
             if self._monitor in ready:
-                self._say(f"the producer at {self._address} is gone: waiting up to {self._limit:g} s for another one")
-                told = True
+                if not gone:
+                    self._say(
+                        f"the producer at {self._address} is gone: waiting up to {self._limit:g} s for another one"
+                    )
+                told = gone = True
+                time.sleep(_LOOK / 1000)  # what listens there may hang up each time
                 self._connect()
             waited = time.monotonic() - start
             if waited > self._limit:
