@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from benches.contenders import FORMATS, Source, Store
 from benches.contenders.source import BATCH
+from fastrecord._core import resident_bytes
 
 # Warm reads use a sample of the records, so that the pages of all formats fit into memory together.
 SAMPLE_BYTES = 280_000_000
@@ -91,6 +92,18 @@ class Contestant:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
         time.sleep(0.01)  # read-ahead of the call before may still be in progress
+
+    def fill(self, data: str) -> None:
+        """Read what the page cache lacks of the data set; the system may drop pages between two calls."""
+        if self._rank:
+            return
+        chunk = bytearray(1 << 22)
+        for file in self._files(data):
+            resident, size = resident_bytes(file)
+            if resident < size:
+                with file.open("rb", buffering=0) as content:
+                    while content.readinto(chunk):
+                        pass
 
     def first(self, data: str, count: int) -> int:
         """Open, and read the first records of a random order."""

@@ -202,7 +202,7 @@ class _Reading:
         """Measure records a second, of as many as some seconds allow."""
         names = _fit(self.bench, self.contest, self.names, case, "records/s", data=self.data, random=method == "random")
         told = {"data": self.data, "seconds": seconds, **arguments}
-        found = self.rounds(method, names, told, self.empty if cold else lambda _: None, seconds)
+        found = self.rounds(method, names, told, self.empty if cold else self.fill, seconds)
         processes = arguments.get("ranks", 1)
         records = {name: [sum(answer.value) for answer in answers] for name, answers in found.items()}
         rates = {
@@ -218,7 +218,7 @@ class _Reading:
     def first(self, case: str, count: int) -> None:
         """Measure seconds from a closed file to the first records."""
         names, told = self.names, {"data": self.data, "count": count}
-        found = self.rounds("first", names, told, lambda name: self.contest.call(name, "close"), 0.2)
+        found = self.rounds("first", names, told, self.close, 0.2)
         seconds = {name: [answer.seconds for answer in answers] for name, answers in found.items()}
         why = _why(min(seconds, key=lambda name: median(seconds[name]), default=OURS), opening=True)
         for name in found:
@@ -231,7 +231,7 @@ class _Reading:
         names = _fit(self.bench, self.contest, self.names, case, "bytes", data=self.data, random=True)
         told: dict[str, Any] = {"data": self.data, "seconds": EPOCH}
         for name in names:
-            self.contest.call(name, "close")
+            self.close(name)
             answer = self.contest.call(name, "epoch", memory=True, **told)
             if answer is not None:
                 records = sum(answer.value)
@@ -239,6 +239,7 @@ class _Reading:
         self.gone(case, names, "bytes")
         case = f"a random epoch {self.of}, with RLIMIT_DATA at half the file's size"
         for name in [name for name in names if name in self.contest.names]:
+            self.fill(name)
             answer = self.contest.call(name, "limited_epoch", **told)
             if answer is not None:
                 rate = sum(answer.value) / answer.seconds
@@ -269,6 +270,15 @@ class _Reading:
         trial = some(1, names, 0)
         slow = {name for name, (answer,) in trial.items() if answer.seconds > SLOW * seconds}
         return some(self.bench.rounds, set(trial) - slow, 1) | some(1, slow, 1)
+
+    def fill(self, name: str) -> None:
+        """Fill the page cache with a contender's file."""
+        self.contest.call(name, "fill", data=self.data)
+
+    def close(self, name: str) -> None:
+        """Close a contender's file, which stays in the page cache."""
+        self.contest.call(name, "close")
+        self.fill(name)
 
     def empty(self, name: str) -> None:
         """Empty the page cache of a contender's file; the variants of a format may share it."""
