@@ -28,7 +28,13 @@ class Rows(Protocol):
 
 
 def climb(
-    options: Sequence[object], out: Path, *, ranks: int = 1, launched: bool = False, seconds: float | None = None
+    options: Sequence[object],
+    out: Path,
+    *,
+    ranks: int = 1,
+    cpus: int | None = None,
+    launched: bool = False,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Run `python -m fastrecord.train` with some options and return the ladder that it writes to `out`.
 
@@ -36,6 +42,7 @@ def climb(
         options: The options, with --ladder and --out.
         out: The folder that --out names.
         ranks: Processes.
+        cpus: How many CPUs the models of all ranks compute on. Default: all.
         launched: Whether torchrun starts also a single process.
         seconds: How long it may take.
 
@@ -46,7 +53,7 @@ def climb(
     if launched or ranks > 1:
         launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     command = [sys.executable, "-m", *launch, "fastrecord.train", *map(str, options)]
-    threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+    threads = {"OMP_NUM_THREADS": str(max(1, (cpus or len(os.sched_getaffinity(0))) // ranks))}
     with subprocess.Popen(
         command,
         env=os.environ | threads,
