@@ -32,7 +32,8 @@ class Change:
         old, new: Median, least and most of the rounds.
         better: Whether the new one is better.
         beyond: Whether it changed by more than the spread of the rounds.
-        chance: How likely `beyond` is if nothing changed: that of all orders of the rounds.
+        chance: The probability of `beyond` if nothing has changed, when all orders of the rounds are
+            equally likely.
     """
 
     where: str

@@ -40,7 +40,7 @@ def test_a_difference_has_an_interval_that_follows_from_the_seeds_spread() -> No
 
 
 def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
-    """Both fail: there are no files."""
+    """Neither job has a file to train on."""
     jobs = [Job(1, "original", seed, passes=1, epochs=1) for seed in (0, 1)]
     found = dict(run_all(jobs, tmp_path))
     assert set(found) == set(jobs)

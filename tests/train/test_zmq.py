@@ -255,14 +255,6 @@ def test_what_hangs_up_at_once_is_tried_again_without_haste(
     assert log.text.count("is gone") == 1
 
 
-def test_a_producer_that_takes_no_request_cannot_stop_a_signal(colours: Path, tmp_path: Path, address: str) -> None:
-    config = small_config(colours, tmp_path, data="zmq", zmq_address=address, zmq_timeout=1)
-    with opened(config) as batches:
-        for epoch in range(4):  # each one asks anew, and nobody answers
-            with pytest.raises(TrainError, match="no batch came within 1 s"):
-                next(iter(batches.epoch(epoch)))
-
-
 def test_both_sides_take_addresses_of_ipv6(colours: Path, tmp_path: Path) -> None:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:

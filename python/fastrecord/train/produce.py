@@ -203,7 +203,7 @@ def check_free(address: str) -> None:
     """Refuse an ipc:// address that is taken: ZeroMQ removes whatever is at its path.
 
     Raises:
-        TrainError: a file that is no socket is there, or something listens at it.
+        TrainError: the path is not that of a socket, or another process listens at it.
     """
     path = address.removeprefix("ipc://")
     if path == address or path == "*" or path.startswith("@"):

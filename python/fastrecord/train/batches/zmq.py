@@ -110,7 +110,7 @@ class ZmqBatches(SampledBatches):
         zmq = self._zmq
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
-        # No limit for sending, where requests wait without one when nobody takes them.
+        # No limit for sending: a full queue would block it, and neither time limit nor signal end that.
         self._socket.rcvhwm = _AHEAD
         self._socket.ipv6 = is_ipv6(self._address)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
