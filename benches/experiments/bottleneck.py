@@ -21,13 +21,13 @@ from typing import Any
 from benches.harness import Bench, Contender, Contest
 from benches.support.ladder import climb, rung_of, write
 from benches.support.pictures import make_images
+from fastrecord.train.ladder import WARM_UP, rounds_of
 
 NAME = "fastrecord"
 # Enough that no epoch ends while something is measured that depends on it.
 RECORDS = 1024
-# Rungs of the ladder, and the steps that it does not count in each round.
-_RUNGS, _WARM_UP = 7, 4
-_MOST_ROUNDS, _MOST_STEPS = 5, 150
+_RUNGS = 7  # of the ladder
+_FEWEST_STEPS, _MOST_STEPS = 4, 150
 # How much slower than the native loader's threads Pillow decodes.
 _PILLOW = 3.0
 
@@ -69,11 +69,11 @@ class Setting:
 SMALLER = ("--short-side", "160")
 # Decoding takes about 0.7 ms of a core for an image, ResNet-50 on it 50 ms, SqueezeNet 1 ms.
 SETTINGS = (
-    Setting("ResNet-50", "resnet50", 96, 4, (), (24, 150)),
+    Setting("ResNet-50", "resnet50", 96, 4, (), (24, 240)),
     Setting("SqueezeNet", "squeezenet1_1", 32, 32, (), (5, 20), threads=2),
-    Setting("ResNet-50", "resnet50", 96, 4, SMALLER, (24, 100), full=True),
-    # The exchange of gradients takes longer than the step.
-    Setting("ResNet-50", "resnet50", 96, 4, (), (10, 30), ranks=2, full=True),
+    Setting("ResNet-50", "resnet50", 96, 4, SMALLER, (24, 240), full=True),
+    # Gradients of ResNet-50 would take longer to exchange by gloo than a step of that model takes.
+    Setting("SqueezeNet", "squeezenet1_1", 32, 32, (), (5, 30), ranks=2, full=True),
 )
 
 
@@ -208,5 +208,5 @@ def steps_within(seconds: float, *, step: float, data: float) -> int:
         data: Seconds in which the native loader makes the images of a step.
     """
     all_rungs = (_RUNGS - 2) * step + max(step, data) + max(step, _PILLOW * data)
-    rounds = max(1, min(_MOST_ROUNDS, int(seconds / (2 * _WARM_UP * all_rungs))))
-    return max(_WARM_UP * rounds, min(_MOST_STEPS, int(seconds / all_rungs) - _WARM_UP * rounds))
+    fits = (n for n in range(_MOST_STEPS, _FEWEST_STEPS, -1) if (n + WARM_UP * rounds_of(n)) * all_rungs <= seconds)
+    return next(fits, _FEWEST_STEPS)

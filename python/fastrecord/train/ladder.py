@@ -49,9 +49,8 @@ _ABOVE: Mapping[RungKind, RungKind] = {
     "torch": "dataset",
 }
 _STEPS = 50
-_ROUNDS = 5
 # Steps before the clock starts in each round: more than a loader prefetches.
-_WARM_UP = 4
+WARM_UP = 4
 # If training on real data reaches this share of the speed on constant data, the model limits.
 _CLOSE = 0.95
 
@@ -138,6 +137,15 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
         with signals.suspended():
             ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
         return _Measurement(config.on_processes(ranks.world_size), ranks, signals).run()
+
+
+def rounds_of(steps: int) -> int:
+    """Return in how many rounds the steps on each kind of data are measured.
+
+    Rounds are short where there are steps enough for many: kinds that run close together in time
+    are slowed alike, and the median of many rounds depends less on one.
+    """
+    return max(1, min(5, steps // WARM_UP), min(15, steps // 10))
 
 
 def judge(rungs: Sequence[Rung], loader: RungKind, left_out: Mapping[RungKind, str] | None = None) -> Ladder:
@@ -248,7 +256,7 @@ class _Measurement:
 
     def _climb(self) -> Ladder | None:
         kinds = tuple(self.configs)
-        rounds = max(1, min(_ROUNDS, self.steps // _WARM_UP))
+        rounds = rounds_of(self.steps)
         self._say(
             f"ladder: {self.config.model}, {self.config.batch_size} x {self.config.accumulate} x "
             f"{self.ranks.world_size} images of {self.config.image_size} pixels a step on {self.ranks.device.type}; "
@@ -260,8 +268,8 @@ class _Measurement:
             self._measure("gpu", steps=1)
             for number in range(rounds):
                 steps = self.steps // rounds + (number < self.steps % rounds)
-                # Each kind begins once, so that none always runs after the same other kind.
-                for kind in kinds[number:] + kinds[:number]:
+                # Another kind begins each round, so that none always runs in the same place.
+                for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
                     times[kind].append(self._measure(kind, steps=steps))
                 told = ", ".join(f"{kind} {1e3 * times[kind][-1][0]:.2f}" for kind in kinds)
                 self._say(f"round {number + 1} of {rounds}, ms a step: {told}")
@@ -286,7 +294,7 @@ class _Measurement:
             )
             stack.callback(batches.close)
             drawn = stack.enter_context(closing(endless(batches, self.signals)))
-            for _ in range(max(_WARM_UP, self._workers(kind))):
+            for _ in range(max(WARM_UP, self._workers(kind))):
                 self._step(drawn)
             self._wait_for_device()
             self.waited, start = 0.0, time.perf_counter()
