@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
+import mmap
 import os
 import resource
 import shutil
@@ -45,6 +46,7 @@ class Contestant:
         self._place, self._rank = Path(place), rank
         self._store: Store | None = None
         self._data = ""
+        self._filled: list[mmap.mmap] = []
         self._orders: dict[str, NDArray[np.int64]] = {}
         self._buffers: dict[str, NDArray[np.uint8]] = {}
         self.version = self._kind.version()
@@ -87,6 +89,7 @@ class Contestant:
     def drop(self, data: str) -> None:
         """Drop the pages of the data set, which no process may have open, from the page cache."""
         self.close()
+        self.release()
         for file in self._files(data):
             descriptor = os.open(file, os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -94,16 +97,29 @@ class Contestant:
         time.sleep(0.01)  # read-ahead of the call before may still be in progress
 
     def fill(self, data: str) -> None:
-        """Read what the page cache lacks of the data set; the system may drop pages between two calls."""
+        """Read what the page cache lacks of the data set, and map it until `release`.
+
+        A system that hands memory back takes pages that no process has mapped, some within a minute.
+        """
+        self.release()
         if self._rank:
             return
         chunk = bytearray(1 << 22)
         for file in self._files(data):
             resident, size = resident_bytes(file)
-            if resident < size:
-                with file.open("rb", buffering=0) as content:
+            if not size:
+                continue
+            with file.open("rb", buffering=0) as content:
+                if resident < size:
                     while content.readinto(chunk):
                         pass
+                self._filled.append(mmap.mmap(content.fileno(), 0, prot=mmap.PROT_READ))
+            np.frombuffer(self._filled[-1], np.uint8)[:: mmap.PAGESIZE].max()  # touches each page
+
+    def release(self) -> None:
+        """Unmap what `fill` has mapped."""
+        while self._filled:
+            self._filled.pop().close()
 
     def first(self, data: str, count: int) -> int:
         """Open, and read the first records of a random order."""

@@ -272,7 +272,10 @@ class _Reading:
         return some(self.bench.rounds, set(trial) - slow, 1) | some(1, slow, 1)
 
     def fill(self, name: str) -> None:
-        """Fill the page cache with a contender's file."""
+        """Fill the page cache with a contender's file, and let go of the others'."""
+        for other in self.names:
+            if other != name:
+                self.contest.call(other, "release")
         self.contest.call(name, "fill", data=self.data)
 
     def close(self, name: str) -> None:
