@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from benches.contenders import FORMATS, Source, Store
 from benches.contenders.source import BATCH
+from benches.contenders.store import Copied
 from fastrecord._core import resident_bytes
 
 # Warm reads use a sample of the records, so that the pages of all formats fit into memory together.
@@ -88,24 +89,29 @@ class Contestant:
 
     def drop(self, data: str) -> None:
         """Drop the pages of the data set, which no process may have open, from the page cache."""
-        self.close()
         self.release()
         for file in self._files(data):
             descriptor = os.open(file, os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
+        self._out(data)
         time.sleep(0.01)  # read-ahead of the call before may still be in progress
 
-    def fill(self, data: str) -> None:
-        """Read what the page cache lacks of the data set, and map it until `release`.
+    def fill(self, data: str, *, ranks: int = 1, opened: bool = True) -> None:
+        """Make ready for a warm read, until `release`: read what the page cache lacks of the data set, and map it.
 
         A system that hands memory back takes pages that no process has mapped, some within a minute.
+
+        Args:
+            data: The data set.
+            ranks: How many processes will read.
+            opened: Whether the data set is opened too, and a batch read.
         """
         self.release()
-        if self._rank:
+        if self._rank >= ranks:
             return
         chunk = bytearray(1 << 22)
-        for file in self._files(data):
+        for file in self._files(data) if self._rank == 0 else ():
             resident, size = resident_bytes(file)
             if not size:
                 continue
@@ -115,9 +121,15 @@ class Contestant:
                         pass
                 self._filled.append(mmap.mmap(content.fileno(), 0, prot=mmap.PROT_READ))
             np.frombuffer(self._filled[-1], np.uint8)[:: mmap.PAGESIZE].max()  # touches each page
+        self._out(data)
+        if opened:
+            with closing(self._first(data, BATCH)) as found:
+                next(found)
 
     def release(self) -> None:
-        """Unmap what `fill` has mapped."""
+        """Give back the memory that reading takes: the others need it for theirs."""
+        self.close()
+        self._buffers.clear()
         while self._filled:
             self._filled.pop().close()
 
@@ -125,11 +137,14 @@ class Contestant:
         """Open, and read the first records of a random order."""
         if self._rank:
             return 0
-        store, out = self._opened(data), self._out(data)
-        found = store.stream([self._order(data)[:count]], out) if store.random else store.scan(out)
-        with closing(found):
+        with closing(self._first(data, count)) as found:
             next(found)
         return count
+
+    def _first(self, data: str, count: int) -> Generator[Copied]:
+        """The first records of a random order, or the first ones where the format has no other order."""
+        store, out = self._opened(data), self._out(data)
+        return store.stream([self._order(data)[:count]], out) if store.random else store.scan(out)
 
     def check(self, data: str) -> int:
         """Compare all records in order, and a random batch, with the source.

@@ -202,8 +202,8 @@ class _Reading:
         """Measure records a second, of as many as some seconds allow."""
         names = _fit(self.bench, self.contest, self.names, case, "records/s", data=self.data, random=method == "random")
         told = {"data": self.data, "seconds": seconds, **arguments}
-        found = self.rounds(method, names, told, self.empty if cold else self.fill, seconds)
         processes = arguments.get("ranks", 1)
+        found = self.rounds(method, names, told, self.empty if cold else partial(self.fill, ranks=processes), seconds)
         records = {name: [sum(answer.value) for answer in answers] for name, answers in found.items()}
         rates = {
             name: [count / answer.seconds for count, answer in zip(records[name], answers, strict=True)]
@@ -239,7 +239,7 @@ class _Reading:
         self.gone(case, names, "bytes")
         case = f"a random epoch {self.of}, with RLIMIT_DATA at half the file's size"
         for name in [name for name in names if name in self.contest.names]:
-            self.fill(name)
+            self.close(name)
             answer = self.contest.call(name, "limited_epoch", **told)
             if answer is not None:
                 rate = sum(answer.value) / answer.seconds
@@ -271,22 +271,20 @@ class _Reading:
         slow = {name for name, (answer,) in trial.items() if answer.seconds > SLOW * seconds}
         return some(self.bench.rounds, set(trial) - slow, 1) | some(1, slow, 1)
 
-    def fill(self, name: str) -> None:
-        """Fill the page cache with a contender's file, and let go of the others'."""
+    def fill(self, name: str, *, ranks: int = 1, opened: bool = True) -> None:
+        """Make a contender ready for a warm read, and take memory from the others."""
         for other in self.names:
-            if other != name:
-                self.contest.call(other, "release")
-        self.contest.call(name, "fill", data=self.data)
+            self.contest.call(other, "release")
+        self.contest.call(name, "fill", data=self.data, ranks=ranks, opened=opened)
 
     def close(self, name: str) -> None:
         """Close a contender's file, which stays in the page cache."""
-        self.contest.call(name, "close")
-        self.fill(name)
+        self.fill(name, opened=False)
 
     def empty(self, name: str) -> None:
         """Empty the page cache of a contender's file; the variants of a format may share it."""
         for each in self.names:
-            self.contest.call(each, "close")
+            self.contest.call(each, "release")
         self.contest.call(name, "drop", data=self.data)
 
     def row(self, case: str, name: str, unit: str, values: list[float], **settings: Any) -> None:
