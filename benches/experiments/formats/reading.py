@@ -150,12 +150,11 @@ def _fit(bench: Bench, contest: Contest, names: Iterable[str], case: str, unit: 
 
 def _read(bench: Bench, sizes: Sizes, sources: dict[str, Source], place: Path, made: Mapping[str, list[str]]) -> None:
     """Measure all ways to read."""
-    written = {name for names in made.values() for name in names}
-    contenders = [each for each in _contenders(sources, place, cores=1, copies=2) if each.name in written]
-    with bench.contest(contenders) as contest:
-        # The images come last: the limit of memory ends those that cannot keep it.
-        for data in reversed(sources):
-            _Reading(bench, contest, sizes, data, sources[data], made[data]).run()
+    for data, source in sources.items():
+        # New processes for each set: some keep much memory of what they have read.
+        contenders = _contenders({data: source}, place, cores=1, copies=2)
+        with bench.contest([each for each in contenders if each.name in made[data]]) as contest:
+            _Reading(bench, contest, sizes, data, source, made[data]).run()
 
 
 def _why(best: str, *, opening: bool = False, cold: bool = False) -> dict[str, str]:
