@@ -157,16 +157,43 @@ class Contest:
         Returns:
             The answers of the contenders that came through all rounds.
         """
-        found: dict[str, list[Answer]] = {name: [] for name in self.names if only is None or name in only}
+
+        def one(name: str, number: int) -> Answer | None:
+            return self.call(name, method, **arguments(number))
+
+        return self.turns({method: one}, rounds=rounds, warm_up=warm_up, before=before, only=only)[method]
+
+    def turns(
+        self,
+        calls: Mapping[str, Callable[[str, int], Answer | None]],
+        *,
+        rounds: int,
+        warm_up: int = 1,
+        before: Callable[[str], object] = lambda _: None,
+        only: Collection[str] | None = None,
+    ) -> dict[str, dict[str, list[Answer]]]:
+        """As `rounds`, with several calls of a contender each time that it takes its turn.
+
+        Args:
+            calls: What to measure: called with a contender's name and a round's number. Returns
+                None if the contender does not take part in it, or has failed.
+            rounds, warm_up, before, only: As in `rounds`; `before` is called before all calls of a
+                turn.
+
+        Returns:
+            For each of `calls`, the answers of the contenders that came through all rounds.
+        """
+        found: dict[str, dict[str, list[Answer]]] = {what: {} for what in calls}
         for number in range(warm_up + rounds):
-            names = [name for name in self.names if name in found]
+            names = [name for name in self.names if only is None or name in only]
             for name in random.Random(number).sample(names, len(names)):
                 before(name)
-                # Whoever has failed meanwhile is left out.
-                answer = self.call(name, method, **arguments(number)) if name in self.names else None
-                if answer is not None and number >= warm_up:
-                    found[name].append(answer)
-        return {name: found[name] for name in self.names if name in found}
+                for what, call in calls.items():
+                    # Whoever has failed meanwhile is left out.
+                    answer = call(name, number) if name in self.names else None
+                    if answer is not None and number >= warm_up:
+                        found[what].setdefault(name, []).append(answer)
+        return {what: {name: all_[name] for name in self.names if name in all_} for what, all_ in found.items()}
 
     def _start(self, contender: Contender, copy: int, stack: ExitStack) -> Process:
         cpus = sorted(os.sched_getaffinity(0))

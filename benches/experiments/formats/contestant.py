@@ -97,19 +97,16 @@ class Contestant:
         self._out(data)
         time.sleep(0.01)  # read-ahead of the call before may still be in progress
 
-    def fill(self, data: str, *, ranks: int = 1, opened: bool = True) -> None:
+    def fill(self, data: str, *, opened: bool = True) -> None:
         """Make ready for a warm read, until `release`: read what the page cache lacks of the data set, and map it.
 
         A system that hands memory back takes pages that no process has mapped, some within a minute.
 
         Args:
             data: The data set.
-            ranks: How many processes will read.
             opened: Whether the data set is opened too, and a batch read.
         """
         self.release()
-        if self._rank >= ranks:
-            return
         chunk = bytearray(1 << 22)
         for file in self._files(data) if self._rank == 0 else ():
             resident, size = resident_bytes(file)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from benches.support.pictures import make_images
 
 TARGET = "benches.experiments.formats.contestant:Contestant"
 EPOCH = 15.0  # seconds of an epoch at most
+OPENED = 0.2  # seconds that opening should take at most
 SLOW = 5.0  # a call that takes so many times longer than it should is repeated once only
 OURS = "fastrecord"
 # Why another format can be first in a row.
@@ -165,6 +166,28 @@ def _why(best: str, *, opening: bool = False, cold: bool = False) -> dict[str, s
     return {"why": why} if why else {}
 
 
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """What is measured.
+
+    Attributes:
+        words: What a row is called.
+        method: A method of Contestant.
+        arguments: Its arguments.
+        cold: Whether the page cache is empty before.
+    """
+
+    words: str
+    method: str
+    arguments: Mapping[str, Any]
+    cold: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of its rows."""
+        return "s" if self.method == "first" else "records/s"
+
+
 class _Reading:
     """The cases of one set of records."""
 
@@ -179,16 +202,21 @@ class _Reading:
         for name in self.names:
             self.contest.call(name, "check", data=self.data)
         self.gone(f"read all {self.of} and compare them with the source", self.all, "")
-        warm, seconds = "page cache warm", self.sizes.seconds
-        batches = f"random batches of {BATCH} {self.of}"
-        self.rate(f"{batches}, {warm}, copied into one buffer", "random", seconds)
-        self.rate(f"{batches}, {warm}, as handed over", "random", seconds, copied=False)
-        self.rate(f"{batches}, {warm}, two processes at once, copied into one buffer", "random", seconds, ranks=2)
-        self.rate(f"sequential pass {self.of}, {warm}, copied into one buffer", "sequential", seconds)
-        self.first(f"open and read one record {self.of}, {warm}", 1)
-        self.first(f"open and read a batch of {BATCH} {self.of}, {warm}", BATCH)
+        warm, batches = "page cache warm", f"random batches of {BATCH} {self.of}"
+        seconds = {"seconds": self.sizes.seconds}
+        # One turn has all warm reads: between two turns, others take the memory.
+        self.measure(
+            _Case(f"{batches}, {warm}, copied into one buffer", "random", seconds),
+            _Case(f"{batches}, {warm}, as handed over", "random", seconds | {"copied": False}),
+            _Case(
+                f"{batches}, {warm}, two processes at once, copied into one buffer", "random", seconds | {"ranks": 2}
+            ),
+            _Case(f"sequential pass {self.of}, {warm}, copied into one buffer", "sequential", seconds),
+            _Case(f"open and read one record {self.of}, {warm}", "first", {"count": 1}),
+            _Case(f"open and read a batch of {BATCH} {self.of}, {warm}", "first", {"count": BATCH}),
+        )
         cold = f"opening and {batches}, page cache cold, copied into one buffer"
-        self.rate(cold, "random", self.sizes.cold, cold=True)
+        self.measure(_Case(cold, "random", {"seconds": self.sizes.cold}, cold=True))
         if self.bench.full and self.data == "images":
             self.memory()
 
@@ -197,32 +225,56 @@ class _Reading:
         """Who is left."""
         return [name for name in self.all if name in self.contest.names]
 
-    def rate(self, case: str, method: str, seconds: float, *, cold: bool = False, **arguments: Any) -> None:
-        """Measure records a second, of as many as some seconds allow."""
-        names = _fit(self.bench, self.contest, self.names, case, "records/s", data=self.data, random=method == "random")
-        told = {"data": self.data, "seconds": seconds, **arguments}
-        processes = arguments.get("ranks", 1)
-        found = self.rounds(method, names, told, self.empty if cold else partial(self.fill, ranks=processes), seconds)
+    def fit(self, case: _Case) -> list[str]:
+        """Return who can take part in a case; note why the others cannot."""
+        told = {"data": self.data, "random": case.method == "random"}
+        return _fit(self.bench, self.contest, self.names, case.words, case.unit, **told)
+
+    def measure(self, *cases: _Case) -> None:
+        """Measure some cases: a round that does not count, then the others."""
+        fits = {case: self.fit(case) for case in cases}
+        # Those that take far longer than they should are measured once only.
+        slow: set[tuple[_Case, str]] = set()
+
+        def one(case: _Case, name: str, number: int) -> Answer | None:
+            if name not in fits[case] or (number > 1 and (case, name) in slow):
+                return None
+            if case.method == "first":
+                self.contest.call(name, "close")
+            seed: dict[str, Any] = {"seed": number} if case.method == "random" else {}
+            answer = self.contest.call(name, case.method, data=self.data, **case.arguments, **seed)
+            if answer is not None and answer.seconds > SLOW * case.arguments.get("seconds", OPENED):
+                slow.add((case, name))
+            return answer
+
+        found = self.contest.turns(
+            {case.words: partial(one, case) for case in cases},
+            rounds=self.bench.rounds,
+            before=self.empty if any(case.cold for case in cases) else self.fill,
+        )
+        for case in cases:
+            self.rows(case, found[case.words])
+            self.gone(case.words, fits[case], case.unit)
+
+    def rows(self, case: _Case, found: Mapping[str, list[Answer]]) -> None:
+        """Add the rows of a case: records a second, or the seconds of opening."""
+        opening = case.method == "first"
         records = {name: [sum(answer.value) for answer in answers] for name, answers in found.items()}
-        rates = {
-            name: [count / answer.seconds for count, answer in zip(records[name], answers, strict=True)]
+        values = {
+            name: [
+                answer.seconds if opening else count / answer.seconds
+                for count, answer in zip(records[name], answers, strict=True)
+            ]
             for name, answers in found.items()
         }
-        why = _why(max(rates, key=lambda name: median(rates[name]), default=OURS), cold=cold)
+        sign = -1 if opening else 1
+        best = max(values, key=lambda name: sign * median(values[name]), default=OURS)
+        why = _why(best, opening=opening, cold=case.cold)
         for name in found:
-            settings = {"batch": BATCH, "records": max(records[name]), "processes": processes}
-            self.row(case, name, "records/s", rates[name], **settings, **(why if name == OURS else {}))
-        self.gone(case, names, "records/s")
-
-    def first(self, case: str, count: int) -> None:
-        """Measure seconds from a closed file to the first records."""
-        names, told = self.names, {"data": self.data, "count": count}
-        found = self.rounds("first", names, told, self.close, 0.2)
-        seconds = {name: [answer.seconds for answer in answers] for name, answers in found.items()}
-        why = _why(min(seconds, key=lambda name: median(seconds[name]), default=OURS), opening=True)
-        for name in found:
-            self.row(case, name, "s", seconds[name], records=count, **(why if name == OURS else {}))
-        self.gone(case, names, "s")
+            settings: dict[str, Any] = {"records": max(records[name])}
+            if not opening:
+                settings = {"batch": BATCH, **settings, "processes": case.arguments.get("ranks", 1)}
+            self.row(case.words, name, case.unit, values[name], **settings, **(why if name == OURS else {}))
 
     def memory(self) -> None:
         """Measure the memory of an epoch, and whether it works with less memory than the file has bytes."""
@@ -245,36 +297,11 @@ class _Reading:
                 self.row(case, name, "records/s", [rate], records=sum(answer.value))
         self.gone(case, names, "records/s")
 
-    def rounds(
-        self,
-        method: str,
-        names: list[str],
-        told: Mapping[str, Any],
-        before: Callable[[str], object],
-        seconds: float,
-    ) -> dict[str, list[Answer]]:
-        """One round that does not count, then the others; one only for those that take far longer than they should."""
-
-        def some(rounds: int, only: Iterable[str], first: int) -> dict[str, list[Answer]]:
-            seeded = method == "random"
-            return self.contest.rounds(
-                method,
-                rounds=rounds,
-                warm_up=0,
-                before=before,
-                arguments=lambda number: {**told, "seed": first + number} if seeded else told,
-                only=set(only),
-            )
-
-        trial = some(1, names, 0)
-        slow = {name for name, (answer,) in trial.items() if answer.seconds > SLOW * seconds}
-        return some(self.bench.rounds, set(trial) - slow, 1) | some(1, slow, 1)
-
-    def fill(self, name: str, *, ranks: int = 1, opened: bool = True) -> None:
+    def fill(self, name: str, *, opened: bool = True) -> None:
         """Make a contender ready for a warm read, and take memory from the others."""
         for other in self.names:
             self.contest.call(other, "release")
-        self.contest.call(name, "fill", data=self.data, ranks=ranks, opened=opened)
+        self.contest.call(name, "fill", data=self.data, opened=opened)
 
     def close(self, name: str) -> None:
         """Close a contender's file, which stays in the page cache."""
