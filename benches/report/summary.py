@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+from benches.harness import Row
 from benches.report.cases import Case, Experiment
 from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept, scaled
 from benches.report.tables import table
 from benches.report.words import spread
 from fastrecord.plan.published import check
 
+_WORKERS = re.compile(r", (?:no|\d+) workers?(?: or threads?)?")
 # The runs that the experiments repeat.
 PUBLISHED = {
     "HAL, 16 nodes x 4 V100": ("2 GPUs, 90 epochs", "64 GPUs, 90 epochs", "64 GPUs, storage"),
@@ -28,9 +31,7 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
         rows += _first("formats, packing, size and memory", [case for case in found.cases if case not in reading])
     if found := experiments.get("interchange"):
         rows += _first("export and packing", found.cases)
-    for case in flatness(experiments.get("small_batches")):
-        if case.ours is not None:
-            rows.append([f"small batches: {case.name}", f"{case.ours.median:.2f} times ({spread(case.ours)})"])
+    rows += _small_batches(experiments.get("small_batches"))
     for name in ("bottleneck", "gpu"):
         for case in kept(experiments.get(name)):
             row = case.rows[0]
@@ -48,6 +49,22 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
         rows.append([f"recipe: {case.name}: the largest difference of means, with its 95 % interval", text])
     rows += _planned()
     yield from table(["what", "result"], rows, words=2)
+
+
+def _small_batches(experiment: Experiment | None) -> list[list[str]]:
+    """Return a row for all cases that differ in nothing but the number of workers."""
+    alike: dict[str, list[Row]] = {}
+    for case in flatness(experiment):
+        if case.ours is not None:
+            alike.setdefault(_WORKERS.sub("", case.name), []).append(case.ours)
+    rows = []
+    for name, found in alike.items():
+        low, high = (pick(row.median for row in found) for pick in (min, max))
+        text = f"{low:.2f} times ({spread(found[0])})"
+        if len(found) > 1:
+            text = f"{low:.2f} to {high:.2f} times, with {len(found)} numbers of workers"
+        rows.append([f"small batches: {name}", text])
+    return rows
 
 
 def _first(what: str, cases: Sequence[Case]) -> Iterator[list[str]]:

@@ -58,8 +58,11 @@ def test_batch_sizes_are_columns_and_the_flatness_is_on_top(tmp_path: Path) -> N
     ]
     flat = "a pair at batch 8 against batch 32"
     rows.append(Row("small_batches", flat, "fastrecord", "times", (1.25, 1.35)))
+    for workers, value in (("no workers", 1.5), ("1 worker or thread", 1.25), ("2 workers or threads", 2.0)):
+        rows.append(Row("small_batches", f"loading, {workers}: {flat}", "fastrecord", "times", (value,)))
     lines = page_of(tmp_path, "small_batches", rows)
     assert f"| small batches: {flat} | 1.30 times (1.25 - 1.35) |" in lines
+    assert f"| small batches: loading: {flat} | 1.25 to 2.00 times, with 3 numbers of workers |" in lines
     at = lines.index("| source | batch 8, us | batch 16, us | batch 32, us |")
     assert lines[at + 2] == "| **fastrecord** | **10.0** | **5.00** | **2.50** |"
     assert lines[at + 3] == "| PNG files | 100 (10.0 x) | 50.0 (10.0 x) | 25.0 (10.0 x) |"
