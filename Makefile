@@ -94,7 +94,7 @@ bench: $(VENV)/.bench ## every experiment in short, and their page, .cache/bench
 	status=0; $(BIN)/python -m benches.experiments || status=$$?; \
 	  $(BIN)/python -m benches.report .cache/bench/results/short --page .cache/bench/report.md; exit $$status
 
-bench-full: bench-peers ## every experiment at length, into benches/results/full and docs/ (an hour, 20 GB of disk)
+bench-full: bench-peers ## every experiment at length, into benches/results/full and docs/ (two hours, 25 GB of disk)
 	status=0; $(BIN)/python -m benches.experiments --full --out benches/results/full || status=$$?; \
 	  $(BIN)/python -m benches.report; exit $$status
 
