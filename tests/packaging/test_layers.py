@@ -33,7 +33,7 @@ FLOORS = {
     "python/fastrecord": """
         _core
         checks errors fixed logs names terminal
-        schema transforms
+        schema store transforms
         look
         dataset interchange
         formats operations sampler

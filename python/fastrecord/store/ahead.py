@@ -1,0 +1,175 @@
+"""`Ahead`: brings what a plan decides before it is needed, on threads that end with their loader.
+
+Knows neither stores nor caches: a `Place` brings and gives up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord.store.plan import Decision
+
+# Seconds between two looks at the progress of the ranks, which may be other processes.
+_PAUSE = 0.005
+
+
+class Place(Protocol):
+    """What executes decisions, such as a cache. Units are those of the plan."""
+
+    def bring(self, units: NDArray[np.int64]) -> None:
+        """Bring units, int64 (N,); return when they are here. Called by several threads."""
+
+    def give_up(self, units: NDArray[np.int64]) -> None:
+        """Give up units, int64 (N,). Only one thread calls it."""
+
+    def progress(self) -> int:
+        """Return the last step that all ranks of the node are done with, or -1."""
+
+
+class Ahead:
+    """Executes decisions in their order, ahead of the ranks.
+
+    A unit is given up only when all ranks are done with the steps that use it before. So a limit that
+    holds for the plan holds here at any time. While nothing has to be given up, units come as fast as
+    the place brings them.
+
+    Use it as a context manager, or call `start` and `close`.
+
+    Args:
+        decisions: A `Plan`, or the decisions of one.
+        place: Executes them.
+        steps: Steps that it may be ahead of the ranks at most.
+        parallel: Decisions whose units are brought at the same time: while one waits for its last
+            answers, the next one has begun.
+    """
+
+    def __init__(self, decisions: Iterable[Decision], place: Place, *, steps: int, parallel: int = 3) -> None:
+        self._decisions, self._place, self._steps = decisions, place, steps
+        self._changed = threading.Condition()
+        # Steps of the decisions whose units are not all here yet, ascending; and of those to begin.
+        self._open: list[int] = []
+        self._queue: deque[Decision] = deque()
+        # Every decision before this step has been executed, but for those that are open.
+        self._front = -1
+        self._error: BaseException | None = None
+        self._over = False
+        self._room = parallel
+        self._threads = [threading.Thread(target=self._follow, name="fastrecord-ahead", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._bring, name=f"fastrecord-bring-{number}", daemon=True)
+            for number in range(parallel)
+        ]
+
+    def start(self) -> Self:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def wait(self, step: int) -> None:
+        """Wait until everything that a step needs has been brought.
+
+        Raises:
+            RuntimeError: it was closed.
+            Exception: what the plan or the place has raised, in any step.
+        """
+        with self._changed:
+            while True:
+                self._raise()
+                if self._front > step and not any(number <= step for number in self._open):
+                    return
+                if self._over:
+                    raise RuntimeError("it was closed while a step was waited for")
+                self._changed.wait(0.1)  # Ctrl-C ends it
+
+    def check(self) -> None:
+        """Raise what the plan or the place has raised, if anything."""
+        with self._changed:
+            self._raise()
+
+    def close(self) -> None:
+        """End the threads, after what they are bringing at the moment."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._over = True
+            self._changed.notify_all()
+
+    def _follow(self) -> None:
+        """Execute decisions, one after the other."""
+        try:
+            for decision in self._decisions:
+                with self._changed:
+                    self._front = decision.step
+                    self._changed.notify_all()
+                if not self._may(decision):
+                    return
+                if len(decision.give_up):
+                    self._place.give_up(decision.give_up)
+                with self._changed:
+                    if len(decision.bring):
+                        self._open.append(decision.step)
+                        self._queue.append(decision)
+                    self._front = decision.step + 1
+                    self._changed.notify_all()
+            with self._changed:
+                self._front = 1 << 62  # the plan has an end
+                self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  the loader raises it
+            self._fail(error)
+
+    def _may(self, decision: Decision) -> bool:
+        """Wait until a decision may be executed; return False if that is not wanted any more."""
+        with self._changed:
+            while not self._over:
+                if len(self._open) < self._room:
+                    done = self._place.progress()
+                    brought = self._open[0] > decision.after if self._open else True
+                    if done >= decision.after and brought and decision.step <= done + self._steps:
+                        return True
+                self._changed.wait(_PAUSE)
+            return False
+
+    def _bring(self) -> None:
+        """Bring the units of one decision after the other."""
+        while True:
+            with self._changed:
+                while not self._queue and not self._over:
+                    self._changed.wait()
+                if self._over:
+                    return
+                decision = self._queue.popleft()
+            try:
+                self._place.bring(decision.bring)
+            except BaseException as error:  # noqa: BLE001  the loader raises it
+                self._fail(error)
+                return
+            with self._changed:
+                self._open.remove(decision.step)
+                self._changed.notify_all()
