@@ -91,6 +91,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
+    from fastrecord.store.plan import CachePlan as CachePlan
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
 
@@ -99,6 +100,7 @@ if typing.TYPE_CHECKING:
 _LAZY = {
     "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
     "Blocks": "sampler.blocks",
+    "CachePlan": "store.plan",
     "Dataset": "dataset.dataset:FastRecordDataset",
     "Decoding": "dataset.decoding",
     "Delivery": "loader.delivery",

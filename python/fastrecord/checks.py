@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 WORD = 1 << 64
 MOST = 1 << 63
+_BYTES = re.compile(r"(\d[\d,_]*(?:\.\d+)?)\s*(?:([kKMGTP]?)(i?)B)?", re.ASCII)
 
 
 def digest(array: NDArray[Any]) -> str:
@@ -47,3 +49,16 @@ def choice(name: str, value: Any, allowed: Sequence[str], others: Sequence[str] 
         *first, last = (*(f'"{word}"' for word in allowed), *others)
         raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
     return value
+
+
+def byte_count(name: str, value: Any) -> int:
+    """Check a number of bytes, at least 1: an int, or text such as "500GiB" or "64MB"."""
+    if not isinstance(value, str):
+        return integer(name, value, 1, MOST)
+    match = _BYTES.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{name} is a number of bytes, or text such as 500GiB or 64MB, not {value!r}")
+    number, prefix, binary = match.groups()
+    power = "_kMGTP".index((prefix or "_").replace("K", "k"))
+    scale = (1024 if binary else 1000) ** power
+    return integer(name, int(float(number.replace(",", "").replace("_", "")) * scale), 1, MOST)

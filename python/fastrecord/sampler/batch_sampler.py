@@ -5,9 +5,10 @@ Does not read payloads; holds no permutation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch.distributed
@@ -17,10 +18,14 @@ from torch.utils.data import Sampler
 from fastrecord._core import BlockOrder, permute
 from fastrecord.checks import MOST, WORD, choice, flag, integer
 from fastrecord.fixed import Fixed
+from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
 from fastrecord.sampler.draws import make_draw
+from fastrecord.sampler.node import plan_cache
 from fastrecord.sampler.read_ahead import ReadAhead
+from fastrecord.sampler.shares import Epoch, Shares
 from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail
+from fastrecord.store.plan import CachePlan
 
 
 def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
@@ -80,6 +85,14 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             without a process group. If a group created later differs, iterating raises an
             error.
         world_size: Number of processes that share each global batch.
+        affinity: "shard": each node mostly reads its own shards, so that the caches of the nodes
+            share the data set. The global batches stay what they are; which rank has which record
+            of a batch changes. A record goes to the node that has its shard, as long as that
+            node's share of the batch has room, else to another one. Large shards are cut into
+            parts that go to different nodes. None: records go to ranks in turns.
+        nodes: With affinity: the number of nodes. Ranks 0 to r - 1 are on the first one, the next r
+            on the second one, and so on. Default: world size / `LOCAL_WORLD_SIZE`, which torchrun
+            sets.
         tail: What happens to a last global batch of fewer than B records. `"pad"`: it is filled up
             from the start of the epoch order (repeatedly if there are fewer than B records in all).
             So fewer than B records repeat, and all ranks have the same number of batches, all of
@@ -100,7 +113,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         TypeError: an argument has another type; `data` has no length.
         ValueError: a number is out of range; `data` is empty, or `"drop"` leaves no batch; only one
             of rank and world_size is given; `drop_last` contradicts `tail`; weights are negative,
-            not finite or all 0.
+            not finite or all 0; `nodes` does not divide the world size, or is not known.
         SchemaError: `balance` does not name a field of classes.
     """
 
@@ -118,6 +131,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         weights: ArrayLike | None = None,
         balance: str | ArrayLike | None = None,
         num_samples: int | None = None,
+        affinity: Literal["shard"] | None = None,
+        nodes: int | None = None,
     ) -> None:
         if not isinstance(data, Sized):
             raise TypeError(f"data is an object with a length, not {type(data).__name__}: a batch sampler needs len()")
@@ -142,6 +157,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._seed = integer("seed", seed, 0, WORD)
         self._world_size = integer("world_size", world_size, 1)
         self._rank = integer("rank", rank, 0, self._world_size)
+        self._nodes = _nodes(affinity, nodes, self._world_size)
+        self._shares: Shares | None = None
+        if affinity is not None:
+            self._shares = Shares(self._world_size, self._nodes, Affinity(data, self._nodes))
         if tail is not None:
             choice("tail", tail, TAILS)
         if flag("drop_last", drop_last):
@@ -203,41 +222,49 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         size = self._batch_size
         for first in range(run.done, len(self), batches):
             stop = min(first + batches, len(self))
-            positions = self._positions(first, stop)
+            positions = self._positions(first, stop, run.epoch)
             sizes = [size] * (stop - first)
             sizes[-1] = len(positions) - size * (len(sizes) - 1)
             coming = None if ahead is None else np.concatenate([ahead.indices(batch) for batch in range(first, stop)])
             yield Span(positions, self._at(positions, run.epoch), sizes, coming)
 
     def read_ahead(self, epoch: int) -> ReadAhead | None:
-        """Return the read-ahead of an epoch; None if its order is not by blocks."""
-        if not isinstance(self._shuffle, Blocks):
+        """Return the read-ahead of an epoch; None if its order is not by blocks.
+
+        Several nodes with an affinity have none: there, a cache reads ahead.
+        """
+        if not isinstance(self._shuffle, Blocks) or (self._shares is not None and self._nodes > 1):
             return None
-        size = self.global_batch_size
-        used = self._n - self._n % size if self._tail == "drop" else self._n
         return ReadAhead(
             self._block_order(self._shuffle, epoch),
-            used,
-            global_batch_size=size,
+            min(self._used, self._n),
+            global_batch_size=self.global_batch_size,
             rank=self._rank,
             world_size=self._world_size,
         )
 
-    def positions(self, batch: int) -> NDArray[np.int64]:
+    def positions(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
         """Return this rank's positions in the epoch order of one batch.
 
         The result is int64 (records in the batch,). Positions that fill up a last batch wrap around
         to the start.
 
+        Args:
+            batch: Number of the batch in its epoch.
+            epoch: It matters only with an affinity. Default: `self.epoch`.
+
         Raises:
             IndexError: `batch` is not in [0, len(self)).
+            ValueError: `epoch` is negative.
         """
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} is out of range: an epoch of this rank has {len(self)}")
-        return self._positions(batch, batch + 1)
+        return self._positions(batch, batch + 1, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
 
-    def _positions(self, first: int, stop: int) -> NDArray[np.int64]:
+    def _positions(self, first: int, stop: int, epoch: int) -> NDArray[np.int64]:
         """Return this rank's positions of batches [first, stop), one batch after the other."""
+        if self._shares is not None and self._nodes > 1:
+            return self._shares.of_rank(self.whole(epoch), first, stop, self._rank) % self._n
         size = self.global_batch_size
         # Padding: the epoch order continues as long as the batch needs; positions past its end wrap
         # around to its start.
@@ -263,8 +290,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             IndexError: `batch` is not in [0, len(self)).
             ValueError: `epoch` is negative.
         """
-        positions = self.positions(batch)
-        return self._at(positions, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
+        number = self.epoch if epoch is None else integer("epoch", epoch, 0, WORD)
+        return self._at(self.positions(batch, epoch=number), number)
 
     def _at(self, positions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
         """Return the indices at positions of the order of an epoch."""
@@ -278,6 +305,52 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     def _block_order(self, blocks: Blocks, epoch: int) -> BlockOrder:
         return BlockOrder(self._n, blocks.records or 1, blocks.window or 1, self._seed, epoch)
+
+    @property
+    def _used(self) -> int:
+        """Positions of all batches of an epoch, over all ranks."""
+        size = self.global_batch_size
+        match self._tail:
+            case "drop":
+                return self._n // size * size
+            case "pad":
+                return -(-self._n // size) * size
+            case "exact":
+                return self._n
+
+    def whole(self, epoch: int) -> Epoch:
+        """Return an epoch of all ranks, for `Shares`."""
+        blocks = self._shuffle if isinstance(self._shuffle, Blocks) else None
+        return Epoch(
+            number=epoch,
+            seed=self._seed,
+            positions=self._n,
+            used=self._used,
+            global_batch_size=self.global_batch_size,
+            rows=lambda positions: self._at(positions, epoch),
+            blocks=None if blocks is None else (self._block_order(blocks, epoch), blocks.records or 1),
+        )
+
+    def plan_cache(
+        self,
+        data: Sized,
+        *,
+        cache_size: int | str | None,
+        epochs: int = 3,
+        nodes: int | None = None,
+        ranks: int | None = None,
+    ) -> CachePlan:
+        """Return what the nodes' caches will download; see `FastRecordDataset.plan_cache`.
+
+        Args:
+            data: The FastRecordDataset that the sampler was made for.
+            cache_size: Bytes of a node's cache, or None.
+            epochs: Epochs to plan.
+            nodes: Number of nodes.
+            ranks: Number of ranks on all nodes.
+        """
+        self.check_data(data)
+        return plan_cache(self, data, cache_size=cache_size, epochs=epochs, nodes=nodes, ranks=ranks)
 
     def check_data(self, data: Sized) -> None:
         """Refuse a data set with other records than the sampler's.
@@ -315,6 +388,21 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     def world_size(self) -> int:
         """Number of processes that share each global batch."""
         return self._world_size
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the affinity is for; 1 without an affinity."""
+        return self._nodes
+
+    @property
+    def affinity(self) -> Literal["shard"] | None:
+        """Whether nodes mostly read their own shards."""
+        return None if self._shares is None else "shard"
+
+    @property
+    def draws(self) -> bool:
+        """Whether records are drawn: by weights, balance or shares of a mix."""
+        return self._draw is not None
 
     @property
     def records(self) -> int:
@@ -445,6 +533,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """Describe the data and the order."""
         draw = "" if self._draw is None else f", {self._draw.recipe()['kind']}"
         ranks = f", rank={self._rank}, world_size={self._world_size}" if self._world_size > 1 else ""
+        if self._shares is not None:
+            ranks += f", affinity='shard', nodes={self._nodes}"
         return (
             f"{type(self).__name__}({self._records:,} records, {len(self):,} batches of {self._batch_size}, "
             f"shuffle={self._shuffle!r}{draw}, seed={self._seed}{ranks}, tail={self._tail!r}, epoch={self.epoch})"
@@ -491,3 +581,22 @@ def process_group() -> tuple[int, int] | None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _nodes(affinity: Any, nodes: int | None, world_size: int) -> int:
+    """Return the number of nodes for a sampler's arguments; 1 without an affinity."""
+    if affinity is None:
+        if nodes is not None:
+            raise ValueError('nodes is for affinity="shard"')
+        return 1
+    if affinity != "shard":
+        raise ValueError(f'affinity is "shard" or None, not {affinity!r}')
+    if nodes is None:
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")
+        if world_size > 1 and not (local.isdecimal() and int(local)):
+            raise ValueError("affinity needs the number of nodes: give nodes=, or start the ranks with torchrun")
+        nodes = world_size // int(local) if world_size > 1 else 1
+    nodes = integer("nodes", nodes, 1)
+    if world_size % nodes:
+        raise ValueError(f"nodes is a divisor of world_size, which is {world_size}, not {nodes}")
+    return nodes
