@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from fastrecord.cli.text import say
 
 if TYPE_CHECKING:
     from fastrecord.diagnose.bench import Report
+    from fastrecord.plan.cache import PaperCache
     from fastrecord.plan.plan import Plan
 
 _NAMES = {
@@ -86,6 +88,23 @@ def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 )
 @click.option("--cold", is_flag=True, help="Drop FILE from memory first, so that --measure measures its disk.")
 @click.option("--plot", type=path_type, metavar="PICTURE", help="Also draw images/s against GPUs: .png, .svg or .pdf.")
+@click.option(
+    "--cache",
+    metavar="SIZE",
+    help="Instead, what a run reads from an object store with a cache of SIZE on each node, such as 500GiB. For "
+    "--images, --image-bytes, --gpus, --nodes and --batch.",
+)
+@click.option(
+    "--shuffle",
+    type=click.Choice(["full", "blocks", "none"]),
+    help="The order of the records, for --cache. Default: full.",
+)
+@click.option(
+    "--block", type=click.IntRange(min=1), metavar="N", help="Records of a block. Default: 2 to 4 MiB of them."
+)
+@click.option("--window", type=click.IntRange(min=1), metavar="N", help="Blocks of a window. Default: 128.")
+@click.option("--no-affinity", is_flag=True, help='For --cache: without affinity="shard" on several nodes.')
+@click.option("--shard-bytes", metavar="SIZE", help="Size of a shard, for --cache. Default: 256MiB.")
 @click.option("--published", is_flag=True, help="Instead, compare plans with published runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
@@ -97,19 +116,30 @@ def plan(
     as_json: bool,
     latency: float | None,
     gradient_bits: str | None,
+    cache: str | None,
+    no_affinity: bool,
     **options: Any,
 ) -> None:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
 
     The rates of GPUs, and of decoding, are published or measured elsewhere; docs/plan.md has their sources, the
     formulas, and how far plans are off published runs. --measure takes this machine's rates. Nothing is changed.
+
+    With --cache it predicts instead what the nodes download and ask for, and how large their caches must be.
     """
     given = {name: value for name, value in options.items() if value is not None and value != {}}
     if published:
-        if given or measure or plot:
+        if given or measure or plot or cache:
             raise click.UsageError("--published takes no other option than --json")
         _published(as_json=as_json)
         return
+    if cache is not None:
+        if latency is not None or gradient_bits is not None or measure or plot:
+            raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE)}, --no-affinity and --json only")
+        _cache({**given, "cache": cache, "affinity": not no_affinity}, as_json=as_json)
+        return
+    if no_affinity or (alone := [name for name in _ONLY_CACHE if name in given]):
+        raise click.UsageError(f"{_names(['no_affinity'] if no_affinity else alone)} is for --cache")
     if "gpus" not in given:
         raise click.UsageError("Missing option '--gpus'.")
     if cold and measure is None:
@@ -136,6 +166,59 @@ def plan(
     except ValueError as err:
         raise click.UsageError(str(err)) from err
     say(json.dumps(found.to_dict())) if as_json else say(*_text(found))
+
+
+_ONLY_CACHE = ("shuffle", "block", "window", "shard_bytes")
+_WITH_CACHE = ("gpus", "nodes", "batch", "images", "image_bytes", *_ONLY_CACHE)
+
+
+def _names(options: Sequence[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in options)
+
+
+def _cache(given: dict[str, Any], *, as_json: bool) -> None:
+    from fastrecord.plan.cache import plan_cache_on_paper
+
+    if set(given) - {*_WITH_CACHE, "cache", "affinity"}:
+        raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE)}, --no-affinity and --json only")
+    try:
+        found = plan_cache_on_paper(**given)
+    except ValueError as err:
+        raise click.UsageError(str(err)) from err
+    say(json.dumps(found.to_dict())) if as_json else say(*_cache_text(found))
+
+
+def _cache_text(plan: PaperCache) -> list[str]:
+    from fastrecord.plan.units import size_text
+
+    order = {"full": "shuffled", "blocks": "shuffled by blocks", "none": "in order"}[plan.shuffle]
+    if plan.nodes > 1:
+        order += ', affinity="shard"' if plan.affinity else ", without affinity"
+    total = plan.images * plan.image_bytes
+    lines = [
+        f"{plan.images:,.0f} images of {size_text(plan.image_bytes)}, {size_text(total)} in all, {order}",
+        f"{plan.nodes:,} node{'s' * (plan.nodes > 1)} with {plan.gpus // plan.nodes:,} ranks and a cache of "
+        f"{size_text(plan.cache_bytes)} each; global batches of {plan.gpus * plan.batch:,}",
+        "",
+        f"{'':<22}{'a node':>10}  {'all nodes':>10}  {'requests':>16}",
+    ]
+    rows = [
+        ("the first epoch", plan.first_epoch_node_bytes, plan.first_epoch_bytes, plan.first_epoch_requests),
+        ("each later epoch", plan.epoch_node_bytes, plan.epoch_bytes, plan.epoch_requests),
+    ]
+    lines += [f"{name:<22}{size_text(a):>10}  {size_text(b):>10}  {asked:>16,.0f}" for name, a, b, asked in rows]
+    lines += [
+        "",
+        f"Opening shards asks at most {plan.open_requests:,.0f} times more, in the first epoch.",
+        f"The least cache of a node: {size_text(plan.least_cache_bytes)}.",
+    ]
+    if plan.cache_for_all_bytes:
+        rest = f" {100 * plan.spilled:.1f} % of the records, which" if plan.spilled else " nothing, since"
+        end = " go to other nodes than their own" if plan.spilled else " all of them are there"
+        lines.append(f"From {size_text(plan.cache_for_all_bytes)} on, later epochs download{rest}{end}.")
+    else:
+        lines.append("Each epoch gives a node other records: affinity would let it keep its own.")
+    return lines
 
 
 def _measured(file: str, *, seconds: float, cold: bool) -> Report:

@@ -1,0 +1,204 @@
+"""`plan_cache_on_paper`: what caches of the known future download, from closed formulas.
+
+For data sets that are too large to list their records, or do not exist yet. docs/scale.md derives the
+formulas; tests compare them with `FastRecordDataset.plan_cache`, which decides for each record.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from fastrecord.checks import choice, flag, integer
+from fastrecord.plan.units import count, size
+
+CacheShuffle = Literal["full", "blocks", "none"]
+
+# As the caches and samplers have them.
+_BLOCK_BYTES, _WINDOW = 4 << 20, 128
+_REQUEST = 8 << 20
+_MOST_AHEAD = _PART_AHEAD = 16
+# Requests that open a shard.
+_OPEN = 3
+
+
+@dataclass(frozen=True)
+class PaperCache:
+    """An estimate of what the caches of a run download.
+
+    Attributes:
+        images, image_bytes, gpus, nodes, batch, shuffle, affinity: As given.
+        cache_bytes: Bytes of a node's cache.
+        first_epoch_bytes: Bytes that all nodes download in the first epoch.
+        epoch_bytes: The same for each later epoch.
+        first_epoch_node_bytes, epoch_node_bytes: The same for one node.
+        first_epoch_requests, epoch_requests: Requests of all nodes for records.
+        open_requests: Requests of all nodes that open shards, at most, in the first epoch.
+        least_cache_bytes: The least cache of a node.
+        cache_for_all_bytes: The cache of a node with which later epochs download only what goes to
+            other nodes than before; 0 if no size does it.
+        spilled: Share of the records that go to another node than the one that should read them.
+    """
+
+    images: float
+    image_bytes: float
+    gpus: int
+    nodes: int
+    batch: int
+    shuffle: CacheShuffle
+    affinity: bool
+    cache_bytes: float
+    first_epoch_bytes: float
+    epoch_bytes: float
+    first_epoch_node_bytes: float
+    epoch_node_bytes: float
+    first_epoch_requests: float
+    epoch_requests: float
+    open_requests: float
+    least_cache_bytes: float
+    cache_for_all_bytes: float
+    spilled: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes, ready for JSON."""
+        return asdict(self)
+
+
+def plan_cache_on_paper(
+    *,
+    cache: float | str,
+    images: float | str = 1_281_167,
+    image_bytes: float | str = "116kB",
+    gpus: int = 1,
+    nodes: int = 1,
+    batch: int = 256,
+    shuffle: CacheShuffle = "full",
+    affinity: bool = True,
+    block: int | None = None,
+    window: int = _WINDOW,
+    shard_bytes: float | str = "256MiB",
+) -> PaperCache:
+    """Estimate what the caches of a run download, from averages.
+
+    Args:
+        cache: Bytes of a node's cache, or text such as "500GiB".
+        images: Records of the data set.
+        image_bytes: Mean bytes of one.
+        gpus: Ranks of all nodes.
+        nodes: Nodes, each with a cache of its own; divides `gpus`.
+        batch: Records of a batch of one rank.
+        shuffle: "full", "blocks" or "none".
+        affinity: Whether nodes mostly read their own shards; without an effect on one node.
+        block: Records of a block, for "blocks", and of a request, for "none". Default: as in `Blocks`.
+        window: Blocks of a window.
+        shard_bytes: Bytes of a shard.
+
+    Raises:
+        ValueError: an amount is out of range; the cache is smaller than the least one, which the
+            error names. TypeError: an argument has another type.
+    """
+    images, image_bytes = count("images", images), size("image_bytes", image_bytes)
+    cache, shard_bytes = size("cache", cache), size("shard_bytes", shard_bytes)
+    gpus, nodes, batch = (
+        integer(name, value, 1) for name, value in (("gpus", gpus), ("nodes", nodes), ("batch", batch))
+    )
+    choice("shuffle", shuffle, get_args(CacheShuffle))
+    affinity = flag("affinity", affinity) and nodes > 1
+    if gpus % nodes:
+        raise ValueError(f"gpus is a multiple of nodes, but they are {gpus} and {nodes}")
+    block = (
+        1 << max(0, int(_BLOCK_BYTES / image_bytes).bit_length() - 1) if block is None else integer("block", block, 1)
+    )
+    window = integer("window", window, 1)
+
+    share = images * image_bytes / nodes
+    step = min(gpus * batch / nodes * image_bytes, share)
+    mixed = min(block * window * image_bytes / nodes, share) if shuffle == "blocks" else 0.0
+    if shuffle == "none":
+        mixed = min(block * image_bytes / nodes, share)
+    least = mixed + step
+    if cache < least:
+        raise ValueError(f"cache is too small for this order: a node needs at least {math.ceil(least):,} bytes")
+    ahead = min(_MOST_AHEAD, max(1, int(cache / (_PART_AHEAD * step))))
+    while ahead and (mixed + (ahead + 1) * step) * 9 > cache * 8:
+        ahead //= 2
+    # What waits to be used, or has just been used, has no place for a later epoch; unless it has one.
+    waiting = (mixed + (ahead + 1) * step) * max(0.0, 1 - cache / share)
+    kept = max(0.0, cache - waiting)
+
+    by_batch = spilled = 0.0
+    again = share
+    if nodes > 1 and affinity:
+        by_batch = spill(gpus * batch, nodes)
+        by_window = 0.0
+        if shuffle == "blocks":
+            records = min(block * window, images)
+            by_batch *= _without_replacement(gpus * batch / records)
+            by_window = spill(int(min(window, images / block)) or 1, nodes)
+        spilled = 1 - (1 - by_batch) * (1 - by_window)
+        again = share * (1 - spilled)
+    elif nodes > 1:
+        # One in `nodes` of the records comes to the same node in the next epoch. These are kept, and
+        # others while there is room, of which one in `nodes` comes in the epoch after that.
+        again = min(share, (share + kept) / (nodes + 1))
+    later = share - min(kept, again)
+
+    run = image_bytes if shuffle == "full" or (nodes > 1 and not affinity) else block * image_bytes
+    if shuffle == "none":
+        run = max(run, step)  # the runs that a step begins are neighbours
+    requests = [_requests(amount, share * by_batch, run, image_bytes) for amount in (share, later)]
+    return PaperCache(
+        images=images,
+        image_bytes=image_bytes,
+        gpus=gpus,
+        nodes=nodes,
+        batch=batch,
+        shuffle=shuffle,
+        affinity=affinity,
+        cache_bytes=cache,
+        first_epoch_bytes=share * nodes,
+        epoch_bytes=later * nodes,
+        first_epoch_node_bytes=share,
+        epoch_node_bytes=later,
+        first_epoch_requests=requests[0] * nodes,
+        epoch_requests=requests[1] * nodes,
+        open_requests=_OPEN * nodes * math.ceil(images * image_bytes / shard_bytes),
+        least_cache_bytes=least,
+        cache_for_all_bytes=share if nodes == 1 or affinity else 0.0,
+        spilled=spilled,
+    )
+
+
+def spill(items: int, nodes: int) -> float:
+    """Return the share of items for which their own node has no room.
+
+    Each of the items wants one of the nodes at random, and each node has room for its share of them.
+    That is half the mean deviation of a binomial distribution, which De Moivre found.
+    """
+    if nodes == 1:
+        return 0.0
+    chance = 1 / nodes
+    at = math.floor(items * chance) + 1
+    if at > items:
+        return 0.0
+    logarithm = math.lgamma(items + 1) - math.lgamma(at + 1) - math.lgamma(items - at + 1)
+    logarithm += at * math.log(chance) + (items - at) * math.log1p(-chance)
+    return at * (1 - chance) * math.exp(logarithm) / (items * chance)
+
+
+def _without_replacement(windows: float) -> float:
+    """Return how much less spills if batches are drawn from windows in which all nodes are equal.
+
+    Args:
+        windows: Windows that a batch covers, on average over where it begins.
+    """
+    return math.sqrt(1 - windows + windows**2 / 3 if windows <= 1 else 1 / (3 * windows))
+
+
+def _requests(amount: float, single: float, run: float, image_bytes: float) -> float:
+    """Return the requests for bytes, of which some are records alone, and the rest lie in runs."""
+    single = min(single, amount)
+    # Each is missing in the run of another node, which comes in two parts.
+    alone = (2 if run > image_bytes else 1) * single / image_bytes
+    return alone + (amount - single) / run * math.ceil(run / _REQUEST)
