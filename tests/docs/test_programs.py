@@ -137,6 +137,7 @@ RUN_HERE = {
     "docs/loader.md",
     "docs/logging.md",
     "docs/look.md",
+    "docs/scale.md",
 }
 
 
@@ -174,7 +175,8 @@ def test_every_program_is_python_and_only_a_before_may_need_another_package(page
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/compression.md", "docs/errors.md", "docs/index.md", "docs/logging.md", "docs/look.md"]
+    "page",
+    ["docs/compression.md", "docs/errors.md", "docs/index.md", "docs/logging.md", "docs/look.md", "docs/scale.md"],
 )
 def test_a_page_of_one_program_runs(page: str, folder: Path) -> None:
     (folder / "imagenet").mkdir()
