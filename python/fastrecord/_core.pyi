@@ -46,6 +46,7 @@ __all__ = [
     "deliver_events",
     "draw_balanced",
     "draw_crops",
+    "draw_mixed",
     "draw_weighted",
     "error_code",
     "example_names",
@@ -54,6 +55,7 @@ __all__ = [
     "image_size",
     "instructions",
     "libraries",
+    "open_shard",
     "open_snapshot",
     "permute",
     "read_examples",
@@ -91,6 +93,13 @@ def permute(n: int, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDAr
 def uniform(seed: int, epoch: int, stream: int, positions: NDArray[np.int64], draws: int) -> NDArray[np.float64]: ...
 def draw_balanced(
     ends: NDArray[np.uint64], seed: int, epoch: int, positions: NDArray[np.int64]
+) -> NDArray[np.int64]: ...
+def draw_mixed(
+    ends: NDArray[np.uint64],
+    shares: NDArray[np.uint64],
+    seed: int,
+    epoch: int,
+    positions: NDArray[np.int64],
 ) -> NDArray[np.int64]: ...
 def draw_weighted(
     cumulative: NDArray[np.float64], seed: int, epoch: int, positions: NDArray[np.int64]
@@ -145,6 +154,16 @@ def crop_image(
 def draw_crops(
     image: tuple[int, int], n: int, seed: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]: ...
+def open_shard(
+    path: str | PathLike[str],
+    access: str,
+    verify: _Verify,
+    file_id: str,
+    commit: int,
+    records: int,
+    bytes: int,  # noqa: A002 - as the manifest calls it
+    footer_crc: int,
+) -> Reader: ...
 def open_snapshot(
     path: str | PathLike[str],
     access: str,

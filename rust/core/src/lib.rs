@@ -73,9 +73,9 @@ pub use load::batch::{Failure, LoadCounters, Workload};
 pub use load::decode_records::decode_records;
 pub use load::images::ImagePlan;
 pub use load::loader::{Load, Loader};
-pub use load::sources::LoadSource;
+pub use load::sources::{LoadFile, LoadSource};
 pub use order::blocks::{BlockOrder, Blocks};
-pub use order::draw::{BalancedDraw, WeightedDraw};
+pub use order::draw::{BalancedDraw, MixedDraw, WeightedDraw};
 pub use order::permutation::Order;
 pub use pack::add_index::{IndexOptions, IndexTally, add_crop_index};
 pub use pack::ingest::{Ingest, OnError, Source};
@@ -83,9 +83,12 @@ pub use pack::recode::{Limit, Recode, Recoded};
 pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;
-pub use read::{Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, SnapshotId, Verify, largest_shape};
+pub use read::{
+    Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, Shard, SnapshotId, Verify, largest_shape,
+};
 pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};
+pub use sys::files::most_open;
 pub use sys::page_cache::resident_bytes;
 pub use write::add_field::NewField;
 pub use write::compress::Packed;

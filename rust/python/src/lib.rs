@@ -86,7 +86,7 @@ mod _core {
     #[pymodule_export]
     use crate::order::blocks::BlockOrder;
     #[pymodule_export]
-    use crate::order::draw::{draw_balanced, draw_weighted};
+    use crate::order::draw::{draw_balanced, draw_mixed, draw_weighted};
     #[pymodule_export]
     use crate::order::random::uniform;
     #[pymodule_export]
@@ -97,6 +97,8 @@ mod _core {
     use crate::read::reader::Reader;
     #[pymodule_export]
     use crate::read::reopen::open_snapshot;
+    #[pymodule_export]
+    use crate::read::unopened::open_shard;
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]

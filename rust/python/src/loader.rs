@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fastrecord_core::image::{Channels, Geometry};
 use fastrecord_core::{
     ArrayPlan as CoreArrayPlan, BufferPool, Error, ImagePlan as CoreImagePlan, Load as CoreLoad, LoadCounters,
-    LoadSource, Loader, Result as CoreResult, Verify, Workload,
+    LoadFile, LoadSource, Loader, Result as CoreResult, Verify, Workload,
 };
 use numpy::{PyArray3, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -43,13 +43,14 @@ fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
     })
 }
 
-/// Returns the core reader of each file, and the schema positions of the named fields.
-fn sources(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadSource>> {
-    let source = |(reader, names): (PyRef<'_, Reader>, Vec<String>)| {
-        let reader = reader.state()?.reader.clone();
-        LoadSource::new(reader, &names).map_err(to_py)
+/// Returns each file, and the schema positions of the named fields. The first file is opened, and
+/// others unless they are shards that the loader can open.
+fn files_of(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadFile>> {
+    let file = |(at, (reader, names)): (usize, (PyRef<'_, Reader>, Vec<String>))| match reader.shard()? {
+        Some(named) if at > 0 => Ok(LoadFile::Shard(Arc::clone(&named.shard))),
+        _ => Ok(LoadSource::new(reader.state()?.reader.clone(), &names).map_err(to_py)?.into()),
     };
-    files.into_iter().map(source).collect()
+    files.into_iter().enumerate().map(file).collect()
 }
 
 /// State shared by all iterations over a plan: counters, and spare memory for batches.
@@ -148,7 +149,7 @@ impl ImagePlan {
     ) -> PyResult<Self> {
         let decode = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
         let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
-        let plan = CoreImagePlan::new(sources(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
+        let plan = CoreImagePlan::new(files_of(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
         let plan = main.into_iter().fold(plan, CoreImagePlan::refusing_masks);
         let plan = values.into_iter().try_fold(plan, CoreImagePlan::with_values).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
@@ -186,7 +187,7 @@ impl ArrayPlan {
     #[new]
     #[pyo3(signature = (files, *, verify = Check(Verify::Once), spares = 4))]
     fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: Check, spares: usize) -> PyResult<Self> {
-        let plan = CoreArrayPlan::new(sources(files)?, verify.0).map_err(to_py)?;
+        let plan = CoreArrayPlan::new(files_of(files)?, verify.0).map_err(to_py)?;
         Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
     }
 

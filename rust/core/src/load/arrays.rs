@@ -10,7 +10,7 @@ use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
 use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
 use crate::load::loader::Loader;
-use crate::load::sources::{LoadSource, Located, Sources};
+use crate::load::sources::{LoadFile, LoadSource, Located, Recent, Sources};
 use crate::read::seen::Verify;
 use crate::sys::DiskWatch;
 
@@ -22,14 +22,11 @@ const PART_ROWS: usize = 4096;
 /// The plan for values of fixed size, stacked row by row into one buffer per field.
 #[derive(Debug)]
 pub struct ArrayPlan {
-    /// Each file with the fields whose values are payloads.
     sources: Sources,
     /// The buffers for payload fields.
     payloads: Vec<usize>,
     /// The buffers for fields whose values lie in columns.
     values: Vec<usize>,
-    /// For each file, the fields of all buffers.
-    fields: Vec<Vec<FieldIndex>>,
     /// Bytes per row of each buffer.
     row_bytes: Vec<usize>,
     verify: Verify,
@@ -41,34 +38,32 @@ impl ArrayPlan {
     /// files consecutively.
     ///
     /// # Errors
-    /// No file is given, the files differ in their number of fields, or the values of a field
-    /// differ in size.
-    pub fn new(mut sources: Vec<LoadSource>, verify: Verify) -> Result<Self> {
-        let Some(first) = sources.first() else { return Err(Error::Plan("a plan needs a file".to_owned())) };
+    /// The first file is not open, the files differ in their number of fields, or the values of a
+    /// field differ in size.
+    pub fn new(files: Vec<LoadFile>, verify: Verify) -> Result<Self> {
+        let Some(first) = files.first().and_then(LoadFile::open) else {
+            return Err(Error::Plan("a plan needs an open file".to_owned()));
+        };
         let count = first.fields.len();
-        let mut sizes: Vec<Vec<usize>> = Vec::with_capacity(sources.len());
-        for source in &sources {
+        let sizes = |source: &LoadSource| -> Result<Vec<usize>> {
+            source.fields.iter().map(|&field| value_bytes(source, field)).collect()
+        };
+        let row_bytes = sizes(first)?;
+        for source in files.iter().filter_map(LoadFile::open) {
             if source.fields.len() != count {
                 return Err(Error::Plan(format!("a file has {} fields for {count} buffers", source.fields.len())));
             }
-            sizes.push(source.fields.iter().map(|&field| value_bytes(source, field)).collect::<Result<_>>()?);
-        }
-        let row_bytes = sizes.swap_remove(0);
-        for (source, sizes) in sources[1..].iter().zip(&sizes) {
+            let sizes = sizes(source)?;
             if let Some(at) = (0..count).find(|&at| sizes[at] != row_bytes[at]) {
                 let expected = format!("in the first file its values have {} bytes each", row_bytes[at]);
                 return Err(source.reader.wrong_type(source.fields[at], &expected));
             }
         }
-        let (schema, of) = (sources[0].reader.schema(), &sources[0].fields);
+        let schema = first.reader.schema();
         let (payloads, values): (Vec<usize>, Vec<usize>) =
-            (0..count).partition(|&at| schema[of[at]].kind.has_payloads());
-        let fields: Vec<Vec<FieldIndex>> = sources.iter().map(|source| source.fields.clone()).collect();
-        for source in &mut sources {
-            source.fields = payloads.iter().map(|&at| source.fields[at]).collect();
-        }
-        let (sources, disk) = (Sources::new(sources), DiskWatch::default());
-        Ok(Self { sources, payloads, values, fields, row_bytes, verify, disk })
+            (0..count).partition(|&at| schema[first.fields[at]].kind.has_payloads());
+        let (sources, disk) = (Sources::new(files, payloads.clone())?, DiskWatch::default());
+        Ok(Self { sources, payloads, values, row_bytes, verify, disk })
     }
 
     /// Starts `threads` threads.
@@ -81,7 +76,7 @@ impl ArrayPlan {
 
     /// Copies column values, one run of records of one file at a time. Returns the rows that still
     /// need their payloads.
-    fn copy_values(&self, located: &Located, task: &mut Task<'_>) -> Vec<usize> {
+    fn copy_values(&self, recent: &mut Recent<'_>, located: &Located, task: &mut Task<'_>) -> Vec<usize> {
         let (first, mut good) = (task.part.rows.start, Vec::with_capacity(task.part.rows.len()));
         for row in task.part.rows.clone() {
             match located.rows[row] {
@@ -94,15 +89,19 @@ impl ArrayPlan {
             let (len, mut failed) = (self.row_bytes[output], Vec::new());
             for run in good.chunk_by(|&a, &b| a + 1 == b && place(a).0 == place(b).0) {
                 let (file, start) = (place(run[0]).0, run[0] - first);
-                let (reader, field) = (&self.sources[file].reader, self.fields[file][output]);
                 let records: Vec<u64> = run.iter().map(|&row| place(row).1).collect();
                 let out = &mut task.part.bytes[output][start * len..][..run.len() * len];
-                if reader.records(&records).and_then(|all| reader.values_into(field, &all, out)).is_ok() {
+                let mut copy = |records: &[u64], out: &mut [u8]| {
+                    let source = recent.source(file)?;
+                    let records = source.reader.records(records)?;
+                    source.reader.values_into(source.fields[output], &records, out)
+                };
+                if copy(&records, out).is_ok() {
                     continue;
                 }
                 // One damaged block must not fail the records of other blocks.
-                for ((&row, &record), out) in run.iter().zip(&records).zip(out.chunks_exact_mut(len)) {
-                    if let Err(error) = reader.records(&[record]).and_then(|one| reader.values_into(field, &one, out)) {
+                for ((&row, record), out) in run.iter().zip(&records).zip(out.chunks_exact_mut(len)) {
+                    if let Err(error) = copy(std::slice::from_ref(record), out) {
                         failed.push((row, error));
                     }
                 }
@@ -119,13 +118,19 @@ impl ArrayPlan {
     /// [`Source::with`].
     ///
     /// [`Source::with`]: crate::read::source::Source::with
-    fn copy_payloads(&self, located: &Located, task: &mut Task<'_>, row: usize, mapped: Option<&[u8]>) -> Result<u64> {
+    fn copy_payloads(
+        &self,
+        source: &LoadSource,
+        located: &Located,
+        task: &mut Task<'_>,
+        row: usize,
+        mapped: Option<&[u8]>,
+    ) -> Result<u64> {
         let at = row - task.part.rows.start;
-        let Some((file, record)) = located.rows[row] else { return Ok(0) };
-        let source = &self.sources[file];
+        let Some((_, record)) = located.rows[row] else { return Ok(0) };
         let mut stored = 0;
-        for ((&output, &field), extents) in self.payloads.iter().zip(&source.fields).zip(&located.extents) {
-            let len = self.row_bytes[output];
+        for (&output, extents) in self.payloads.iter().zip(&located.extents) {
+            let (field, len) = (source.fields[output], self.row_bytes[output]);
             let out = &mut task.part.bytes[output][at * len..][..len];
             source.reader.copy_from(mapped, field, record, &extents[row], out, self.verify)?;
             stored += extents[row].stored;
@@ -137,15 +142,21 @@ impl ArrayPlan {
     fn fill_part(&self, located: &Located, task: &mut Task<'_>) {
         let start = Instant::now();
         let (mut made, mut bytes) = (0, 0);
-        let rows = self.copy_values(located, task);
+        let mut recent = Recent::new(&self.sources);
+        let rows = self.copy_values(&mut recent, located, task);
         let file = |row: usize| located.rows[row].unwrap_or_default().0;
         for run in rows.chunk_by(|&a, &b| file(a) == file(b)) {
-            let random = self.sources[file(run[0])].reader.source();
-            let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
-                run.iter().map(|&row| self.copy_payloads(located, task, row, mapped)).collect()
-            };
+            let file = file(run[0]);
             // If the whole file is lost, each record reports its own error.
-            let copied = random.with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None));
+            let copied: Vec<Result<u64>> = if let Ok(source) = recent.source(file) {
+                let mut all = |mapped: Option<&[u8]>| -> Vec<Result<u64>> {
+                    run.iter().map(|&row| self.copy_payloads(source, located, task, row, mapped)).collect()
+                };
+                source.reader.source().with(|mapped| Ok(all(mapped))).unwrap_or_else(|_| all(None))
+            } else {
+                let mut one = |row| self.copy_payloads(recent.source(file)?, located, task, row, None);
+                run.iter().map(|&row| one(row)).collect()
+            };
             for (&row, copied) in run.iter().zip(copied) {
                 match copied {
                     Ok(stored) => {

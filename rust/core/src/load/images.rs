@@ -16,7 +16,7 @@ use crate::image::{Channels, DecodeOptions, Decoder, Geometry, Random, Timings, 
 use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
 use crate::load::loader::Loader;
 use crate::load::paired::{Lead, follow};
-use crate::load::sources::{LoadSource, Located, Sources};
+use crate::load::sources::{LoadFile, LoadSource, Located, Sources};
 use crate::load::values::Values;
 use crate::read::payload::resized;
 use crate::read::seen::Verify;
@@ -50,20 +50,20 @@ impl ImagePlan {
     /// consecutively.
     ///
     /// # Errors
-    /// No file or output is given, a file lacks a field for an output, a field holds neither images
-    /// nor bytes, or a geometry is invalid.
+    /// The first file is not open, no output is given, a file lacks a field for an output, a field
+    /// holds neither images nor bytes, or a geometry is invalid.
     pub fn new(
-        sources: Vec<LoadSource>,
+        files: Vec<LoadFile>,
         outputs: Vec<Geometry>,
         flip: bool,
         decode: DecodeOptions,
         verify: Verify,
     ) -> Result<Self> {
         let bad = |detail: String| Err(Error::Plan(detail));
-        if sources.is_empty() || outputs.is_empty() {
-            return bad("a plan needs a file and an image".to_owned());
+        if outputs.is_empty() {
+            return bad("a plan needs an image".to_owned());
         }
-        for source in &sources {
+        for source in files.iter().filter_map(LoadFile::open) {
             if source.fields.len() != outputs.len() {
                 return bad(format!("a file has {} fields for {} images", source.fields.len(), outputs.len()));
             }
@@ -79,7 +79,8 @@ impl ImagePlan {
         // The smallest output leads: its whole pixels are whole pixels of the larger outputs.
         let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
-        let (sources, raw) = (Sources::new(sources), AtomicBool::new(false));
+        let located = (0..outputs.len()).collect();
+        let (sources, raw) = (Sources::new(files, located)?, AtomicBool::new(false));
         Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, values: None, raw })
     }
 
@@ -167,7 +168,8 @@ impl ImagePlan {
         (file, record): (usize, u64),
         row: usize,
     ) -> Result<()> {
-        let (source, batch, counters) = (&self.sources[file], task.batch, task.counters);
+        let source = self.sources.source(file)?;
+        let (source, batch, counters) = (&*source, task.batch, task.counters);
         let mut crops = self.crops(batch.seed, batch.epoch, batch.positions[row]);
         for output in self.order() {
             let extent = &located.extents[output][row];

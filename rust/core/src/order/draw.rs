@@ -1,8 +1,8 @@
-//! `WeightedDraw` and `BalancedDraw`: draws with replacement, by weight or by class in turns, as
-//! pure functions of the position.
+//! `WeightedDraw`, `BalancedDraw` and `MixedDraw`: draws with replacement, by weight, by class in
+//! turns, or by shares of several sources, as pure functions of the position.
 //!
 //! A draw depends only on (n, seed, epoch, position), as in [`Order`]. No generator state is
-//! advanced, so each position is computed independently. `docs/order.md` specifies both draws,
+//! advanced, so each position is computed independently. `docs/order.md` specifies the draws,
 //! which never change.
 
 use crate::order::permutation::{GOLDEN, Order, ROUNDS, extended, key_of, keys_of, mix};
@@ -85,6 +85,82 @@ impl<'a> BalancedDraw<'a> {
         let keys = self.keys.map(|key| extended(extended(extended(key, ORDER_OF_RECORDS), class), pass));
         start + Order::keyed(records, keys).row(number)
     }
+}
+
+/// The draws of one epoch from several sources, each with its share.
+///
+/// Draws come in blocks, in which each source has its number of turns, in random order. The numbers
+/// follow the shares as closely as whole numbers can, from the first block on. The records of a
+/// source come in random order, each once before any comes again.
+///
+/// Records are numbered source by source, as for [`BalancedDraw`].
+#[derive(Debug, Clone)]
+pub struct MixedDraw<'a> {
+    ends: &'a [u64],
+    /// The shares of each source and of all earlier ones.
+    shares: &'a [u64],
+    keys: [u64; ROUNDS],
+}
+
+/// Draws in a block of a [`MixedDraw`].
+const BLOCK: usize = 64;
+
+impl<'a> MixedDraw<'a> {
+    /// Prepares the draws of one epoch. `shares` has for each source, in whole numbers, its share and
+    /// those of all earlier sources. Returns `None` if the numbers do not ascend, or a source with a
+    /// share is empty.
+    pub fn new(ends: &'a [u64], shares: &'a [u64], seed: u64, epoch: u64) -> Option<Self> {
+        let (n, total) = (*ends.last()?, *shares.last()?);
+        let good = ends.len() == shares.len() && total > 0 && ends.is_sorted() && shares.is_sorted();
+        let good = good && (0..ends.len()).all(|at| own(ends, at) > 0 || own(shares, at) == 0);
+        good.then(|| Self { ends, shares, keys: keys_of(&[seed, epoch, n, total]) })
+    }
+
+    /// Returns the record at a position.
+    pub fn record(&self, position: u64) -> u64 {
+        let place = (position % BLOCK as u64) as usize;
+        let start = position - place as u64;
+
+        // How many of the draws up to the start and the end of the block are of each source: its share
+        // of those that are of no earlier source.
+        let (mut before, mut after, mut rest) = (start, start + BLOCK as u64, self.shares[self.shares.len() - 1]);
+        let (mut order, mut filled) = ([(0, 0); BLOCK], 0);
+        for source in 0..self.shares.len() {
+            let own = own(self.shares, source);
+            if own == 0 {
+                continue;
+            }
+            let share = |draws| rounded_share(draws, own, rest);
+            let (first, stop) = (share(before), share(after));
+            order[filled..][..(stop - first) as usize].fill((source, first));
+            filled += (stop - first) as usize;
+            (before, after, rest) = (before - first, after - stop, rest - own);
+        }
+        let key = extended(extended(self.keys[0], ORDER_OF_CLASSES), start / BLOCK as u64);
+        for last in (1..BLOCK).rev() {
+            let word = mix(key.wrapping_add(GOLDEN.wrapping_mul(last as u64)));
+            order.swap(last, ((u128::from(word) * (last as u128 + 1)) >> 64) as usize);
+        }
+
+        // The number of this draw among all of the source. After its last record, a source starts over.
+        let (source, first) = order[place];
+        let draw = first + order[..place].iter().filter(|(other, _)| *other == source).count() as u64;
+        let records = own(self.ends, source);
+        let (pass, number) = (draw / records, draw % records);
+        let keys = self.keys.map(|key| extended(extended(extended(key, ORDER_OF_RECORDS), source as u64), pass));
+        self.ends[source] - records + Order::keyed(records, keys).row(number)
+    }
+}
+
+/// Returns a number of ascending sums without the sum before it.
+fn own(sums: &[u64], at: usize) -> u64 {
+    sums[at] - at.checked_sub(1).map_or(0, |before| sums[before])
+}
+
+/// Returns `draws * own / all`, rounded to the nearest whole number.
+fn rounded_share(draws: u64, own: u64, all: u64) -> u64 {
+    let (own, all) = (u128::from(own), u128::from(all));
+    ((u128::from(draws) * own + all / 2) / all) as u64
 }
 
 #[cfg(test)]
@@ -251,6 +327,54 @@ mod tests {
     fn ends_that_name_a_class_without_records_are_none() {
         for ends in [&[][..], &[0], &[0, 3], &[2, 2], &[3, 2]] {
             assert!(BalancedDraw::new(ends, 0, 0).is_none(), "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn each_source_has_its_share_and_repeats_no_record_before_it_is_used_up() {
+        let (ends, shares) = ([5, 105, 105, 112], [7, 17, 17, 20]);
+        let draw = MixedDraw::new(&ends, &shares, 3, 1).unwrap();
+        let drawn: Vec<u64> = (0..64 * 50).map(|position| draw.record(position)).collect();
+        for (at, start, size) in [(0, 0_u64, 5_u64), (1, 5, 100), (3, 105, 7)] {
+            let of = |records: &[u64]| {
+                let own = records.iter().copied().filter(|record| (start..start + size).contains(record));
+                own.collect::<Vec<u64>>()
+            };
+            let share = [7, 10, 0, 3][at];
+            for stop in (64..=drawn.len()).step_by(64) {
+                let difference = of(&drawn[..stop]).len().abs_diff(stop * share / 20);
+                assert!(difference <= 1, "source {at}, {stop}");
+            }
+            for pass in of(&drawn).chunks_exact(size as usize) {
+                let mut pass = pass.to_vec();
+                pass.sort_unstable();
+                assert_eq!(pass, (start..start + size).collect::<Vec<u64>>());
+            }
+        }
+        assert!(!drawn.iter().any(|record| *record >= 112));
+    }
+
+    /// The same numbers on every CPU; `docs/order.md` has them too, and `tests/dataset/test_mix.py`
+    /// computes them in another way.
+    #[test]
+    fn mixed_draws_never_change() {
+        let drawn = |ends: &[u64], turns: &[u64], seed, epoch, from: u64| -> Vec<u64> {
+            let draw = MixedDraw::new(ends, turns, seed, epoch).unwrap();
+            (from..from + 10).map(|position| draw.record(position)).collect()
+        };
+        assert_eq!(drawn(&[4, 24], &[7, 10], 0, 0, 0), [13, 1, 20, 2, 3, 5, 6, 0, 1, 0]);
+        assert_eq!(drawn(&[4, 24], &[7, 10], 1, 5, 0), [0, 2, 1, 13, 3, 1, 0, 2, 3, 0]);
+        let drawn = drawn(&[1 << 40, (1 << 40) + 3], &[1, 65536], u64::MAX, u64::MAX - 1, (1 << 62) - 5);
+        let offsets: Vec<u64> = drawn.iter().map(|record| record - (1 << 40)).collect();
+        assert_eq!(offsets, [1, 2, 1, 0, 2, 1, 0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn shares_that_no_source_can_have_are_none() {
+        for (ends, turns) in
+            [(&[][..], &[][..]), (&[3], &[0]), (&[0], &[1]), (&[2, 2], &[1, 2]), (&[3, 2], &[1, 2]), (&[2], &[1, 2])]
+        {
+            assert!(MixedDraw::new(ends, turns, 0, 0).is_none(), "{ends:?} {turns:?}");
         }
     }
 

@@ -60,3 +60,12 @@ pub(crate) fn leads_to(path: &Path, identity: Identity) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
+
+/// The most shards that are kept open at a time: a share of the files that the process may open.
+pub fn most_open() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call only writes to `limit`, which lives.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let share = if known { limit.rlim_cur / 8 } else { 0 };
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(4, 1024)
+}

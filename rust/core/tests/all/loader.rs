@@ -36,7 +36,8 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
 }
 
 fn plan(paths: &[PathBuf]) -> Arc<ImagePlan> {
-    let source = |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap();
+    let source =
+        |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap().into();
     let geometry = Geometry::RandomResizedCrop { size: (SIDE, SIDE), scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) };
     let sources = paths.iter().map(source).collect();
     Arc::new(ImagePlan::new(sources, vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap())

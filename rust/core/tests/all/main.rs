@@ -18,6 +18,7 @@ mod ingest;
 mod loader;
 mod roundtrip;
 mod safety;
+mod shards;
 mod side_bytes;
 mod stacking;
 mod types;

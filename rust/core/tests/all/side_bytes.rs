@@ -133,7 +133,8 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
 pub fn loaded(reader: &Reader) -> Result<Vec<u8>> {
     let source = LoadSource { fields: vec![reader.nth(0)], reader: reader.clone() };
     let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
-    let plan = ImagePlan::new(vec![source], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
+    let plan =
+        ImagePlan::new(vec![source.into()], vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap();
     let loader = Arc::new(plan).start(Arc::new(LoadCounters::default()), 2).unwrap();
     let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
     let buffer = BufferPool::new(1).take(60 * 40 * 30 * 3).unwrap();

@@ -39,8 +39,9 @@ fn write(path: &Path, numbers: std::ops::Range<u64>) -> PathBuf {
 }
 
 fn plan(paths: &[PathBuf], access: Access) -> Arc<ArrayPlan> {
-    let source =
-        |path: &PathBuf| LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap();
+    let source = |path: &PathBuf| {
+        LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap().into()
+    };
     Arc::new(ArrayPlan::new(paths.iter().map(source).collect(), Verify::Always).unwrap())
 }
 
@@ -51,7 +52,7 @@ fn submit(loader: &Loader, spares: &Arc<BufferPool>, rows: &[u64]) -> Load {
 }
 
 /// Reads through the process's own memory file: this test crate has no `unsafe`.
-fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
+pub(crate) fn bytes(buffer: &BatchBuffer) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
     let mut bytes = vec![0; buffer.len()];
@@ -136,7 +137,8 @@ fn a_damaged_block_of_a_column_fails_the_rows_in_it_and_each_of_them_once() {
 fn what_has_no_size_of_its_own_or_another_one_is_refused() {
     let folder = folder();
     let path = write(&folder.path().join("a.frec"), 0..3);
-    let open = |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap();
+    let open =
+        |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap().into();
     let plan = |sources| ArrayPlan::new(sources, Verify::Always);
     let text = plan(vec![open(&["small", "key"])]);
     assert!(matches!(text, Err(Error::FieldType { field, .. }) if field == "key"));

@@ -1,6 +1,6 @@
 //! Functions that draw records with replacement.
 
-use fastrecord_core::{BalancedDraw, WeightedDraw};
+use fastrecord_core::{BalancedDraw, MixedDraw, WeightedDraw};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -52,6 +52,28 @@ pub(crate) fn draw_balanced<'py>(
     let ends = ends.as_slice().map_err(|_| not_contiguous("ends"))?;
     let draw = BalancedDraw::new(ends, seed, epoch)
         .ok_or_else(|| PyValueError::new_err("each class has at least one record: ends ascend, from above 0"))?;
+    let records = py.detach(|| positions.iter().map(|&position| draw.record(position).cast_signed()).collect());
+    Ok(PyArray1::from_vec(py, records))
+}
+
+/// Return int64 (N,): the records at positions of a draw in which each source has its share.
+///
+/// Records are numbered source by source. `ends` is uint64 (sources,): the number of records up to
+/// and including each source. `shares` is uint64 (sources,): whole numbers, likewise.
+#[pyfunction]
+pub(crate) fn draw_mixed<'py>(
+    py: Python<'py>,
+    ends: PyReadonlyArray1<'py, u64>,
+    shares: PyReadonlyArray1<'py, u64>,
+    seed: u64,
+    epoch: u64,
+    positions: PyReadonlyArray1<'py, i64>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let positions = indices::positions(&positions, ENDLESS)?;
+    let ends = ends.as_slice().map_err(|_| not_contiguous("ends"))?;
+    let shares = shares.as_slice().map_err(|_| not_contiguous("shares"))?;
+    let draw = MixedDraw::new(ends, shares, seed, epoch)
+        .ok_or_else(|| PyValueError::new_err("ends and shares ascend, and a source with a share has records"))?;
     let records = py.detach(|| positions.iter().map(|&position| draw.record(position).cast_signed()).collect());
     Ok(PyArray1::from_vec(py, records))
 }

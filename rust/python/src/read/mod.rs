@@ -9,4 +9,5 @@ pub(crate) mod ragged;
 pub(crate) mod reader;
 pub(crate) mod reopen;
 pub(crate) mod state;
+pub(crate) mod unopened;
 pub(crate) mod verify_report;

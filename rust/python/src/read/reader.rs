@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, Codec, Depth, Error, Reader as CoreReader, Verify, hex, verify};
+use fastrecord_core::{Access, Codec, Depth, Error, Reader as CoreReader, SnapshotId, Verify, hex, verify};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,6 +21,7 @@ use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
 use crate::read::state::ReaderState;
+use crate::read::unopened::Unopened;
 use crate::read::verify_report::report_dict;
 
 /// Read a file as of its newest commit at the time of opening. Later appends are invisible until
@@ -53,7 +54,16 @@ pub(crate) struct Reader {
     path: PathBuf,
     /// The absolute path. It stays valid when the process changes its working directory.
     absolute: PathBuf,
-    state: Mutex<Option<Arc<ReaderState>>>,
+    held: Mutex<Held>,
+}
+
+/// The file of a `Reader`.
+#[derive(Clone)]
+enum Held {
+    Open(Arc<ReaderState>),
+    /// Opened at each use, and perhaps closed between them.
+    Unopened(Arc<Unopened>),
+    Closed,
 }
 
 pub(crate) fn access_from(name: &str) -> PyResult<Access> {
@@ -70,16 +80,51 @@ fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
 
 impl Reader {
     pub(crate) fn with(py: Python<'_>, path: PathBuf, reader: CoreReader, verify: Verify) -> PyResult<Self> {
-        Ok(Self { absolute: absolute(&path), path, state: Mutex::new(Some(ReaderState::new(py, reader, verify)?)) })
+        let held = Held::Open(ReaderState::new(py, reader, verify)?);
+        Ok(Self { absolute: absolute(&path), path, held: Mutex::new(held) })
     }
 
+    /// A reader that opens its file when something is read from it.
+    pub(crate) fn unopened(unopened: Arc<Unopened>) -> Self {
+        let path = unopened.shard.path.clone();
+        Self { absolute: absolute(&path), path, held: Mutex::new(Held::Unopened(unopened)) }
+    }
+
+    fn held(&self) -> Held {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the open file.
     pub(crate) fn state(&self) -> PyResult<Arc<ReaderState>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        state.ok_or_else(|| to_py(Error::ReaderClosed { path: self.path.clone() }))
+        match self.held() {
+            Held::Open(state) => Ok(state),
+            Held::Unopened(unopened) => unopened.state(),
+            Held::Closed => Err(self.closed_error()),
+        }
     }
 
-    fn replace(&self, state: Option<Arc<ReaderState>>) -> Option<Arc<ReaderState>> {
-        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
+    /// Returns what a manifest says of the file; None if it was opened without one.
+    pub(crate) fn shard(&self) -> PyResult<Option<Arc<Unopened>>> {
+        match self.held() {
+            Held::Open(_) => Ok(None),
+            Held::Unopened(unopened) => Ok(Some(unopened)),
+            Held::Closed => Err(self.closed_error()),
+        }
+    }
+
+    fn snapshot(&self) -> PyResult<SnapshotId> {
+        Ok(match self.shard()? {
+            Some(named) => named.shard.snapshot,
+            None => self.state()?.reader.snapshot(),
+        })
+    }
+
+    fn closed_error(&self) -> PyErr {
+        to_py(Error::ReaderClosed { path: self.path.clone() })
+    }
+
+    fn replace(&self, held: Held) -> Held {
+        std::mem::replace(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner), held)
     }
 }
 
@@ -100,7 +145,11 @@ impl Reader {
 
     /// Return the number of records.
     pub(crate) fn __len__(&self) -> PyResult<usize> {
-        Ok(self.state()?.reader.len() as usize)
+        let records = match self.shard()? {
+            Some(named) => named.shard.records,
+            None => self.state()?.reader.len(),
+        };
+        Ok(records as usize)
     }
 
     /// Return one record as a dict of field name to value; negative numbers count from the end.
@@ -299,7 +348,7 @@ impl Reader {
         // mapping.
         let found = newer.as_ref().is_some_and(|reader| reader.snapshot() != state.reader.snapshot());
         if let Some(reader) = newer {
-            drop(self.replace(Some(ReaderState::new(py, reader, state.verify)?)));
+            drop(self.replace(Held::Open(ReaderState::new(py, reader, state.verify)?)));
         }
         Ok(found)
     }
@@ -334,7 +383,9 @@ impl Reader {
 
     /// Release the file. The mapping ends with its last view. Closing twice is allowed.
     fn close(&self) {
-        drop(self.replace(None));
+        if let Held::Unopened(unopened) = self.replace(Held::Closed) {
+            unopened.close();
+        }
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -347,6 +398,9 @@ impl Reader {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        if let Some(named) = self.shard()? {
+            return named.reduced(py, &self.absolute, self.access()?);
+        }
         let state = self.state()?;
         reduced(py, &state.reader, &self.absolute, self.access()?, state.verify)
     }
@@ -376,13 +430,17 @@ impl Reader {
     /// The access mode: "mmap" or "pread".
     #[getter]
     fn access(&self) -> PyResult<&'static str> {
-        Ok(if self.state()?.reader.access() == Access::Mmap { "mmap" } else { "pread" })
+        let access = match self.shard()? {
+            Some(named) => named.access,
+            None => self.state()?.reader.access(),
+        };
+        Ok(if access == Access::Mmap { "mmap" } else { "pread" })
     }
 
     /// Whether `close()` was called.
     #[getter]
     fn closed(&self) -> bool {
-        self.state().is_err()
+        matches!(self.held(), Held::Closed)
     }
 
     /// The schema of every record, a `fastrecord.Schema`.
@@ -406,13 +464,13 @@ impl Reader {
     /// The file's random id, 32 hexadecimal digits. A copy of a file keeps the id.
     #[getter]
     fn file_id(&self) -> PyResult<String> {
-        Ok(hex(&self.state()?.reader.snapshot().file_id))
+        Ok(hex(&self.snapshot()?.file_id))
     }
 
     /// The number of the opened commit, from 1.
     #[getter]
     fn commit(&self) -> PyResult<u64> {
-        Ok(self.state()?.reader.snapshot().commit)
+        Ok(self.snapshot()?.commit)
     }
 
     /// The format version of the file.
@@ -424,7 +482,10 @@ impl Reader {
     /// File size in bytes up to the end of the commit.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
-        Ok(self.state()?.reader.bytes())
+        Ok(match self.shard()? {
+            Some(named) => named.shard.bytes(),
+            None => self.state()?.reader.bytes(),
+        })
     }
 
     /// Bytes after the commit when the file was opened: a commit in progress, or a torn tail.

@@ -1,0 +1,70 @@
+//! `Shard`: a file that is named, with what it holds, before it is opened.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::format::crc::crc32c;
+use crate::format::layout::{PAGE, PAGE_LEN, hex};
+use crate::read::reader::Reader;
+use crate::read::snapshot::{Access, SnapshotId};
+
+/// One file of a data set, as its manifest names it (docs/manifest.md).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Where the file is.
+    pub path: PathBuf,
+    /// The commit that belongs to the data set.
+    pub snapshot: SnapshotId,
+    /// Its records.
+    pub records: u64,
+    /// CRC-32C of the page of its footer.
+    pub footer_crc: u32,
+}
+
+impl Shard {
+    /// Bytes of a footer, with which a commit ends.
+    pub const FOOTER: u64 = PAGE;
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// As [`Reader::open_snapshot`]; and [`Error::Replaced`] if the commit is another than the one
+    /// that was named. The error names the way out.
+    pub fn open(&self, access: Access, threads: Option<usize>) -> Result<Reader> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let renew = format!("`fastrecord manifest {}`", folder.display());
+        self.open_named(access, threads).map_err(|error| match error {
+            Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+                let place = format!("dataset.json names this shard: put it back, or leave it out by {renew}");
+                Error::unreadable(&path, &place, source)
+            }
+            Error::Replaced { path, expected, found } => {
+                let found = format!("{found}; put back the shard that dataset.json names, or name this one by {renew}");
+                Error::Replaced { path, expected, found }
+            }
+            other => other,
+        })
+    }
+
+    fn open_named(&self, access: Access, threads: Option<usize>) -> Result<Reader> {
+        let reader = Reader::open_snapshot(&self.path, access, threads, self.snapshot)?;
+        let mut page = [0; PAGE_LEN];
+        let read = reader.file().read_exact_at(&mut page, self.snapshot.footer);
+        read.map_err(|e| Error::io(&self.path, e))?;
+        let found = (reader.len(), crc32c(&page));
+        if found == (self.records, self.footer_crc) {
+            return Ok(reader);
+        }
+        let told = |(records, crc)| format!("{records} records with the footer {crc:08x}");
+        let file = format!("file {} at commit {}", hex(&self.snapshot.file_id), self.snapshot.commit);
+        let expected = format!("{file} with {}", told((self.records, self.footer_crc)));
+        Err(Error::Replaced { path: self.path.clone(), expected, found: told(found) })
+    }
+
+    /// Bytes from the start of the file to the end of the commit.
+    pub fn bytes(&self) -> u64 {
+        self.snapshot.footer + Self::FOOTER
+    }
+}
