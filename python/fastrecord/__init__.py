@@ -61,6 +61,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.dataset import FastRecordDataset as FastRecordDataset
     from fastrecord.dataset.dataset import concat as concat
     from fastrecord.dataset.decoding import Decoding as Decoding
+    from fastrecord.dataset.mix import mix as mix
     from fastrecord.diagnose.bench import bench_file as bench_file
     from fastrecord.diagnose.browse import browse as browse
     from fastrecord.diagnose.compare import diff_files as diff_files
@@ -76,6 +77,8 @@ if typing.TYPE_CHECKING:
     from fastrecord.operations.export import export_records as export_records
     from fastrecord.operations.extract import extract_records as extract_records
     from fastrecord.operations.index import index_file as index_file
+    from fastrecord.operations.manifest import check_manifest as check_manifest
+    from fastrecord.operations.manifest import write_manifest as write_manifest
     from fastrecord.operations.metadata import set_metadata as set_metadata
     from fastrecord.operations.repair import repair as repair
     from fastrecord.operations.rewrite import compact as compact
@@ -115,10 +118,12 @@ _LAZY = {
     "SkippedRecord": "loader.skip",
     "bench_file": "diagnose.bench",
     "browse": "diagnose.browse",
+    "check_manifest": "operations.manifest",
     "class_weights": "sampler.draws",
     "collate": "dataset.collate",
     "compact": "operations.rewrite",
     "concat": "dataset.dataset",
+    "mix": "dataset.mix",
     "diff_files": "diagnose.compare",
     "examine": "diagnose.doctor",
     "export_records": "operations.export",
@@ -137,6 +142,7 @@ _LAZY = {
     "shuffle": "operations.rewrite",
     "split": "operations.rewrite",
     "transforms": "transforms",
+    "write_manifest": "operations.manifest",
 }
 
 __all__ = sorted(

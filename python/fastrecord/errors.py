@@ -115,6 +115,9 @@ class Code(StrEnum):
         " a shard, shards of two sets under one set of names",
         "as the message says: remove or move one, or pack again with `--overwrite`; or "
         "`allow_incomplete=True`")
+    BAD_MANIFEST = ("FR210", CorruptFileError,
+        "a `dataset.json` is damaged, or breaks a rule of [its format](manifest.md)",
+        "remove it, and `fastrecord manifest` makes another from the shards")
 
     # 3: damage
     CORRUPT = ("FR301", CorruptFileError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import SampleReader
 from fastrecord.dataset.selection import MISSING, Selection, check_selection
-from fastrecord.dataset.shards import Paths, Shards, find_files, normalized, normalized_one, open_file
+from fastrecord.dataset.shards import Paths, Shards, normalized, normalized_one
 from fastrecord.dataset.values import read_values
 from fastrecord.errors import Code
 from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
@@ -25,6 +25,9 @@ from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
 from fastrecord.schema.shard_sets import check_together
 from fastrecord.store.plan import CachePlan
+
+if TYPE_CHECKING:
+    from fastrecord.dataset.mix import Mixture
 
 _CHUNK = 4096
 # `labels_lie_in_runs` compares this many neighbours, at this many places.
@@ -54,6 +57,8 @@ class FastRecordDataset(Dataset[Any]):
     Args:
         path: A .frec file, a folder of them, a glob pattern, or a sequence of these; several files
             form one data set. Files of a folder or pattern are sorted; a sequence keeps its order.
+            If a folder has a `dataset.json`, the data set is the shards that it names, in its
+            order, at the commits it names (docs/manifest.md); a shard is opened when it is read.
             The `snapshots` of a data set open its files at those commits, even if they have grown
             since; otherwise files are opened at their newest commits.
         transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each
@@ -127,18 +132,19 @@ class FastRecordDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.decode = decode
         self.verify = verify
-        files = find_files(path)
-        self.paths = [file for file, _ in files]
+        shards = Shards.open(path, access, verify)
+        readers = shards.readers
+        self.paths = [os.fspath(reader.path) for reader in readers]
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
-        readers = [open_file(file, snapshot, access, verify) for file, snapshot in files]
-        for reader in readers:
+        # Who wrote a manifest has checked the shards that it names.
+        for reader in shards.opened:
             if not (reader.complete or allow_incomplete):
                 raise Code.INCOMPLETE.error(
                     f"{reader.path}: incomplete: its packing stopped after {len(reader)} records; finish it with "
                     "`fastrecord pack --resume`, or pass allow_incomplete=True"
                 )
         if not allow_incomplete:
-            check_together(readers)
+            check_together(shards.opened)
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
         selected = None if fields is None else check_selection(fields)
@@ -153,8 +159,9 @@ class FastRecordDataset(Dataset[Any]):
         if selected is not None and given is None and label_field is not None:
             # In fields mode, a selected field called "label" may hold anything.
             label_field = label_field if holds_labels(readers[0].schema[label_field]) else None
-        shards = Shards(readers)
         rows = All(len(shards))
+        # The shares of its sources, if `mix` has made it.
+        self.mixture: Mixture | None = None
         self.selection = Selection.of(shards, rows, selected, image_field, label_field, tuple(extra_fields), names)
         labels = self.selection.labels
         if labels.are_names and (selected is None or label_field in selected):
@@ -334,6 +341,8 @@ class FastRecordDataset(Dataset[Any]):
         """Return a data set of another selection, with the same settings."""
         made = copy.copy(self)
         made.selection = selection
+        if selection.rows is not self.selection.rows:
+            made.mixture = None
         return made
 
     def __getitem__(self, index: int) -> Any:

@@ -15,7 +15,7 @@ from fastrecord._core import Reader
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
 from fastrecord.errors import Code
-from fastrecord.schema.classes import class_names, map_labels, merge_classes
+from fastrecord.schema.classes import map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 
 if TYPE_CHECKING:
@@ -49,14 +49,13 @@ class Labels:
     """
 
     def __init__(self, shards: Shards, field: str | None, classes: list[str] | None) -> None:
-        readers = shards.readers
         self.field = field
         self._shards, self.given = shards, classes
         self._kind = None if field is None else shards.schema[field]
         numbered = self._kind is not None and holds_classes(self._kind)
         if classes is not None and not (numbered or self.are_names):
             raise Code.FIELD_TYPE.error(
-                f"{readers[0].path}: classes= numbers integer labels and names, and the file has no such field"
+                f"{shards.readers[0].path}: classes= numbers integer labels and names, and the file has no such field"
             )
         # Usually None, so that a pickled data set stays small.
         self._tables: list[Table | None] | None = None
@@ -66,7 +65,7 @@ class Labels:
         self._classes: list[str] | None = None
         self._known: dict[str, int] | None = None
         if not self.are_names:
-            self._classes, tables = merge_classes(readers, classes)
+            self._classes, tables = merge_classes(shards.readers, classes, shards.class_lists())
             if numbered and any(table is not None for table in tables):
                 self._tables = tables
             if self.are_arrays:
@@ -96,13 +95,13 @@ class Labels:
     def classes(self) -> list[str]:
         """Class names, position = label; empty if there are none."""
         if self._classes is None:
-            readers = self._shards.readers
+            lists = self._shards.class_lists()
             if not self.are_names:
-                self._classes, _ = merge_classes(readers, self.given)
+                self._classes, _ = merge_classes(self._shards.readers, self.given, lists)
             elif self.given is not None:
                 self._classes = self.given
-            elif all(class_names(reader) is not None for reader in readers):
-                self._classes, _ = merge_classes(readers)
+            elif None not in lists:
+                self._classes, _ = merge_classes(self._shards.readers, None, lists)
             else:
                 if self._found is None:
                     self._found, self._numbers = self._find()

@@ -62,7 +62,7 @@ class Selection:
         Raises:
             SchemaError: a field is missing or of another type; or classes cannot be matched.
         """
-        check_fields(shards.readers, image_field, label_field, fields or extra_fields)
+        check_fields(shards.distinct, image_field, label_field, fields or extra_fields)
         return cls(shards, rows, Labels(shards, label_field, classes), fields, image_field, extra_fields)
 
     def __len__(self) -> int:

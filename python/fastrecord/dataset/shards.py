@@ -9,14 +9,17 @@ import glob
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import Reader, open_snapshot
+from fastrecord._core import Reader, open_shard, open_snapshot
+from fastrecord.dataset.manifest import NAME, Manifest, read_manifest
 from fastrecord.errors import Code
 from fastrecord.schema import Schema
+from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
@@ -25,25 +28,48 @@ _PAGE = 4096
 # What a snapshot needs to open its file.
 _SNAPSHOT = ("path", "file_id", "commit", "bytes")
 
+# A file, and its snapshot if given.
+Found: TypeAlias = tuple[str, Mapping[str, Any] | None]
 
-def find_files(paths: Paths) -> list[tuple[str, Mapping[str, Any] | None]]:
-    """Return the absolute path of each file that an argument names, and its snapshot if given.
+
+@dataclass(frozen=True)
+class Named:
+    """The shards that a folder's manifest names.
+
+    Attributes:
+        folder: The folder, absolute.
+        manifest: Its manifest.
+    """
+
+    folder: str
+    manifest: Manifest
+
+    @property
+    def paths(self) -> list[str]:
+        """The path of each shard."""
+        return [f"{self.folder}/{name}" for name in self.manifest.columns["name"]]
+
+
+def find_sets(paths: Paths) -> list[Found | Named]:
+    """Return the files that an argument names, those with a manifest together.
 
     Args:
-        paths: A file, a folder (its `*.frec` files, sorted), a glob pattern (sorted; `**` works),
+        paths: A file, a folder (the shards that its `dataset.json` names, in that order; without
+            one its `*.frec` files, sorted), a `dataset.json`, a glob pattern (sorted; `**` works),
             or a sequence of these, whose order is kept. In a sequence, a file may also be a
             snapshot: an item of `Shards.snapshots`.
 
     Raises:
         FileNotFoundError: nothing is there, or a folder or pattern holds no file.
         ValueError: an empty sequence, or a snapshot lacks a key.
+        CorruptFileError: a `dataset.json` is damaged.
     """
     if isinstance(paths, (str, os.PathLike)):
-        return [(file, None) for file in _find(paths)]
-    files: list[tuple[str, Mapping[str, Any] | None]] = []
+        return _find(paths)
+    files: list[Found | Named] = []
     for path in paths:
         if not isinstance(path, Mapping):
-            files += [(file, None) for file in _find(path)]
+            files += _find(path)
             continue
         if lacking := [key for key in _SNAPSHOT if key not in path]:
             raise ValueError(f"a snapshot has the keys {', '.join(_SNAPSHOT)}, but this one has no {lacking[0]!r}")
@@ -51,6 +77,14 @@ def find_files(paths: Paths) -> list[tuple[str, Mapping[str, Any] | None]]:
     if not files:
         raise ValueError("no path given: name at least one .frec file")
     return files
+
+
+def find_files(paths: Paths) -> list[str]:
+    """Return the absolute path of each file that an argument names; see `find_sets`."""
+    found: list[str] = []
+    for part in find_sets(paths):
+        found += part.paths if isinstance(part, Named) else [part[0]]
+    return found
 
 
 def at_snapshots(paths: Paths, snapshots: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -63,7 +97,7 @@ def at_snapshots(paths: Paths, snapshots: Sequence[Mapping[str, Any]]) -> list[M
     files = find_files(paths)
     if len(files) != len(snapshots):
         raise ValueError(f"there are {len(snapshots)} snapshots for {len(files)} files: give one for each, in order")
-    return [{**snapshot, "path": path} for (path, _), snapshot in zip(files, snapshots, strict=True)]
+    return [{**snapshot, "path": path} for path, snapshot in zip(files, snapshots, strict=True)]
 
 
 def open_file(
@@ -92,23 +126,29 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
-def _find(path: str | os.PathLike[str]) -> list[str]:
+def _find(path: str | os.PathLike[str]) -> list[Found | Named]:
     if "://" in os.fspath(path) and not os.path.exists(path):
-        return [os.fspath(path)]  # the reader reports what is wrong with it
+        return [(os.fspath(path), None)]  # the reader reports what is wrong with it
     name = _absolute(path)
-    if os.path.isdir(name):
-        found = sorted(glob.glob(os.path.join(glob.escape(name), "*.frec")))
+    folder = os.path.dirname(name) if os.path.basename(name) == NAME else name
+    if os.path.isdir(folder):
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            if not len(manifest):
+                raise FileNotFoundError(f"{os.path.join(folder, NAME)}: it names no shard: pack some with --shards")
+            return [Named(folder, manifest)]
+        found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.frec")))
         if not found:
             raise FileNotFoundError(
                 f"{name}: no .frec file in this folder: pack a folder of images with `fastrecord pack {path} OUT.frec`"
             )
-        return found
-    if glob.has_magic(name) and not os.path.exists(name):
+    elif glob.has_magic(name) and not os.path.exists(name):
         found = sorted(glob.glob(name, recursive=True))
         if not found:
             raise FileNotFoundError(f"no file matches {name!r}")
-        return found
-    return [name]
+    else:
+        found = [name]
+    return [(file, None) for file in found]
 
 
 def normalized(indices: ArrayLike, total: int) -> NDArray[np.int64]:
@@ -148,25 +188,67 @@ class Shards:
     Pickles as the readers' snapshots and opens them at first use. A worker process that finds a
     replaced file reports this as the error of its first batch, instead of dying at startup.
 
+    The shards of a manifest are opened when something is read from them, and only some of them are
+    open at a time. What concerns all files uses `distinct` and `class_lists`, which open few.
+
     Attributes:
         ends: int64 (files,), the number of records up to the end of each file.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
+        # None until a pickled data set, or the shards of a manifest, are used.
         self._readers: tuple[Reader, ...] | None = tuple(readers)
         self._snapshots: list[tuple[Any, ...]] = []
         self._members: tuple[Shards, ...] = ()
+        # The manifest that names the shards, and how they are read.
+        self._named: tuple[Named, str, bool | Literal["once"]] | None = None
         self._schema: Schema | None = None
         self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
 
     @classmethod
-    def open(cls, paths: Paths) -> Shards:
-        """Open files at their newest commits: a file, a folder of them, a pattern, or a sequence.
+    def open(cls, paths: Paths, access: str = "mmap", verify: bool | Literal["once"] = "once") -> Shards:
+        """Open files at their newest commits, or at snapshots.
+
+        Args:
+            paths: As for `find_sets`.
+            access: "mmap" or "pread".
+            verify: When payloads are checked, unless a call overrides it.
 
         Raises:
             FileNotFoundError: nothing is at a path. CorruptFileError: not a valid .frec file.
+            FastRecordError: a file differs from its snapshot.
         """
-        return cls([open_file(path, snapshot, "mmap") for path, snapshot in find_files(paths)])
+        members: list[Shards] = []
+        files: list[Reader] = []
+        for part in find_sets(paths):
+            if not isinstance(part, Named):
+                files.append(open_file(*part, access, verify))
+                continue
+            if files:
+                members.append(cls(files))
+                files = []
+            members.append(cls._of_manifest(part, access, verify))
+        if files:
+            members.append(cls(files))
+        return cls._of_members(members)
+
+    @classmethod
+    def _of_manifest(cls, named: Named, access: str, verify: bool | Literal["once"]) -> Shards:
+        made = cls(())
+        made._readers, made._named = None, (named, access, verify)
+        made.ends = np.cumsum(named.manifest.columns["records"], dtype=np.int64)
+        return made
+
+    @classmethod
+    def _of_members(cls, members: Sequence[Shards]) -> Shards:
+        if len(members) == 1:
+            return members[0]
+        made = cls(())
+        made._readers, made._members = None, tuple(members)
+        made.ends = np.cumsum(
+            [count for member in members for count in np.diff(member.ends, prepend=0)], dtype=np.int64
+        )
+        return made
 
     @classmethod
     def open_alike(cls, paths: Paths) -> Shards:
@@ -176,11 +258,11 @@ class Shards:
             SchemaError: one has others; besides, what `open` raises.
         """
         shards = cls.open(paths)
-        first, *others = ({name: plain(kind) for name, kind in reader.schema.items()} for reader in shards.readers)
-        for reader, fields in zip(shards.readers[1:], others, strict=True):
+        first, *others = ({name: plain(kind) for name, kind in reader.schema.items()} for reader in shards.distinct)
+        for reader, fields in zip(shards.distinct[1:], others, strict=True):
             if fields != first:
                 raise Code.FIELDS_DIFFER.error(
-                    f"{reader.path}: its fields differ from those in {shards.readers[0].path}"
+                    f"{reader.path}: its fields differ from those in {shards.distinct[0].path}"
                 )
         return shards
 
@@ -199,25 +281,24 @@ class Shards:
             if at == len(members):
                 members += own
             starts.append(sum(len(member) for member in members[:at]))
-        if len(members) == 1:
-            return members[0], starts
-        made = cls([reader for member in members for reader in member.readers])
-        made._members = tuple(members)
-        return made, starts
+        return cls._of_members(members), starts
 
     def __getstate__(self) -> dict[str, Any]:
         # Files shared by views are sent and opened once.
-        contents = {"members": self._members} if self._members else {"snapshots": self._reduced()}
-        return {**contents, "ends": self.ends.tolist()}
+        if self._members:
+            return {"members": self._members, "ends": self.ends}
+        return {"named": self._named, "snapshots": self._reduced(), "ends": self.ends}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._readers = None
-        self._snapshots = state.get("snapshots", [])
         self._members = state.get("members", ())
+        self._named, self._snapshots = state.get("named"), state.get("snapshots", [])
         self._schema = None
-        self.ends = np.array(state["ends"], np.int64)
+        self.ends = state["ends"]
 
     def _reduced(self) -> list[tuple[Any, ...]]:
+        if self._named is not None:
+            return []  # the manifest says it
         return self._snapshots if self._readers is None else [reader.__reduce__() for reader in self._readers]
 
     @property
@@ -231,9 +312,43 @@ class Shards:
         if self._readers is None:
             if self._members:
                 self._readers = tuple(reader for member in self._members for reader in member.readers)
+            elif self._named is not None:
+                self._readers = tuple(_open_named(*self._named))
             else:
                 self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
         return self._readers
+
+    @property
+    def distinct(self) -> tuple[Reader, ...]:
+        """Readers whose fields may differ: of the shards of a manifest, which have the same ones, the first."""
+        if self._members:
+            return tuple(reader for member in self._members for reader in member.distinct)
+        return self.readers if self._named is None else self.readers[:1]
+
+    @property
+    def named(self) -> Named | None:
+        """The manifest that names all files; None without one, or if there are several."""
+        return None if self._named is None else self._named[0]
+
+    @property
+    def opened(self) -> tuple[Reader, ...]:
+        """Readers of files that no manifest names."""
+        if self._members:
+            return tuple(reader for member in self._members for reader in member.opened)
+        return self.readers if self._named is None else ()
+
+    def class_lists(self) -> list[list[str] | None]:
+        """Return each file's class names, position = label, or None if it has none.
+
+        Raises:
+            SchemaError: `metadata["classes"]` of a file is not a list of distinct names.
+        """
+        if self._members:
+            return [names for member in self._members for names in member.class_lists()]
+        if self._named is not None:
+            manifest = self._named[0].manifest
+            return [None if at is None else manifest.classes[at] for at in manifest.columns["classes"]]
+        return [class_names(reader) for reader in self.readers]
 
     @property
     def schema(self) -> Schema:
@@ -289,6 +404,13 @@ class Shards:
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
+        if self._members:
+            return [snapshot for member in self._members for snapshot in member.snapshots()]
+        if self._named is not None:
+            named, keys = self._named[0], ("file_id", "commit", "records", "bytes")
+            columns = [named.manifest.columns[key] for key in keys]
+            rows = zip(named.paths, *columns, strict=True)
+            return [dict(zip(("path", *keys), row, strict=True)) for row in rows]
         return [
             {
                 "path": os.fspath(reader.path),
@@ -300,12 +422,25 @@ class Shards:
             for reader in self.readers
         ]
 
+    def _is_same(self, other: Shards) -> bool:
+        return (self._named, self._reduced()) == (other._named, other._reduced())
+
     def close(self) -> None:
         """Close the readers; views already returned stay valid."""
-        for reader in self._readers or ():
+        for reader in self.readers if self._named is not None else self._readers or ():
             reader.close()
+        for member in self._members:
+            member.close()
 
 
 def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
     pairs = zip(some, others, strict=False)
-    return len(some) == len(others) and all(a is b or a._reduced() == b._reduced() for a, b in pairs)
+    return len(some) == len(others) and all(a is b or a._is_same(b) for a, b in pairs)
+
+
+def _open_named(named: Named, access: str, verify: bool | Literal["once"]) -> Iterator[Reader]:
+    """Yield a reader of each shard; it opens the shard when something is read from it."""
+    columns = named.manifest.columns
+    about = (columns[name] for name in ("file_id", "commit", "records", "bytes", "footer_crc"))
+    for path, *shard in zip(named.paths, *about, strict=True):
+        yield open_shard(path, access, verify, *shard)

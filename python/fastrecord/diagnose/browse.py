@@ -122,7 +122,9 @@ def browse(
 def _select(shards: Shards, class_name: str | None, where: str | None) -> Selection:
     first = shards.readers[0]
     label = find_label(first)
-    if label is not None and not (holds_labels(first.schema[label]) and all(label in r.schema for r in shards.readers)):
+    if label is not None and not (
+        holds_labels(first.schema[label]) and all(label in r.schema for r in shards.distinct)
+    ):
         label = None
     whole = selection = Selection.of(shards, All(len(shards)), None, None, label, (), None)
     if class_name is not None:
@@ -158,7 +160,7 @@ class _Items:
 
     def __init__(self, shards: Shards, rows: NDArray[np.int64], selection: Selection) -> None:
         self._shards, self._selection = shards, selection
-        schemas = [reader.schema for reader in shards.readers]
+        schemas = [reader.schema for reader in shards.distinct]
         self.fields = {name: plain(kind) for schema in reversed(schemas) for name, kind in schema.items()}
         self._rows = rows = rows[: max(_MOST_VALUES // max(len(self.fields), 1), 1)]
         pictures = [name for name, kind in self.fields.items() if may_be_picture(kind)]

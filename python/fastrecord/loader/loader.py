@@ -500,7 +500,7 @@ def _geometries(
             )
         if name not in (dataset.fields or geometries):
             raise Code.NO_FIELD.error(f"images= names {name!r}, which is not among the data set's fields")
-        check_fields(dataset.readers, name, None, ())
+        check_fields(dataset.selection.shards.distinct, name, None, ())
     return geometries  # type: ignore[return-value]  # all are geometries
 
 

@@ -117,7 +117,7 @@ def export_records(
         files = [os.fspath(path)] if isinstance(path, (str, os.PathLike)) and os.path.isfile(path) else None
         readers = [
             stack.enter_context(open_source(file, allow_incomplete=allow_incomplete, access="pread"))
-            for file in files or [file for file, _ in find_files(path)]
+            for file in files or find_files(path)
         ]
         if not allow_incomplete:
             check_together(readers, option=COMMANDS)

@@ -46,7 +46,7 @@ class Staging:
             FastRecordError: what is there is neither a file nor a folder.
             OSError: nothing can be written there.
         """
-        _remove_stale(self.target)
+        remove_stale(self.target)
         self._refuse()
         try:
             while not self._locked():
@@ -108,7 +108,7 @@ def _put_back(folder: str, target: str) -> None:
         os.rename(old, target)
 
 
-def _remove_stale(target: str) -> None:
+def remove_stale(target: str) -> None:
     """Remove the temporary folders of killed processes; put back what they were about to replace."""
     parent, name = os.path.split(target)
     with suppress(OSError):

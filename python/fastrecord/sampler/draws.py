@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import draw_balanced, draw_weighted
+from fastrecord._core import draw_balanced, draw_mixed, draw_weighted
 from fastrecord.checks import digest
 
 if TYPE_CHECKING:
     from fastrecord.dataset.dataset import FastRecordDataset
+    from fastrecord.dataset.mix import Mixture
 
 
 class Draw(Protocol):
@@ -98,8 +99,28 @@ class Balanced:
         return {"kind": "balance", "digest": self._digest}
 
 
-def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike | None) -> Draw | None:
-    """Return the draw rule for a sampler's arguments; None without weights and balance.
+class Mixed:
+    """Draws from several sources by their shares.
+
+    Args:
+        mixture: The mixture of a data set that `fastrecord.mix` has made.
+    """
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._mixture = mixture
+        self._ends, self._shares = np.array(mixture.ends, np.uint64), np.array(mixture.shares, np.uint64)
+
+    def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices at positions, int64 (N,)."""
+        return draw_mixed(self._ends, self._shares, seed, epoch, positions)
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the parameters that identify the rule in states."""
+        return {"kind": "mix", "ends": list(self._mixture.ends), "shares": list(self._mixture.shares)}
+
+
+def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike | None, shuffle: object) -> Draw | None:
+    """Return the draw rule for a sampler's arguments; None if each record comes once.
 
     Raises:
         TypeError, ValueError: an argument has another type or shape, or they contradict each other.
@@ -110,7 +131,8 @@ def make_draw(data: Sized, weights: ArrayLike | None, balance: str | ArrayLike |
     if weights is not None:
         return Weighted(weights, len(data))
     if balance is None:
-        return None
+        mixture = getattr(data, "mixture", None)
+        return None if mixture is None or shuffle is False else Mixed(mixture)
     if isinstance(balance, str):
         column = getattr(data, "column", None)
         if column is None:

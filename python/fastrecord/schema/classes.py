@@ -52,7 +52,9 @@ def check_names(classes: Sequence[str]) -> list[str]:
 
 
 def merge_classes(
-    readers: Sequence[Reader], classes: Sequence[str] | None = None
+    readers: Sequence[Reader],
+    classes: Sequence[str] | None = None,
+    lists: Sequence[list[str] | None] | None = None,
 ) -> tuple[list[str], list[Table | None]]:
     """Give every class of several files one number.
 
@@ -60,6 +62,7 @@ def merge_classes(
         readers: The files.
         classes: The names of all classes, position = number. By default the first file keeps its
             numbers. New names of later files get the next numbers, in the order of the files.
+        lists: The class names of each file, if they are known without opening it.
 
     Returns:
         The names, position = label (empty if no file has class names). For each file its table from
@@ -69,26 +72,29 @@ def merge_classes(
         SchemaError: only some of the files have class names, or a file's names are invalid. With
             `classes`: a file has no class names, or a name that is not in the list.
     """
-    named = [(reader, class_names(reader)) for reader in readers]
-    without = [os.fspath(reader.path) for reader, names in named if names is None]
-    if len(without) == len(named) and classes is None:
-        return [], [None] * len(named)
+    lists = [class_names(reader) for reader in readers] if lists is None else lists
+    without = [reader for reader, names in zip(readers, lists, strict=True) if names is None]
+    if len(without) == len(readers) and classes is None:
+        return [], [None] * len(readers)
     if without:
-        having = [os.fspath(reader.path) for reader, names in named if names is not None]
+        having = [reader for reader, names in zip(readers, lists, strict=True) if names is not None]
         known = f"class names in {_some(having)}" if having else "class names by classes="
         raise Code.NO_CLASSES.error(
             f"labels cannot be matched: {known}, but none in {_some(without)}: pack again with "
             "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
-    tables: list[list[int]] = []
-    for reader, names in named:
-        if classes is not None:
-            _require_known(names or [], numbers, reader.path)
-        tables.append([numbers.setdefault(name, len(numbers)) for name in names or ()])
+    # Shards of one manifest share a list.
+    tables: dict[int, list[int]] = {}
+    for reader, names in zip(readers, lists, strict=True):
+        if id(names) not in tables:
+            if classes is not None:
+                _require_known(names or [], numbers, reader.path)
+            tables[id(names)] = [numbers.setdefault(name, len(numbers)) for name in names or ()]
     # A file that lacks some classes also gets a table: it refuses numbers without a name.
     same = list(range(len(numbers)))
-    return list(numbers), [None if table == same else _as_table(table) for table in tables]
+    made = {key: None if table == same else _as_table(table) for key, table in tables.items()}
+    return list(numbers), [made[id(names)] for names in lists]
 
 
 def _as_table(numbers: Sequence[int]) -> Table:
@@ -129,6 +135,6 @@ def map_labels(labels: Table, table: Table | None, path: str) -> Table:
     return np.where(labels < 0, labels, table[np.maximum(labels, 0)])
 
 
-def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(paths[:3]) + more
+def _some(readers: Sequence[Reader]) -> str:
+    more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
+    return ", ".join(os.fspath(reader.path) for reader in readers[:3]) + more

@@ -101,13 +101,11 @@ def has_key(reader: Reader) -> bool:
 
 def read_key(reader: Reader, record: int) -> str | None:
     """Return a record's key for a message; None if it has none, or if the key cannot be read."""
-    if not has_key(reader):
-        return None
     try:
-        key: str | None = reader.get(record, KEY)
+        # A shard may turn out to be unreadable only now.
+        return reader.get(record, KEY) if has_key(reader) else None
     except (FastRecordError, OSError):
         return None
-    return key
 
 
 def key_suffix(reader: Reader, record: int) -> str:

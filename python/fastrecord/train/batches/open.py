@@ -126,7 +126,7 @@ def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, t
 
 
 def _lists_classes(dataset: FastRecordDataset) -> bool:
-    return all(reader.metadata.get("classes") is not None for reader in dataset.readers)
+    return None not in dataset.selection.shards.class_lists()
 
 
 def _some(names: Sequence[str], most: int = 10) -> str:

@@ -1,0 +1,350 @@
+"""`write_manifest` and `check_manifest`: the manifest of a folder of shards, on disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fastrecord._core import FastRecordError, Reader, crc32c, default_threads
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
+from fastrecord.errors import Code, system_text
+from fastrecord.operations.staging import Staging, remove_stale
+from fastrecord.schema import Schema
+from fastrecord.schema.classes import class_names
+from fastrecord.schema.roles import plain
+
+_PAGE = 4096
+_Show = Callable[[int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSummary:
+    """What `write_manifest` did.
+
+    Attributes:
+        path: The manifest.
+        generation: Its generation.
+        shards: Its shards.
+        records: Their records.
+        bytes: Their bytes.
+        added: Names of shards that it did not name before.
+        renewed: Names of shards that it names at another commit, or that are other files.
+        removed: Names of shards that it named before and that do not exist.
+    """
+
+    path: str
+    generation: int
+    shards: int
+    records: int
+    bytes: int
+    added: list[str]
+    renewed: list[str]
+    removed: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFinding:
+    """A difference between a manifest and its folder.
+
+    Attributes:
+        name: The shard's file name.
+        kind: "missing": no such file. "extra": the manifest does not name it. "replaced": another
+            file. "grown": it has later commits. "shrunk": it lacks the commit. "changed": another
+            footer at the same commit. "schema" or "classes": others than the data set's.
+            "unreadable": it cannot be opened.
+        message: What was found.
+    """
+
+    name: str
+    kind: str
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NewShards:
+    """What became of new shards.
+
+    Attributes:
+        manifest: The manifest that names them; None without one.
+        left: Why no manifest names them; None if one does.
+    """
+
+    manifest: str | None
+    left: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    entry: ShardEntry
+    schema: Schema
+    complete: bool
+
+
+def write_manifest(
+    folder: str | os.PathLike[str], *, allow_incomplete: bool = False, progress: _Show | None = None
+) -> ManifestSummary:
+    """Make `dataset.json` name all .frec files of a folder at their newest commits.
+
+    Shards that it names already keep their order; new ones follow, sorted by name. The manifest is
+    replaced at once and durably. It is not rewritten if nothing has changed. Another process that
+    writes it at the same time waits.
+
+    Args:
+        folder: The folder.
+        allow_incomplete: Take shards whose packing was not finished.
+        progress: Called with the number of shards opened, and of all.
+
+    Raises:
+        FileNotFoundError: the folder does not exist, or holds no .frec file.
+        SchemaError: a shard has other fields than the first.
+        FastRecordError: the packing of a shard was not finished; two files are copies of one shard.
+        CorruptFileError: a shard, or the present manifest, is damaged.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    with _locked(folder):
+        before = read_manifest(folder)
+        names = _shard_names(folder)
+        if not names:
+            raise FileNotFoundError(f"{folder}: no .frec file in this folder: `fastrecord pack --shards` makes shards")
+        return _renew(folder, before, names, allow_incomplete=allow_incomplete, progress=progress)
+
+
+def name_new_shards(paths: Sequence[str], *, only_renew: bool) -> NewShards | None:
+    """Make the manifest of a folder name new files, where they are its data set.
+
+    Files that no manifest names, or another data set's shards, never become part of a data set by
+    this: `write_manifest` does that.
+
+    Args:
+        paths: Files of one set, in the order of their records. Their packing is complete.
+        only_renew: Only if a manifest names some of them already.
+
+    Returns:
+        What was done; None if nothing was to be done.
+
+    Raises:
+        FastRecordError, OSError: as `write_manifest`.
+    """
+    folder = os.path.dirname(os.path.abspath(paths[0]))
+    if any(os.path.dirname(os.path.abspath(path)) != folder for path in paths):
+        return None
+    path = os.path.join(folder, NAME)
+    new = [os.path.basename(path) for path in paths]
+    if not all(name.endswith(".frec") for name in new) or (only_renew and not os.path.exists(path)):
+        return None
+    with _locked(folder):
+        try:
+            before = read_manifest(folder)
+        except FastRecordError:
+            if only_renew:  # it may belong to another program
+                return None
+            raise
+        named = set() if before is None else set(before.columns["name"])
+        others = [name for name in _shard_names(folder) if name not in new]
+        if named.isdisjoint(new):
+            if only_renew:
+                return None
+            if others:
+                about = "names another data set" if not named.isdisjoint(others) else "is not written"
+                also = f"the folder also has {others[0]}" + (f" and {len(others) - 1:,} more" if others[1:] else "")
+                return NewShards(None, f"{path}: {about}: {also}: `fastrecord manifest` makes all of them one data set")
+        # A named shard that is missing stays named: reading it is an error, losing it would be none.
+        keep = [] if before is None or named.isdisjoint(new) else before.columns["name"]
+        _renew(folder, before, list(dict.fromkeys([*new, *keep])), look_at=set(new))
+    return NewShards(path, None)
+
+
+def _renew(
+    folder: str,
+    before: Manifest | None,
+    names: Sequence[str],
+    *,
+    look_at: AbstractSet[str] | None = None,
+    allow_incomplete: bool = False,
+    progress: _Show | None = None,
+) -> ManifestSummary:
+    """Write the manifest that names some files, if it differs from the one before.
+
+    Args:
+        folder: The folder, locked.
+        before: Its manifest.
+        names: The files.
+        look_at: The ones to open; others stay as they are named. Default: all.
+        allow_incomplete: As for `write_manifest`.
+        progress: Likewise.
+    """
+    known = {} if before is None else {entry.name: entry for entry in before.entries()}
+    present = set(names)
+    order = [name for name in known if name in present] + [name for name in names if name not in known]
+    opened = [name for name in order if look_at is None or name in look_at]
+    found = dict(zip(opened, map(_or_raise, _open_all(folder, opened, progress)), strict=True))
+    schema = found[opened[0]].schema if before is None or len(found) == len(order) else before.schema
+    entries = [found[name].entry if name in found else known[name] for name in order]
+    _refuse_mixture(folder, list(found.values()), entries, schema, allow_incomplete=allow_incomplete)
+    made = Manifest.of(entries, schema)
+    if before is not None:
+        made = replace(before, schema=made.schema).with_shards(entries)
+    if before is None or made != before:
+        made = made if before is None else replace(made, generation=before.generation + 1)
+        _write(folder, made)
+    else:
+        remove_stale(os.path.join(folder, NAME))
+    return ManifestSummary(
+        os.path.join(folder, NAME),
+        made.generation,
+        len(made),
+        made.records,
+        sum(made.columns["bytes"]),
+        [entry.name for entry in entries if entry.name not in known],
+        [entry.name for entry in entries if known.get(entry.name, entry) != entry],
+        sorted(set(known) - set(order)),
+    )
+
+
+def check_manifest(folder: str | os.PathLike[str], *, progress: _Show | None = None) -> list[ManifestFinding]:
+    """Compare `dataset.json` of a folder with the .frec files there; change nothing.
+
+    Reads the head and the newest footer of each shard, not its records: `fastrecord verify` does.
+
+    Args:
+        folder: The folder.
+        progress: Called with the number of shards opened, and of all.
+
+    Returns:
+        What differs, in the order of the manifest, then files that it does not name.
+
+    Raises:
+        FileNotFoundError: the folder has no manifest.
+        CorruptFileError: the manifest is damaged.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
+    entries = manifest.entries()
+    findings: list[ManifestFinding] = []
+    results = _open_all(folder, [entry.name for entry in entries], progress)
+    for entry, result in zip(entries, results, strict=True):
+        for kind, message in _differences(manifest, entry, result):
+            findings.append(ManifestFinding(entry.name, kind, message))
+    named = set(manifest.columns["name"])
+    extra = [name for name in _shard_names(folder) if name not in named]
+    return findings + [ManifestFinding(name, "extra", "the manifest does not name it") for name in extra]
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Let one process at a time change a folder's manifest; the lock ends with its process."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks: `_write` compares generations
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(folder: str, manifest: Manifest) -> None:
+    path = os.path.join(folder, NAME)
+    with Staging(path, overwrite=True) as staging:
+        with open(staging.path, "wb") as file:
+            file.write(manifest.dump())
+            file.flush()
+            os.fsync(file.fileno())
+        now = read_manifest(folder)
+        if (0 if now is None else now.generation) != manifest.generation - 1:
+            raise Code.REPLACED.error(f"{path}: another process has replaced it meanwhile: run the command again")
+        staging.finish()
+
+
+def _shard_names(folder: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.endswith(".frec") and not name.startswith("."))
+
+
+def _open_all(folder: str, names: list[str], progress: _Show | None) -> Iterator[_Found | Exception]:
+    """Open shards on threads, none of them for longer than it takes; yield in order."""
+    with ThreadPoolExecutor(default_threads()) as pool:
+        try:
+            for done, result in enumerate(pool.map(lambda name: _open(folder, name), names), 1):
+                yield result
+                if progress is not None:
+                    progress(done, len(names))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _open(folder: str, name: str) -> _Found | Exception:
+    path = os.path.join(folder, name)
+    try:
+        with Reader(path) as reader:
+            with open(path, "rb") as file:
+                page = os.pread(file.fileno(), _PAGE, reader.nbytes - _PAGE)
+            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc32c(page), class_names(reader))
+            schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
+            return _Found(ShardEntry(name, *of_file), schema, reader.complete)
+    except (FastRecordError, OSError) as err:
+        return err
+
+
+def _or_raise(result: _Found | Exception) -> _Found:
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _refuse_mixture(
+    folder: str, found: list[_Found], entries: list[ShardEntry], schema: Schema, *, allow_incomplete: bool
+) -> None:
+    for shard in found:
+        path = os.path.join(folder, shard.entry.name)
+        if shard.schema != schema:
+            raise Code.FIELDS_DIFFER.error(
+                f"{path}: its fields differ from those in {os.path.join(folder, entries[0].name)}"
+            )
+        if not shard.complete and not allow_incomplete:
+            raise Code.INCOMPLETE.error(
+                f"{path}: packing was not finished: `fastrecord pack --resume`, or `--allow-incomplete`"
+            )
+    ids: dict[str, str] = {}
+    for entry in entries:
+        other = ids.setdefault(entry.file_id, entry.name)
+        if other != entry.name:
+            path = os.path.join(folder, entry.name)
+            raise Code.RECORDS_TWICE.error(f"{path}: is a copy of {other}: remove one of them")
+
+
+def _differences(manifest: Manifest, entry: ShardEntry, result: _Found | Exception) -> Iterator[tuple[str, str]]:
+    if isinstance(result, FileNotFoundError):
+        yield "missing", "the file does not exist"
+        return
+    if isinstance(result, Exception):
+        yield "unreadable", system_text(result) if isinstance(result, OSError) else str(result)
+        return
+    now = result.entry
+    if now.file_id != entry.file_id:
+        yield "replaced", "the file is another than the manifest names"
+    elif now.commit > entry.commit:
+        more = now.records - entry.records
+        yield "grown", f"it is at commit {now.commit}, not {entry.commit}, and has {more:,} records more"
+    elif now.commit < entry.commit:
+        yield "shrunk", f"it is at commit {now.commit}, and the manifest names {entry.commit}"
+    elif replace(now, classes=entry.classes) != entry:
+        yield "changed", f"commit {now.commit} is another than the manifest names"
+    if result.schema != manifest.schema:
+        yield "schema", "its fields are others than the data set has"
+    if now.classes != entry.classes:
+        yield "classes", "its classes are others than the manifest has"
