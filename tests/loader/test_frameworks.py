@@ -72,6 +72,7 @@ def test_every_section_with_a_snippet_is_run_below() -> None:
     assert list(snippets()) == [
         "Which records make up a batch",
         "Draws with replacement",
+        "A mix of data sets",
         "Lightning",
         "Accelerate",
         "The order, step by step",
@@ -87,6 +88,13 @@ def test_the_draws_of_the_docs_run(run_snippet: Callable[[str], dict[str, Any]])
     assert len(drawn) == 100
     small = names["data"].column("image.width") <= 40
     assert not any(small[row] for batch in names["sampler"] for row in batch)
+
+
+def test_the_mix_of_the_docs_runs(run_snippet: Callable[[str], dict[str, Any]]) -> None:
+    names = run_snippet("A mix of data sets")
+    drawn = [row for batch in names["sampler"] for row in batch][:64]
+    first = int((names["train"].targets == 0).sum())
+    assert 44 <= sum(row < first for row in drawn) <= 46
 
 
 @pytest.mark.parametrize(

@@ -216,3 +216,52 @@ def test_a_pickled_sampler_goes_on_at_the_same_place() -> None:
     sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     sampler.load_state_dict(altered(sampler.state_dict(batches_done=3), epoch=2))
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
+
+
+# --- many files ---
+
+
+def many(count: int, *, changed: int | None = None) -> Files:
+    return Files(*((f"{number:032x}", 1 + (number == changed), 3) for number in range(count)))
+
+
+def test_the_state_of_very_many_files_stays_small() -> None:
+    sampler = FastRecordBatchSampler(many(100_000), 8)
+    state = sampler.state_dict(batches_done=5)
+    assert len(json.dumps(state)) < 1000
+    assert state["snapshots"].keys() == {"files", "sha256"}
+    assert state["snapshots"]["files"] == 100_000
+    again = FastRecordBatchSampler(many(100_000), 8)
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert again.state_dict()["batches_done"] == 5
+
+
+@pytest.mark.parametrize("count", [256, 257, 1000])
+def test_states_of_many_files_refuse_others(count: int) -> None:
+    state = json.loads(json.dumps(FastRecordBatchSampler(many(count), 8).state_dict()))
+    assert isinstance(state["snapshots"], list) == (count <= 256)
+    with pytest.raises(ValueError, match="of the data"):
+        FastRecordBatchSampler(many(count, changed=count - 1), 8).load_state_dict(state)
+    with pytest.raises(ValueError, match=f"the state has {count} files, but the data have {count + 1}"):
+        FastRecordBatchSampler(many(count + 1), 8).load_state_dict(state)
+
+
+def test_a_state_that_lists_many_files_still_loads() -> None:
+    """Earlier versions listed all files."""
+    data = many(300)
+    state = FastRecordBatchSampler(data, 8).state_dict(batches_done=2)
+    listed = [{key: file[key] for key in ("file_id", "commit", "records")} for file in data.snapshots]
+    sampler = FastRecordBatchSampler(data, 8)
+    sampler.load_state_dict({**state, "snapshots": listed})
+    assert sampler.state_dict()["batches_done"] == 2
+    listed[7]["commit"] = 9
+    with pytest.raises(ValueError, match=r"file 7 of the data \(/data/7\.frec\)"):
+        sampler.load_state_dict({**state, "snapshots": listed})
+
+
+def test_a_state_cannot_be_changed_through_what_was_returned() -> None:
+    for data in (many(2), many(300)):
+        sampler = FastRecordBatchSampler(data, 2)
+        before = json.dumps(sampler.state_dict())
+        sampler.state_dict()["snapshots"].clear()
+        assert json.dumps(sampler.state_dict()) == before

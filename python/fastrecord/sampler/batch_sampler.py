@@ -5,6 +5,7 @@ Does not read payloads; holds no permutation.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from fastrecord.sampler.draws import make_draw
 from fastrecord.sampler.node import plan_cache
 from fastrecord.sampler.read_ahead import ReadAhead
 from fastrecord.sampler.shares import Epoch, Shares
-from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail
+from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail, files_of
 from fastrecord.store.plan import CachePlan
 
 
@@ -73,7 +74,8 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     Args:
         data: Any object with a length; the length is read once, by the constructor. If it has
-            `snapshots`, as FastRecordDataset does, states name its files.
+            `snapshots`, as FastRecordDataset does, states name its files. Of a `fastrecord.mix`,
+            records are drawn by its shares, unless `shuffle` is False.
         batch_size: Records in a batch of this rank, at least 1.
         shuffle: True: the epoch order is a permutation drawn from (seed, epoch). False, for
             evaluation: the order of the records; an error with weights or balance, which draw at
@@ -107,7 +109,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             the class of each record, (len(data),). Each round has every class once, in random
             order. A class's records come in random order, and no record repeats before all of its
             class have come.
-        num_samples: With weights or balance: positions of an epoch. Default: `len(data)`.
+        num_samples: With weights, balance or a mix: positions of an epoch. Default: `len(data)`.
 
     Raises:
         TypeError: an argument has another type; `data` has no length.
@@ -145,13 +147,13 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         if self._records == 0:
             raise ValueError("data is empty: a batch sampler needs at least one record")
         self._batch_size = integer("batch_size", batch_size, 1)
-        self._draw = make_draw(data, weights, balance)
+        self._draw = make_draw(data, weights, balance, shuffle)
         # A loaded state must agree with the given blocks, and supplies the numbers not given.
         self._given = check_shuffle("shuffle", shuffle)
         if self._draw is not None and self._given is not True:
-            raise ValueError(f"weights and balance draw records at random: leave out shuffle={shuffle!r}")
+            raise ValueError(f"weights, balance and mixes draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
-            raise ValueError("num_samples counts draws with replacement: give weights or balance too")
+            raise ValueError("num_samples counts draws with replacement: give weights or balance too, or a mix")
         # Positions of an epoch.
         self._n = self._records if num_samples is None else integer("num_samples", num_samples, 1, MOST)
         self._seed = integer("seed", seed, 0, WORD)
@@ -173,6 +175,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
             raise ValueError(f"tail='drop' leaves no batch: an epoch has {self._n} records, a global batch is {size}")
         self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
+        self._files = files_of(self._snapshots)
         self._view: str | None = getattr(data, "fingerprint", None)
         self._shuffle = self._given.filled(self._snapshots) if isinstance(self._given, Blocks) else self._given
         self._run = Run(epoch=0)
@@ -490,7 +493,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             "samples": self._n,
             "draw": None if self._draw is None else self._draw.recipe(),
             "view": self._view,
-            "snapshots": [{key: file[key] for key in ("file_id", "commit", "records")} for file in self._snapshots],
+            "snapshots": copy.deepcopy(self._files),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ Does not compute batches.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,6 +18,33 @@ Tail = Literal["pad", "drop", "exact"]
 TAILS: tuple[str, ...] = get_args(Tail)
 STATE_VERSION = 3
 _BLOCKS = ("block_records", "window_blocks")
+_FILE = ("file_id", "commit", "records")
+# A state lists at most this many files; of more it has a digest, so that it stays small.
+_LISTED = 256
+
+Files = list[Mapping[str, Any]] | Mapping[str, Any]
+
+
+def files_of(snapshots: Sequence[Mapping[str, Any]]) -> Files:
+    """Return the files of the data as a state has them.
+
+    Args:
+        snapshots: The snapshot of each file.
+
+    Returns:
+        `file_id`, `commit` and `records` of each; of more than 256, their number as `files`, and
+        the SHA-256 of a line for each with these three, separated by spaces.
+    """
+    if len(snapshots) <= _LISTED:
+        return [{key: file[key] for key in _FILE} for file in snapshots]
+    lines = "".join(f"{file['file_id']} {file['commit']} {file['records']}\n" for file in snapshots)
+    return {"files": len(snapshots), "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+
+
+def _are_files(files: Any) -> bool:
+    if isinstance(files, Mapping):
+        return type(files.get("files")) is int and isinstance(files.get("sha256"), str)
+    return isinstance(files, list) and all(isinstance(file, Mapping) for file in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +61,7 @@ class State:
     samples: int
     draw: Mapping[str, Any] | None
     view: str | None
-    snapshots: list[Mapping[str, Any]]
+    snapshots: Files
 
     @classmethod
     def parse(cls, state: Mapping[str, Any]) -> State:
@@ -54,8 +82,8 @@ class State:
             raise ValueError(f"the state has no {', '.join(missing)}: give one of FastRecordBatchSampler.state_dict()")
         choice("state: tail", state["tail"], TAILS)
         snapshots = state["snapshots"]
-        if not isinstance(snapshots, list) or not all(isinstance(file, Mapping) for file in snapshots):
-            raise TypeError(f"state: snapshots is a list of dicts, not {snapshots!r}")
+        if not _are_files(snapshots):
+            raise TypeError(f"state: snapshots is a list of dicts, or files and sha256 of many, not {snapshots!r:.200}")
         shuffle = check_shuffle("state: shuffle", state["shuffle"])
         blocks = [state[name] for name in _BLOCKS]
         if isinstance(shuffle, Blocks):
@@ -95,11 +123,16 @@ class State:
         # If one side does not know its files (a Subset does not), only the number of records is
         # compared.
         if self.snapshots and snapshots:
-            then_files, now_files = len(self.snapshots), len(snapshots)
+            listed = [] if isinstance(self.snapshots, Mapping) else self.snapshots
+            then_files, now_files = len(listed), len(snapshots)
+            if isinstance(self.snapshots, Mapping):
+                then_files = self.snapshots["files"]
             if then_files != now_files:
                 raise ValueError(f"the state has {then_files} files, but the data have {now_files}: {advice}")
-            for number, (then, now) in enumerate(zip(self.snapshots, snapshots, strict=True)):
-                if any(then.get(key) != now[key] for key in ("file_id", "commit", "records")):
+            if not listed and files_of(snapshots) != self.snapshots:
+                raise ValueError(f"one of the {now_files:,} files of the data is not as the state has it: {advice}")
+            for number, (then, now) in enumerate(zip(listed, snapshots, strict=False)):
+                if any(then.get(key) != now[key] for key in _FILE):
                     raise ValueError(
                         f"file {number} of the data ({now.get('path', 'path unknown')}) is {_describe(now)}, but the "
                         f"state was saved with {_describe(then)}: {advice}"
