@@ -48,7 +48,7 @@ def test_shards_are_runs_of_the_input_with_all_classes_each(many: Path, undistur
     summary = pack_folder(many, tmp_path / "out.frec", shards=7, bad_files="skip")
     paths = [tmp_path / f"out-{i:05d}-of-00007.frec" for i in range(7)]
     assert [Path(path) for path in summary.paths] == paths
-    assert sorted(os.listdir(tmp_path)) == [path.name for path in paths]
+    assert sorted(os.listdir(tmp_path)) == ["dataset.json", *(path.name for path in paths)]
     assert [row for path in paths for row in records(path)] == records(undisturbed)
     counts = [len(keys(path)) + len(metadata(path)["skipped"]) for path in paths]
     assert max(counts) - min(counts) <= 1

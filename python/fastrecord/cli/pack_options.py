@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord.cli.options import path_type
-from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say
+from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say, shard_lines
 
 if TYPE_CHECKING:
     from fastrecord.pack.packer import PackProgress, PackSummary
@@ -49,8 +49,8 @@ _IMAGE_OPTIONS = (
         "--shards",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. They are one data set, so "
-        "none may be missing later. Default: one file OUT.",
+        help="Write N files, OUT-00000-of-0000N.frec and so on, each a run of the input. They are one data set, which "
+        "dataset.json names beside them, so none may be missing later. Default: one file OUT.",
     ),
     click.option(
         "--shard-size",
@@ -192,6 +192,7 @@ def print_summary(summary: PackSummary, *, resumed: bool, skipped: str) -> None:
         classes = f" of scale {summary.scale}"
     if resumed and summary.packed == 0 and summary.written == 0:
         say(f"{where}: complete already, {summary.records:,} records{classes}")
+        say(*shard_lines(summary.manifest, summary.not_named))
         return
     packed = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
     speed = bytes_text(summary.written / max(summary.seconds, 1e-9))
@@ -199,6 +200,7 @@ def print_summary(summary: PackSummary, *, resumed: bool, skipped: str) -> None:
         f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
         f"{summary.seconds:.1f} s, {speed}/s"
     )
+    say(*shard_lines(summary.manifest, summary.not_named))
     if summary.recoded is not None:
         say(_recoded_text(summary.recoded))
     if summary.foreign:

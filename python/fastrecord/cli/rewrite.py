@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord.cli.options import output, path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
+from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say, shard_lines
 
 if TYPE_CHECKING:
     from fastrecord.operations.copy_job import CopySummary
@@ -59,6 +59,7 @@ def _print(summary: CopySummary, *, as_json: bool) -> None:
         f"{where}: {summary.records:,} records{classes}, {bytes_text(summary.source_bytes)} -> "
         f"{bytes_text(summary.bytes)}, {summary.seconds:.1f} s, {speed}/s"
     )
+    say(*shard_lines(summary.manifest, summary.not_named))
     if summary.differing:
         keys = ", ".join(summary.differing)
         say(f"metadata that differs between the files, taken from the first file that has it: {keys}")

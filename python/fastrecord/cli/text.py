@@ -33,6 +33,8 @@ def say(*lines: str, err: bool = False) -> None:
     """
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    if not lines:
+        return
     try:
         click.echo("\n".join(printable(line, encoding) for line in lines), err=err)
     except BrokenPipeError:
@@ -44,6 +46,13 @@ def say(*lines: str, err: bool = False) -> None:
 def unwritten(error: OSError, stream: str) -> OSError:
     """Return the system error for a stream that could not be written."""
     return OSError(error.errno, f"cannot be written: {error.strerror}", stream)
+
+
+def shard_lines(manifest: str | None, not_named: str | None) -> list[str]:
+    """Return what a command says about the manifest of the shards that it has written."""
+    return [f"{manifest}: names these files as shards of one data set"] * (manifest is not None) + (
+        [] if not_named is None else [not_named]
+    )
 
 
 def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

@@ -41,6 +41,8 @@ class CopySummary:
         classes: Class names, position = label; None without classes.
         differing: Metadata keys whose values differ between the sources; the value comes from the
             first file that has the key.
+        manifest: The `dataset.json` that names the files as shards of one data set; None without one.
+        not_named: Why new shards have none; None if they have one, or there are no shards.
         seconds: Wall time.
     """
 
@@ -51,6 +53,8 @@ class CopySummary:
     source_bytes: int = 0
     classes: list[str] | None = None
     differing: list[str] = field(default_factory=list)
+    manifest: str | None = None
+    not_named: str | None = None
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +130,9 @@ class Job:
         counts = [len(copier) for copier in self.copiers]
         size = sum(os.path.getsize(path) for path in self.paths)
         seconds = time.perf_counter() - started
-        return CopySummary(self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds)
+        return CopySummary(
+            self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds=seconds
+        )
 
 
 def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:

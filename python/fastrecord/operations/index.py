@@ -10,6 +10,7 @@ from typing import Any
 
 from fastrecord._core import Reader, add_crop_index
 from fastrecord.errors import Code
+from fastrecord.operations.manifest import name_new_shards
 
 
 @dataclass(slots=True)
@@ -94,5 +95,6 @@ def index_file(
         summary.present += counts["present"]
         summary.without += counts["without"]
         summary.bytes += counts["bytes"]
+    name_new_shards([name], only_renew=True)
     summary.seconds = time.perf_counter() - started
     return summary

@@ -14,11 +14,12 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fastrecord._core import Reader, permute
+from fastrecord._core import FastRecordError, Reader, permute
 from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
 from fastrecord.operations.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
 from fastrecord.operations.division import choose, ends_by_size, name_files, name_parts, sizes_of
+from fastrecord.operations.manifest import name_new_shards
 from fastrecord.operations.shard_names import as_set
 from fastrecord.schema.classes import class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
@@ -117,7 +118,8 @@ def split(
             `train-00000-of-00004.frec` and so on; a list has a path for each. By default derived
             from `path`. With `names`: the folder to write into, by default the folder of `path`.
         shards: Number of files; each holds a run of the records, and their numbers of records
-            differ by at most one.
+            differ by at most one. The folder's `dataset.json` then names them, unless other .frec
+            files lie there (docs/manifest.md).
         shard_size: Maximum size of a file in bytes (unless a single record is larger); each file
             holds a run of the records.
         fractions: Share of the records of each file, chosen at random: the records of the parts of
@@ -185,7 +187,21 @@ def split(
                 copier.settle()
             metadata = without_origin(reader.metadata)
             job.finish(*(metadata | ({} if part.shard is None else part.shard.entry()) for part in parts))
-        return job.summary(started, class_names(reader), [])
+        summary = job.summary(started, class_names(reader), [])
+    if fractions is None:
+        _name_shards(summary)
+    return summary
+
+
+def _name_shards(summary: CopySummary, *, only_renew: bool = False) -> None:
+    """Make the manifest of the folder name new shards."""
+    try:
+        new = name_new_shards(summary.paths, only_renew=only_renew)
+    except (FastRecordError, OSError) as err:
+        err.add_note(f"{summary.paths[0]}: all records are written; only the manifest of the folder is as before")
+        raise
+    if new is not None:
+        summary.manifest, summary.not_named = new.manifest, new.left
 
 
 def shuffle(
@@ -278,6 +294,7 @@ def compact(
         summary = job.summary(started, class_names(reader), [])
         if out is None:
             summary.paths = [os.fspath(path)]
+            _name_shards(summary, only_renew=True)
         return summary
 
 

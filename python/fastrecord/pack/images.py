@@ -68,7 +68,9 @@ def pack_folder(
         bad_files: "stop": a file that is not an image, or cannot be read, ends the pack. "skip": it
             is left out, and listed in the summary and under "skipped" in the metadata.
         allow_empty_classes: Keep class folders without files as classes without records.
-        shards: Number of files to write, whose numbers of records differ by at most one.
+        shards: Number of files to write, whose numbers of records differ by at most one. When all are
+            complete, the folder's `dataset.json` names them, unless other .frec files lie there
+            (docs/manifest.md).
         shard_size: Maximum size of a shard in bytes (unless a single record is larger). Not with
             options that change images, because their sizes are known too late.
         short_side: Shrink images whose shorter side is above this many pixels, and store them as

@@ -19,6 +19,7 @@ from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.checks import choice, flag, integer
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.manifest import name_new_shards
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.pack.output import Target
@@ -76,6 +77,8 @@ class PackSummary:
             without a common scale.
         format: Format of the source of an import; None for a pack.
         recognised: Why the source was taken for it; None if the caller named the format.
+        manifest: The `dataset.json` that names the files as shards of one data set; None without one.
+        not_named: Why new shards have none; None if they have one, or there are no shards.
         seconds: Wall time.
     """
 
@@ -93,6 +96,8 @@ class PackSummary:
     scale: int | None = None
     format: str | None = None
     recognised: str | None = None
+    manifest: str | None = None
+    not_named: str | None = None
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,6 +177,7 @@ class Packer(ABC):
             else:
                 for part in parts:
                     self._pack(part, opened(part), interrupt)
+            self._name(out, parts)
         if interrupt.pending:
             raise KeyboardInterrupt(f"{out}: the pack is complete")
         summary = self.summary
@@ -179,6 +185,17 @@ class Packer(ABC):
         summary.seconds = time.perf_counter() - self._started
         self._tell()
         return summary
+
+    def _name(self, out: str, parts: Sequence[Part]) -> None:
+        """Make the manifest of the folder name the shards, now that all are whole."""
+        try:
+            new = name_new_shards([part.path for part in parts], only_renew=parts[0].path == out)
+        except (FastRecordError, OSError) as err:
+            folder = os.path.dirname(os.path.abspath(parts[0].path))
+            err.add_note(f"{out}: all records are packed; only the manifest of {folder} is as it was before")
+            raise
+        if new is not None:
+            self.summary.manifest, self.summary.not_named = new.manifest, new.left
 
     def _tell(self) -> None:
         summary = self.summary
@@ -188,6 +205,8 @@ class Packer(ABC):
             _log.warning("skipped %d more files", len(summary.skipped) - _NAMED)
         if summary.foreign:
             _log.warning("%s: %s", summary.paths[0], foreign_text(summary.foreign))
+        if summary.not_named is not None:
+            _log.warning("%s", summary.not_named)
         counts = summary.packed, summary.records, len(summary.paths), summary.seconds
         _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
 
